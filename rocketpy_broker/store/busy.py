@@ -1,11 +1,11 @@
-"""When the store is too busy to take messages, so that producers hear of it while they can go elsewhere.
+"""Detects that the store cannot keep up and rejects messages, so that producers send to other brokers.
 
-RocketMQ's brokers queue sends before a thread pool, answer those with SYSTEM_BUSY that waited there for
-200 ms, and all of them while a write into the page cache has taken a second. Here one event loop does the
-work, so a request waits in a socket's buffer, for as long as the loop is behind. A timer tells how far that
-is: late by the limit five times in a row, so for more than a second, and messages are refused until it is in
-time again. A single stall refuses nobody. A write that took as long as `page_cache_ms` refuses until the next
-look. No clock is read for a message.
+RocketMQ's brokers queue sends before a thread pool. They answer SYSTEM_BUSY to sends that waited there for
+200 ms, and to all sends while a write into the page cache takes a second. Here one event loop does the work,
+so a request waits in a socket's buffer for as long as the loop is late. A timer measures how late that is. If
+it exceeds the limit five times in a row, messages are rejected until the loop is on time again; a single
+stall rejects none. After a write longer than `page_cache_ms`, messages are rejected until the next sample.
+No clock is read for a message.
 
 Source: RocketMQ BrokerFastFailure; DefaultMessageStore isOSPageCacheBusy.
 """
@@ -41,7 +41,7 @@ class PendingFull(StoreBusy):
 
 
 class OverloadDetector:
-    """Judges how late the loop is. `sample` is to be called every `interval_ms`."""
+    """Decides from the loop's delay whether to reject messages. Call `sample` every `interval_ms`."""
 
     interval_ms = 50
 
@@ -50,7 +50,7 @@ class OverloadDetector:
         self._late_samples = 0
 
     def sample(self, late_ms: float) -> StoreBusy | None:
-        """Why messages are refused until the next look; None when they are not.
+        """Return why messages are rejected until the next sample; None when they are not.
 
         late_ms: how much later than it asked for the timer was called.
         """
@@ -65,7 +65,7 @@ class OverloadDetector:
         )
 
     def wrote_in(self, taken_ms: int) -> StoreBusy | None:
-        """The same for a write that took so long."""
+        """Return the same for the duration of a write."""
         limit = self._config.page_cache_ms
         if not self._config.enabled or not limit or taken_ms <= limit:
             return None

@@ -194,7 +194,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryConfig:
-    """How a store is opened."""
+    """Settings of recovery."""
 
     check_crc: bool = setting("checkCRCOnRecover", True)
     """Whether the checksums of bodies are verified."""

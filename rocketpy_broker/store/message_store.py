@@ -85,14 +85,14 @@ class MessageStore(StoreReads):
 
     def _recover(self) -> RecoveryReport:
         self.checkpoint = self.checkpoint_file.load()
-        # Our checkpoint knows of a clean stop, too: the file `abort` may have been removed.
+        # Our checkpoint records a clean stop, too: an operator may have removed the file `abort`.
         ran_on = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
         clean = not self.disk.exists(self._abort_path) and not ran_on
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
         if not clean and flushed >= 0:
-            # It may be in the page cache only; files that it calls expired must not go before it is durable.
+            # The checkpoint may be in the page cache only; it must be durable before files are deleted.
             self.checkpoint_file.save(self.checkpoint)
         self.commit_log.load()
         self.queues.load()
@@ -118,7 +118,7 @@ class MessageStore(StoreReads):
         return load_state(self.disk, self._checksums_path, lambda data: decode_checksums(data, log_end)) or []
 
     def _save_checksums(self) -> None:
-        """Keep the checksums for the next start, which does without them when that fails."""
+        """Save the checksums for the next start, which can do without them."""
         try:
             self.disk.unlink(self._checksums_path)
             save_state(
@@ -130,16 +130,16 @@ class MessageStore(StoreReads):
             logger.warning("checksums of consume queues are not saved: %s", error)
 
     def _mark_open(self) -> None:
-        """Leave the mark that a clean stop removes, before anything is changed."""
+        """Create the file `abort`, which a clean stop removes, before anything is changed."""
         with disk_errors("create", self._abort_path):
             self.disk.close(self.disk.open(self._abort_path, create=True))
             self.disk.fsync_dir(self.config.root)
 
     def close(self) -> None:
-        """Write, dispatch and flush everything, and say that the stop was clean.
+        """Write, dispatch and flush everything, and record a clean stop.
 
-        After a failure nothing is claimed: the next start recovers. Raises StoreError, FlushFailed when the
-        last flush fails; the files are closed and unlocked all the same.
+        After a failure no clean stop is recorded: the next start recovers. Raises StoreError, and FlushFailed
+        when the last flush fails; the files are closed and unlocked all the same.
         """
         if not self._is_open:
             return
@@ -223,7 +223,7 @@ class MessageStore(StoreReads):
                 self.reject(Reason.BUSY, self.overload_detector.wrote_in(taken_ms))
 
     def publish(self, requests: list[DispatchRequest]) -> None:
-        """Take what others wrote and may be read from now on, for the next `dispatch`."""
+        """Queue records that a group committed, for the next `dispatch`."""
         self.stats.count_run(requests, 0, self.dispatcher.add(requests))
 
     def put_message(self, message: MessageInner) -> AppendReceipt:
@@ -233,10 +233,10 @@ class MessageStore(StoreReads):
         return receipt
 
     def dispatch(self) -> int:
-        """Bring consume queues and index up to what was written; returns how many records that took.
+        """Add the written records to consume queues and index; returns the number of records.
 
-        With SYNC_FLUSH only up to what was flushed, for nobody may read what power loss may take. Raises
-        DiskFull, StoreError; calling it again goes on where it stopped.
+        With SYNC_FLUSH only up to the flushed offset, so consumers never see unflushed messages. Raises
+        DiskFull, StoreError; calling it again continues where it stopped.
         """
         return self.dispatcher.run(self.flushed_offset if self._sync else None)
 
@@ -245,12 +245,12 @@ class MessageStore(StoreReads):
         self.commit_log.set_store_host(host)
 
     def set_arrival_listener(self, listener: ArrivalListener | None) -> None:
-        """Whom `dispatch` tells that a queue has new messages."""
+        """Set the callback for queues with new messages; `dispatch` calls it."""
         self.dispatcher.arrivals = listener
 
     @property
     def failure(self) -> StoreError | None:
-        """Why the store takes no messages until it is opened again; None while it does."""
+        """Why messages are rejected until the store is opened again; None while they are accepted."""
         return self._rejections.get(Reason.FAILURE)
 
     @failure.setter
@@ -259,7 +259,7 @@ class MessageStore(StoreReads):
 
     @property
     def disk_full(self) -> StoreError | None:
-        """Why the store takes no messages until there is room on the disk; all else goes on."""
+        """The error for which messages are rejected until the disk has space; None without one."""
         return self._rejections.get(Reason.DISK_FULL)
 
     def reject(self, reason: Reason, error: StoreError | None) -> None:
@@ -275,7 +275,7 @@ class MessageStore(StoreReads):
         return self._rejections.get(reason)
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
-        """Delete a consume queue; one that comes back goes on with its numbers. Raises StoreError."""
+        """Delete a consume queue; if it is created again, its offsets continue. Raises StoreError."""
         queue = self.queues.queues.pop((topic, queue_id), None)
         if queue is not None:
             self.dispatcher.forget(self.table[topic, queue_id])
@@ -290,17 +290,17 @@ class MessageStore(StoreReads):
     # -- flushing --------------------------------------------------------------------------------
 
     def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
-        """What a flush has to do now: the commit log; if `thorough` queues, full index files, checkpoint too.
+        """Plan a flush of the commit log; if `thorough`, also of queues, full index files and the checkpoint.
 
-        new_files: False leaves out queues whose next file is not made, and then the checkpoint, which says
-        that queues are complete.
-        Run the plan's `run` in any thread, then call `finish_flush` here. Raises DiskFull, StoreError when
-        queues cannot be written; that is not final. Raises FlushFailed after a flush that failed: a second
-        one might succeed without having written anything.
+        new_files: False leaves out queues whose next file does not exist yet, and the checkpoint, which
+        promises that queues are complete.
+        Call the plan's `run` in any thread, then `finish_flush` in this one. Raises DiskFull, StoreError when
+        queues cannot be written; that is not final. Raises FlushFailed after a failed flush: a second flush
+        might succeed without having written anything.
         """
         self._check_flushes()
         is_complete = True
-        if thorough:  # what may fail comes first: `plan.add` takes it that the plan is run
+        if thorough:  # what may fail comes first: after `plan.add` the plan must be run
             self.queues.close_idle()
             self._close_idle_log_files()
             is_complete = self.queues.write_out(self._close_queue_files, new_files=new_files)
@@ -315,7 +315,7 @@ class MessageStore(StoreReads):
         return plan
 
     def _close_queue_files(self) -> None:
-        """Flush what queues have written, here and now, and close their files. Raises FlushFailed.
+        """Flush and close the files of queues at once. Raises FlushFailed.
 
         Their directories are synced by the next plan, before its checkpoint is saved.
         """
@@ -359,13 +359,13 @@ class MessageStore(StoreReads):
             raise FlushFailed(f"the store takes no messages: {self.failure}")
 
     def run_flush(self, plan: FlushPlan) -> None:
-        """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        """Run a plan. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
         plan.run(self.disk, self.checkpoint_file)
 
     def _close_idle_log_files(self) -> None:
         """Close old files of the log until they are read again, if many are open.
 
-        A consumer may read all of them. The newest stay open: a thread may be reserving room there.
+        A consumer may read all of them. The newest stay open: a thread may be preallocating there.
         """
         mapped_files = self.commit_log.files.mapped_files
         if sum(file.is_open for file in mapped_files) > self.config.consume_queue.handles_max:
@@ -373,7 +373,7 @@ class MessageStore(StoreReads):
                 file.close_idle()
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Take note that a plan was run, or that it failed: then the store takes no more messages."""
+        """Record that a plan was run, or that it failed: then the store rejects messages."""
         if error is not None:
             plan.release()
             self.fail(error)
@@ -389,7 +389,7 @@ class MessageStore(StoreReads):
                 self.index.full.remove(file)
 
     def flush(self, *, thorough: bool = False) -> int:
-        """Make what was written durable, here and now; returns the flushed offset.
+        """Flush at once, in this thread; returns the flushed offset.
 
         thorough: consume queues, full index files and the checkpoint too. Raises FlushFailed: final, the
         store takes no more messages.
@@ -400,9 +400,9 @@ class MessageStore(StoreReads):
         return self.flushed_offset
 
     def mark_flushed(self, offset: int | None = None) -> None:
-        """Note durably that the log is flushed up to `offset` (all that is), so that damage below is known.
+        """Save `offset` (default: the flushed offset) in the checkpoint, so that damage below it is detected.
 
-        To be called after every flush; nobody needs to wait for it (see decision 0006). Blocks; safe in a
+        To be called after every flush; no response waits for it (see decision 0006). Blocks; safe in a
         thread, one at a time. Raises FlushFailed: final, the store takes no more messages.
         """
         self._check_flushes()
@@ -414,9 +414,9 @@ class MessageStore(StoreReads):
             raise failure from failure.__cause__
 
     def persist_min_offset(self) -> None:
-        """Note durably where the log begins now, before files below are deleted. Blocks; safe in a thread.
+        """Save where the log begins now, before files below are deleted. Blocks; safe in a thread.
 
-        Names may outlive a power loss in any order: without this the rest would look like a log with a hole.
+        Power loss may restore deleted names in any order: without this the log would seem to have a hole.
         Raises StoreError.
         """
         self.checkpoint_file.raise_min(self.commit_log.min_offset)
@@ -441,7 +441,7 @@ class MessageStore(StoreReads):
         return self.commit_log.preallocate_ahead()
 
     def adopt_preallocated(self, file: MappedFile | None) -> None:
-        """Take over what `preallocate_ahead` made."""
+        """Take over the file that `preallocate_ahead` made."""
         if file is not None and self._is_open:
             self.commit_log.adopt_preallocated(file)
         elif file is not None:

@@ -1,4 +1,4 @@
-"""What a store has done since it was opened, under the names of RocketMQ's runtime information.
+"""Counters of a store since it was opened, under the names of RocketMQ's runtime information.
 
 Counters are added to where the work is done; `sample`, called every second, remembers them for rates.
 Source: RocketMQ StoreStatsService. Differs: a put takes as long as the write of its run, which many share.
@@ -41,12 +41,12 @@ class StoreStats:
         self.put_times = 0
         """Messages written."""
         self.put_bytes = 0
-        """Of their records."""
+        """Bytes of their records."""
         self.put_ms_max = 0
         self.runs = 0
-        """Writes they took."""
+        """Writes to the log; one write may hold many messages."""
         self.times_by_duration = [0] * len(_LABELS)
-        """Messages by how long their write took."""
+        """Messages by duration of their write."""
         self.found = 0
         """Reads that found messages."""
         self.missed = 0
@@ -74,7 +74,7 @@ class StoreStats:
         self.times_by_duration[bisect_left(PUT_BOUNDS_MS, taken_ms)] += count
 
     def count_read(self, count: int) -> None:
-        """Count a read that found so many messages."""
+        """Count a read and the messages it found."""
         if count:
             self.found += 1
             self.transferred += count

@@ -1,4 +1,4 @@
-"""What can be asked of a message store: messages by queue, place, time and key."""
+"""The reading half of the message store: messages by queue, offset, time and key."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class StoreReads:
         self._reader = QueueReader(self.commit_log, config.read)
 
     def dispatch(self) -> int:
-        """Bring consume queues and index up to what was written. Raises DiskFull, StoreError."""
+        """Add the written records to consume queues and index. Raises DiskFull, StoreError."""
         raise NotImplementedError
 
     # -- reading by queue ------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Dispatch what waits, so that a reader sees all that was written.
+        """Dispatch waiting records, so that a reader sees everything that was written.
 
-        Does not try again what failed: that is for the next `dispatch`, whose caller hears of it. What is in
-        the queues can still be read.
+        A failed dispatch is not repeated here: the next `dispatch` does that and raises its error. Queues can
+        be read all the same.
         """
         if self.dispatcher.waiting and not self.dispatcher.is_stuck:
             with contextlib.suppress(StoreError):
@@ -83,7 +83,7 @@ class StoreReads:
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
         only messages with one of these tags codes. accepts: only messages whose properties it accepts.
         is_over: asked before each further message that `accepts` would see; True ends the search there.
-        At most 1024 are looked at, or what `ReadConfig` lets through. Returns whole records, as stored.
+        At most 1024 units are read, or the limits of `ReadConfig`. Returns whole records, as stored.
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
@@ -140,7 +140,7 @@ class StoreReads:
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Is that message so near the log's end that it counts as being in memory?
 
-        Source: RocketMQ checkInDiskByConsumeOffset, the other way round: True when there is none.
+        Source: RocketMQ checkInDiskByConsumeOffset, negated: True when there is no such message.
         """
         unit = self._unit(topic, queue_id, offset)
         window = self.config.read.memory_window_bytes
@@ -183,8 +183,8 @@ class StoreReads:
     def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
         """Records with that key stored in [begin, end] (ms), oldest first, at most 64 (maxMsgsNumBatch).
 
-        Keys with the same hash are not told apart, as in 4.6.0: clients compare them. Empty when the index is
-        switched off.
+        Keys with the same hash are not distinguished, as in 4.6.0: clients compare them. Empty when the index
+        is switched off.
         """
         if self.index is None:
             return QueryMessageResult([], 0, 0)

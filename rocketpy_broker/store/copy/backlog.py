@@ -38,30 +38,30 @@ class Backlog:
         return self._end - self._begin
 
     def wants(self, size: int) -> bool:
-        """Whether a piece of so many bytes that has just come is for the backlog."""
+        """Return whether a piece of `size` bytes that has just arrived belongs into the backlog."""
         return self.size > 0 or size >= self._rush_bytes
 
     def add(self, begin: int, end: int, size: int) -> None:
-        """What was written between these offsets is not dispatched. size: of the piece that came."""
+        """Add the part of the log between these offsets. size: of the piece that arrived."""
         if not self.size:
             self._begin = begin
         self._end = end
         self._grew = self._grew or size >= self._rush_bytes
 
     def is_rushing(self) -> bool:
-        """Whether much has come since this was asked last: dispatching can wait, until there is too much."""
+        """Return whether a burst arrived since the last call, and dispatch may wait for its end."""
         grew, self._grew = self._grew, False
         return grew and self.size < self._bytes_max
 
     def work(self) -> None:
-        """Dispatch a piece. Raises StoreError, and StoreDamaged when what is in the log is no record."""
+        """Dispatch a piece. Raises StoreError, and StoreDamaged when the log holds anything but a record."""
         store = self._store
         if self.size and store.dispatcher.waiting < _WAITING_MAX:
             self._take()
         store.dispatch()
 
     def drain(self) -> None:
-        """Dispatch all of it, or with SYNC_FLUSH hand it to who dispatches what is flushed."""
+        """Hand all of it to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
         while self.size:
             self._take()
             self._store.dispatch()

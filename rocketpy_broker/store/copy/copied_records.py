@@ -1,4 +1,4 @@
-"""What a master sent, taken apart into records: each is checked before it is written."""
+"""Parses the log bytes that a master sent into records, and checks each before it is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ParsedRecords(NamedTuple):
     timestamp: int
 
     def hand_over(self, store: MessageStore) -> None:
-        """Let them be dispatched, once they are written, and their queues go on behind them."""
+        """Queue the written records for dispatch, and advance the next offsets of their queues."""
         for cursor, _, _, _, queue_offset, sys_flag, _ in self.requests:
             if not sys_flag & NOT_IN_QUEUE:
                 cursor.next_offset = queue_offset + 1
@@ -75,7 +75,7 @@ class RecordParser:
         return ParsedRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
 
     def _size(self, data: bytes, position: int, place: int) -> int:
-        """Return the size of the record at `position`, which belongs at `place`; 0 when it cannot be told."""
+        """Return the size of the record at `position`, whose offset is `place`; 0 when bytes are missing."""
         if len(data) - position < MIN_BLANK_BYTES:
             return 0
         room = self._files.file_bytes - place % self._files.file_bytes

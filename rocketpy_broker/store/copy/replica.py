@@ -25,7 +25,7 @@ logger = logging.getLogger("rocketpy_broker.store.replica")
 
 
 class ReplicaLog:
-    """The commit log of an open store, written from outside. Nobody else may append meanwhile.
+    """The commit log of an open store, written with a master's bytes. The store must not append meanwhile.
 
     backlog: takes what comes too fast to be dispatched at once; None: nothing does.
     """
@@ -38,9 +38,9 @@ class ReplicaLog:
         self._backlog = backlog
         self._files = files
         self._held = bytearray()
-        """What came behind the log's end on disk."""
+        """Received bytes that are not on disk yet: the last record is incomplete."""
         self._wanted = MIN_BLANK_BYTES
-        """So many bytes must be held before there can be news."""
+        """Bytes that must be held before another record can be complete."""
         self._records = RecordParser(store)
 
     @property
@@ -107,7 +107,7 @@ class ReplicaLog:
     def _undo(self, end: int) -> None:
         try:
             if self._files.truncate(end) and self._files.last is not None:
-                # Power loss may bring back what was wiped, behind what is written there next.
+                # Power loss could restore the erased records behind those that are written there next.
                 self._files.last.flush()
         except StoreError as failure:
             self._store.failure = failure
@@ -162,7 +162,7 @@ class ReplicaLog:
         save_state(self._store.disk, aside, read_across(self._files, end, self._files.max_offset) or b"")
 
     def _mend_index(self) -> None:
-        """Drop index files that know of what was cut, and index again what else was in them."""
+        """Delete index files with records that were cut, and index the other records of those files again."""
         index = self._store.index
         if index is None or index.cut_from(self._files.max_offset):
             return

@@ -21,7 +21,7 @@ log = logging.getLogger("rocketpy.broker.saving")
 _PAUSES: Final = 3
 """The pause before the next save, in times of the last: a flood takes a quarter of a core at most."""
 _PAUSE_MAX_S: Final = 1.0
-"""A longer pause is only as long as the save: who sends to a new topic waits for it."""
+"""A longer pause is only as long as the save: senders to a new topic wait for it."""
 
 C = TypeVar("C")
 
@@ -31,14 +31,14 @@ SaveCallback = Callable[[RocketError | None], None]
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Generic[C]):
-    """A change that is not saved yet, and who waits for it."""
+    """A change that is not saved yet, and its callbacks."""
 
     change: C
     waiters: list[SaveCallback] = field(default_factory=list)
 
 
 class ChangePending(Exception):
-    """What a request needs is being created. `wait` calls back when that is saved, or has failed."""
+    """A request needs something that is being created. `wait` adds a callback for the end of the save."""
 
     def __init__(self, saving: PendingChange[Any]) -> None:
         super().__init__("waits for a save")
@@ -81,7 +81,7 @@ class BatchSaver(Generic[C]):
     async def save(self, change: C) -> None:
         """Save a change and use it. Raises StoreError; then nothing has changed.
 
-        Who is cancelled does not wait any more; the change is saved all the same.
+        Cancelling ends the wait; the change is saved all the same.
         """
         await self.wait(self.submit(change))
 

@@ -117,7 +117,7 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The file itself; kept open. Two threads may write it: whoever flushes, and who notes how far."""
+    """The open checkpoint file. The flush thread and the checkpoint thread both write it."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -142,14 +142,14 @@ class CheckpointFile:
             self._write(self._content)
 
     def raise_flushed(self, offset: int) -> None:
-        """Note that the log is flushed up to there, if that is news; all else stays. As `save`."""
+        """Save a higher flushed offset; all else stays. Raises as `save`."""
         with self._lock:
             if offset > self._content.flushed_offset:
                 self._content = dataclasses.replace(self._content, flushed_offset=offset)
                 self._write(self._content)
 
     def raise_min(self, offset: int) -> None:
-        """Note that files below that offset are expired, before any of them goes. As `save`."""
+        """Save a higher min offset, before the files below it are deleted. Raises as `save`."""
         with self._lock:
             if offset > self._content.min_offset:
                 self._content = dataclasses.replace(self._content, min_offset=offset)

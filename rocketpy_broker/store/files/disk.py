@@ -1,4 +1,4 @@
-"""The only door from the store to the file system.
+"""The only module of the store that calls the file system.
 
 Every system call that changes what is on disk goes through a `Disk`, so that a test can record the
 calls, cut them off anywhere and replay what a crash would have left. What the design survives:
@@ -8,8 +8,8 @@ calls, cut them off anywhere and replay what a crash would have left. What the d
   or be there in part, in any order; a directory entry may be missing until `fsync_dir`;
 - ENOSPC and EIO from any call; an `fdatasync` that fails and drops what it should have written.
 
-Beyond that (bits that flip in what was flushed, files that vanish) we want a loud stop: see `recovery`.
-There is no memory mapping: a mapped file that is cut short kills the process with SIGBUS.
+Any other damage (flipped bits in flushed data, missing files) stops the start with an error: see `recovery`.
+Files are not memory-mapped: truncating a mapped file kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPARES = 8
 
 
 class SpareDescriptors:
-    """Descriptors kept open by this process, to be given up for the store when there are no others.
+    """Descriptors kept open by this process, closed when the store needs one and there is no other.
 
     A flush that fails because clients hold all descriptors would be final, and stop the broker.
     """
@@ -44,18 +44,18 @@ class SpareDescriptors:
         self._holders = 0
 
     def hold(self) -> None:
-        """A broker starts. Each call needs a `release`."""
+        """Start keeping spares, for one broker. Each call needs a `release`."""
         self._holders += 1
         self.refill()
 
     def release(self) -> None:
-        """A broker has ended."""
+        """End one `hold`; the last one closes the spares."""
         self._holders -= 1
         while not self._holders and self._spares:
             os.close(self._spares.pop())
 
     def refill(self) -> None:
-        """Take what is missing, as far as there are descriptors. May be called from any thread."""
+        """Open missing spares, as far as there are descriptors. May be called from any thread."""
         while self._holders and len(self._spares) < _SPARES:
             try:
                 self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -121,7 +121,7 @@ def lacks_descriptors(error: StoreError) -> bool:
 
 
 class Disk(Protocol):
-    """What the store asks of a file system. Handles are small integers; errors are `OSError`.
+    """The file system calls of the store. Handles are file descriptors; errors are `OSError`.
 
     `pwrite`, `pread` and `fdatasync` may be called from any thread, the rest from the store's own.
     """
@@ -137,7 +137,7 @@ class Disk(Protocol):
         """
 
     def close(self, handle: int) -> None:
-        """Give the handle back. Says nothing about durability."""
+        """Close the handle, without making anything durable."""
 
     def size(self, path: Path) -> int:
         """Bytes in the file, holes included."""
@@ -182,7 +182,7 @@ class Disk(Protocol):
         """Is there a file or directory of this name?"""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, replacing what has it, in one step."""
+        """Rename a file in one step, replacing a file of the new name."""
 
     def unlink(self, path: Path) -> None:
         """Remove a file; no error when there is none."""
@@ -193,7 +193,7 @@ class Disk(Protocol):
     def lock(self, handle: int) -> int | None:
         """Lock the first byte for this process, as Java's FileChannel.tryLock(0, 1) does.
 
-        None when locked; otherwise the process id of the holder, 0 when it cannot be told.
+        Returns None when locked; otherwise the process id of the holder, 0 when it is not known.
         """
 
 
@@ -326,7 +326,7 @@ class OsDisk(Disk):
 
 
 def _lock_holder(handle: int) -> int:
-    """Process id of who has the first byte locked, 0 when it cannot be told."""
+    """Process id of the lock's holder, 0 when it is not known."""
     question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
         answer = fcntl.fcntl(handle, fcntl.F_GETLK, question)

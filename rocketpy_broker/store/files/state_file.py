@@ -1,4 +1,4 @@
-"""Small files that are replaced whole: topics.json, consumerOffset.json, … with a `.bak` beside each.
+"""Small files that are replaced as a whole: topics.json, consumerOffset.json, … each with a `.bak`.
 
 A save leaves, whenever it is cut off, either the old or the new content under the name. The previous
 content goes to `<name>.bak`, as 4.6.0 does it.
@@ -82,7 +82,7 @@ async def save_state_in_thread(disk: Disk, path: Path, data: bytes) -> None:
 async def save_in_thread(save: Callable[[], None]) -> None:
     """Save in a thread. Raises what `save` raises.
 
-    Who is cancelled meanwhile still waits until it has ended: it would overwrite what is saved next.
+    A cancelled caller still waits for the end of the save, which could overwrite the next one.
     """
     saving = joined(asyncio.to_thread(save), "save")
     try:
@@ -95,7 +95,7 @@ async def save_in_thread(save: Callable[[], None]) -> None:
 
 
 def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """What `decode` makes of the file, or of its `.bak` when the file is missing, empty or refused.
+    """Return the decoded file, or its decoded `.bak` when the file is missing, empty or cannot be decoded.
 
     decode: raises ValueError or RemoteProtocolError for content it cannot read.
     Returns None when neither file is there.
@@ -107,7 +107,7 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
             continue
         try:
             value = decode(_read(disk, candidate))
-            # The rename may not be durable yet; nobody may act on a content that power loss takes back.
+            # The rename may not be durable yet; callers must not act on content that power loss could undo.
             disk.fsync_dir(path.parent)
         except OSError as error:
             raise store_error("read", candidate, error) from error
@@ -145,7 +145,7 @@ def _replace(disk: Disk, path: Path, data: bytes) -> None:
 def replace_file(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Replace a small file in one step that survives power loss; it keeps its mode. Raises OSError.
 
-    The temporary file is readable by nobody else, since secrets may be in it.
+    Only this user can read the temporary file, since it may contain secrets.
     """
     path = path.resolve()  # a link goes on pointing at the file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -26,7 +26,7 @@ class StoreLock:
         self._handle = -1
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreLocked naming who has it, StoreError."""
+        """Take the lock. Raises StoreLocked naming its holder, StoreError."""
         if self._key in self._held:
             raise StoreLocked(f"{self.path.parent} is open in this process already")
         with disk_errors("lock", self.path):
@@ -44,7 +44,7 @@ class StoreLock:
         return f"{self.path.parent} is in use by {who}; stop it, or give this broker another store directory"
 
     def release(self) -> None:
-        """Let go of the lock; the file stays."""
+        """Release the lock; the file stays."""
         if self._handle >= 0:
             self._disk.close(self._handle)
             self._handle = -1

@@ -148,7 +148,7 @@ class IndexFile:
             self._disk.fdatasync(self._handle)
 
     def keep_slots(self) -> None:
-        """Have the slots in memory, as they are in a file that is written: a look-up then reads less."""
+        """Load the slots into memory, so that look-ups read less."""
         if self._slots is None:
             self._load_slots()
 
@@ -265,7 +265,7 @@ class IndexFile:
         self.is_dirty = False
 
     def forget_slots(self) -> None:
-        """Give back the memory of the slots of a full, flushed file."""
+        """Free the memory of the slots of a full, flushed file."""
         ensure(not self.is_dirty, f"{self.path} has slots that are not written")
         self._slots = None
 
@@ -297,7 +297,7 @@ class IndexFile:
         return found
 
     def _entry(self, number: int) -> bytes:
-        """One entry, from memory while it waits there: reading writes nothing."""
+        """One entry, from memory while it is not written: reading never writes."""
         if number >= self._pending_from:
             return self._pending[number - self._pending_from]
         return self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)

@@ -64,7 +64,7 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 
 
 def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Sequence[int], int]:
-    """The polynomials of what keys do not share, and what the shared beginning adds to each."""
+    """The polynomials of the keys without their common prefix, and what the prefix adds to each."""
     low, high = min(keys), max(keys)
     shared = next((place for place in range(length) if low[place] != high[place]), length)
     lanes = _lanes(joined, len(keys), shared, length)

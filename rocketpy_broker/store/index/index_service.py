@@ -78,7 +78,7 @@ class IndexService:
         self._topic_hashes: dict[bytes, int] = {}
         """Java's hash of `topic#` by topic."""
         self._prefix_hashes: dict[bytes, dict[bytes, int]] = {}
-        """By topic and all of a key but its tail: what Java's hash of these adds to that of the whole."""
+        """By topic and by a key without its last two characters: their part of the key's Java hash."""
         self._prefix_count = 0
         self._write_at = _PENDING_MAX
         """How many waiting entries `write_many` writes."""
@@ -161,7 +161,7 @@ class IndexService:
         return True
 
     def progress(self, units: int) -> DispatchProgress:
-        """What a checkpoint says of the index once the entries written so far are flushed."""
+        """Return the progress to save in a checkpoint once the entries written so far are flushed."""
         if not self.files:
             return DispatchProgress(units)
         file = self.files[-1]
@@ -274,7 +274,7 @@ class IndexService:
                 start = stop
 
     def topic_hash(self, topic: bytes) -> int:
-        """What `put_many` wants to know of a topic (UTF-8)."""
+        """Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
         head = self._topic_hashes.get(topic)
         if head is None:
             if len(self._topic_hashes) >= _TOPICS_MAX:
@@ -328,7 +328,7 @@ class IndexService:
         return file
 
     def write_many(self) -> None:
-        """Write what `put` keeps waiting if it is much; what cannot be written waits for `write_entries`."""
+        """Write the waiting entries if there are many; on an error they wait for `write_entries`."""
         if self.files and self.files[-1].pending >= self._write_at:
             self._write_at = _PENDING_MAX
             try:
@@ -338,7 +338,7 @@ class IndexService:
                 logger.debug("%d index entries wait in memory: %s", self.files[-1].pending, error)
 
     def write_entries(self) -> None:
-        """Write what `put` keeps waiting. Raises DiskFull, StoreError."""
+        """Write the waiting entries. Raises DiskFull, StoreError."""
         if self.files:
             self.files[-1].write_entries()
 
@@ -381,7 +381,7 @@ class IndexService:
     def _delete(self, files: list[IndexFile]) -> None:
         """Delete these files, the newest first and each for good before the next.
 
-        Power loss then leaves the oldest of them, and never one behind a gap, which nothing would tell of.
+        Power loss then leaves the oldest of them, and never a gap, which could not be detected.
         Raises StoreError.
         """
         while files:

@@ -37,7 +37,7 @@ _Unit = tuple[int, int, int]
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a walk found. problems: one line each, the first thousand."""
+    """The result of a check. problems: one line each, the first thousand."""
 
     records: int = 0
     units: int = 0
@@ -75,7 +75,7 @@ def check_store(store: MessageStore) -> CheckReport:
 
 
 def check_files(stored: ReadOnlyStore) -> CheckReport:
-    """Check files as they lie there, of ours or of a Java broker; see `check_store`.
+    """Check the files of a stopped store, ours or a Java broker's; see `check_store`.
 
     After an unclean stop consume queues and index may lack records, which the next start enters: these are
     counted as `behind`, and are no problems.

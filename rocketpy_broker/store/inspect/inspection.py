@@ -1,7 +1,7 @@
-"""Opens a store's files to look at them: nothing is recovered, locked or changed, whoever wrote them.
+"""Opens the files of a store for reading only, ours or a Java broker's, without recovery or lock.
 
-What a start would do (cut a torn tail, build what is missing) is not done, so a store that was not stopped
-cleanly shows as it lies there.
+A torn tail is not cut and missing queues are not built, so a store that was not stopped cleanly is shown as
+it is on disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG_NAME_DIGITS = 20
 
 
 class ReadOnlyDisk(OsDisk):
-    """Refuses whatever would change a file."""
+    """Rejects every change of a file."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Disk.open`; never creates."""
@@ -113,7 +113,7 @@ class ReadOnlyStore:
         return LogScan(self.log, start, check_crc=check_crc)
 
     def problems_behind(self, scan: RecordScan) -> list[str]:
-        """Return what is wrong with the log's end, where a scan of all of it has stopped."""
+        """Return what is wrong with the log's end, where a scan of the whole log stopped."""
         flushed, follower = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < flushed:
@@ -126,7 +126,7 @@ class ReadOnlyStore:
         return []
 
     def summary(self) -> dict[str, Any]:
-        """Return what `store stats` says beside what it says of every store."""
+        """Return additional output of `store stats`."""
         return {}
 
     def _names(self, directory: Path) -> list[str]:

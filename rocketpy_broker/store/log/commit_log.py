@@ -100,7 +100,7 @@ class CommitLog:
         self.files.load()
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """A file that was flushed must be there; others may be left over from a power loss.
+        """A flushed file must exist; other files may be left over from a power loss.
 
         Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
         """
@@ -128,9 +128,9 @@ class CommitLog:
         cut(self.files, scan.end, report)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """What was scanned may be in the page cache only; so may anything behind the checkpoint.
+        """Scanned records, and all data behind the checkpoint, may be in the page cache only.
 
-        After a failed flush it stays there and is never written, unless it is written again.
+        After a failed flush the page cache keeps such data without writing it, so it is written again.
         """
         files = self.files
         files.mark_unflushed([file for file in files.mapped_files if file.end > report.scanned_from])
@@ -170,7 +170,7 @@ class CommitLog:
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest file starts, so does a record."""
+        """Where the oldest file starts; a record starts there too."""
         return self.files.min_offset
 
     @property
@@ -294,7 +294,7 @@ class CommitLog:
         return list(map(_new_receipt, repeat(AppendReceipt), places))
 
     def _roll(self, size: int) -> None:
-        """Go on in the next file, so that `size` bytes fit; the file before ends with a blank record."""
+        """Continue in the next file, so that `size` bytes fit; the previous file ends with a blank record."""
         files = self.files
         if size + MIN_BLANK_BYTES > files.file_bytes:
             raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.file_bytes}")
@@ -312,7 +312,7 @@ class CommitLog:
     # -- writing ---------------------------------------------------------------------------------
 
     def write_out(self) -> list[DispatchRequest]:
-        """Write the run; returns what is to be dispatched, in log order.
+        """Write the run; returns its dispatch requests in log order.
 
         From here on its messages survive the end of this process. Raises DiskFull, StoreError; then the
         run is rolled back and nothing of it is stored. If the rollback fails too, `rollback_error` is set:
@@ -352,7 +352,7 @@ class CommitLog:
         return parts
 
     def _undo(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
-        """Take back the run's offsets, then wipe what may have reached the files."""
+        """Restore the queue offsets of before the run, then erase what may have reached the files."""
         for request in reversed(self._requests):
             if not request[5] & NOT_IN_QUEUE:
                 request[0].next_offset = request[4]
@@ -365,7 +365,7 @@ class CommitLog:
         self._resume(self.files.last)
         first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
-            # Power loss may bring back what was wiped, behind what is written there next.
+            # Power loss could restore the erased records behind those that are written there next.
             first.flush()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ class CommitLog:
         """When the record at that offset was stored, ms; -1 when there is none."""
         return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
 
-    # -- flushing, room and retention ------------------------------------------------------------
+    # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
         """Everything written."""
@@ -423,10 +423,10 @@ class CommitLog:
         self.files.adopt_preallocated(file)
 
     def persist_min_offset(self) -> None:
-        """The store's checkpoint knows."""
+        """The store's checkpoint already has it."""
 
     def take_expired_side_files(self) -> list[MappedFile]:
-        """There is nothing else."""
+        """A commit log has no side files."""
         return []
 
 
@@ -464,7 +464,7 @@ def check_end(
 
 
 def cut(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
-    """Cut the log's files at `end`, and delete those that are none of the log's. Raises StoreError."""
+    """Cut the log at `end`, and delete files that are not part of it. Raises StoreError."""
     report.cut_bytes = files.truncate(end)
     if strays := files.drop_strays():
         report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")

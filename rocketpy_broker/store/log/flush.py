@@ -1,7 +1,7 @@
 """One flush, in three steps: planned and finished by the store's own thread, run in any.
 
-What is planned is what had been written then; only when all of it is durable do the marks move. A failed
-flush is final: the system may have dropped the pages, so a second one that succeeds would prove nothing.
+A plan covers what was written when it was made; the flushed marks move once all of it is durable. A failed
+flush is final: the system may have dropped the pages, so a second flush that succeeds would prove nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("rocketpy_broker.store.flush")
 
 @dataclass(slots=True)
 class FlushPlan:
-    """What to flush. checkpoint: to be saved once all else is durable."""
+    """The files that one flush covers. checkpoint: saved once all else is durable."""
 
     queues: list[MappedFileQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
@@ -75,24 +75,24 @@ class FlushPlan:
         self.release()
 
     def release(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         for target in self.targets:
             target.file.release()
         self.targets = []
 
 
 class Flushable(Protocol):
-    """What is flushed by plans."""
+    """A store whose files are flushed by plans."""
 
     def run_flush(self, plan: FlushPlan) -> None:
-        """Do what a plan says. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        """Run a plan. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Take note that it was done, or failed; where the plan was made."""
+        """Record that the plan was run, or has failed; to be called in the thread that made it."""
 
 
 def flush_now(flushed: Flushable, plan: FlushPlan) -> None:
-    """Do what a plan says, and take note of it, in this thread. Raises FlushFailed."""
+    """Run and finish a plan in this thread. Raises FlushFailed."""
     try:
         flushed.run_flush(plan)
     except Exception as error:  # noqa: BLE001 - raised below

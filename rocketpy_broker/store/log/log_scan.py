@@ -22,7 +22,7 @@ _WINDOW_BYTES: Final = 4 << 20
 _TAIL_BYTES: Final = 16 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 SECTOR_BYTES: Final = 512
-"""A disk writes so much in one go, or not at all."""
+"""The unit that a disk writes completely or not at all."""
 
 
 class LogTail:
@@ -112,7 +112,7 @@ class LogScan:
         return False
 
     def _take(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
-        """Let `bulk` take what it can of the window; returns the position of the rest."""
+        """Let `bulk` take plain records from the window; returns the position of the next record."""
         if self._bulk is None or not window:
             return position
         taken, timestamp = self._bulk(window, position - base, file.start + base)
@@ -128,7 +128,7 @@ class LogScan:
 
 
 def problem_of(view: RecordView, position: int) -> str:
-    """What is wrong with the fields that no checksum covers; empty when nothing is seen."""
+    """Return what is wrong with the fields that no checksum covers; empty when they look intact."""
     try:
         check_topic(view.topic, view.queue_id)
     except TopicInvalid:
@@ -139,7 +139,7 @@ def problem_of(view: RecordView, position: int) -> str:
 def _is_torn(view: RecordView, position: int) -> bool:
     """Do topic or properties end in zeros, or lack a sector? The CRC covers the body only.
 
-    What is written has no zeros there; a Java broker's may, so that they alone prove nothing.
+    Our records never have zeros there, but a Java broker's may, so zeros alone prove nothing.
     """
     if b"\0" not in view.properties and "\0" not in view.topic:
         return False
@@ -164,7 +164,7 @@ def _has_zero_piece(data: bytes, position: int) -> bool:
 def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
     """Is there a sector of zeros, or the part of one, in the log between these offsets, or a missing file?
 
-    That is what power loss leaves of what was written and not flushed.
+    Power loss leaves such sectors of data that was written and not flushed.
     """
     while start < end:
         file = files.find(start)

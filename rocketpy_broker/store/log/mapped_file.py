@@ -158,11 +158,11 @@ class MappedFile:
 
     @property
     def needs_flush(self) -> bool:
-        """Is there anything that power loss would take?"""
+        """Is anything in the file not durable yet?"""
         return self.flushed < self.wrote or self.flushed_changes < self.changes
 
     def mark_unflushed(self) -> None:
-        """Take nothing in the file for flushed: another process wrote it, and did not say."""
+        """Treat the whole file as unflushed: another process wrote it, and may not have flushed it."""
         self.flushed = 0
         self.changes += 1
 
@@ -198,7 +198,7 @@ class MappedFile:
 
     @property
     def is_held(self) -> bool:
-        """Does somebody hold the file open?"""
+        """Does a thread hold the file open?"""
         return self._holders > 0
 
     def release(self) -> None:
@@ -218,7 +218,7 @@ class MappedFile:
         return self._handle >= 0
 
     def close_idle(self) -> bool:
-        """Close the file until it is needed again, if nobody holds it and all of it is flushed.
+        """Close the file until it is needed again, if no thread holds it and all of it is flushed.
 
         Returns whether it is open still.
         """

@@ -44,7 +44,7 @@ class MappedFileQueue:
         self._reserve_bytes = reserve_bytes
         self.mapped_files: list[MappedFile] = []
         self.strays: list[MappedFile] = []
-        """Files behind one that is missing, found by `load`; whoever loads must say what they are."""
+        """Files behind a missing one, found by `load`; `classify_files` decides about them."""
         self.spare: MappedFile | None = None
         """The next file, preallocated before it is needed and not part of the log yet."""
         self._unsynced_directory = False
@@ -121,7 +121,7 @@ class MappedFileQueue:
         )
 
     def classify_files(self, flushed_offset: int, min_offset: int) -> None:
-        """Tell the log's files from what power loss left of others; those become `strays`.
+        """Separate the log's files from those that a power loss left over, which become `strays`.
 
         Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be
         lost. Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
@@ -186,7 +186,7 @@ class MappedFileQueue:
         return file
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Keep a file from `create_preallocated` until `add_file` wants it; too late, it is closed."""
+        """Keep a file from `create_preallocated` for `add_file`; one that comes too late is closed."""
         self._unsynced_directory = True
         if file.start == self.next_start() and self.spare is None:
             self.spare = file
@@ -293,7 +293,7 @@ class MappedFileQueue:
         return [self.directory, self.directory.parent, self.directory.parent.parent]
 
     def mark_unflushed(self, mapped_files: Sequence[MappedFile]) -> None:
-        """Take nothing in these files for flushed, nor their names; see `MappedFile.mark_unflushed`."""
+        """Treat these files and their names as unflushed; see `MappedFile.mark_unflushed`."""
         for file in mapped_files:
             file.mark_unflushed()
         self._unsynced_directory = True
@@ -318,7 +318,7 @@ class MappedFileQueue:
         return sum(file.is_open for file in self.mapped_files)
 
     def close_idle(self) -> int:
-        """Close files until they are needed again; returns how many must stay open. See `MappedFile.rest`."""
+        """`MappedFile.close_idle` for all files; returns how many must stay open."""
         return sum(file.close_idle() for file in self.mapped_files)
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ class Preallocator:
 
     def __init__(self, files: MappedFileQueue, config: CommitLogConfig) -> None:
         self._files = files
-        # How near to its file's end the log may come before the next file is made.
+        # The next file is created once fewer bytes than this are left in the last one.
         self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
 
     def is_wanted(self) -> bool:

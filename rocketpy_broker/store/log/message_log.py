@@ -1,7 +1,7 @@
 """The log under a message store, as the store sees it: its own commit log, or a ledger's entries.
 
-A store appends to a log, is given what is to be dispatched, reads records by their physical offset, and
-deletes what expired. What a log's files look like, and when a record counts as written, is the log's affair.
+A store appends to a log, gets dispatch requests from it, reads records by their physical offset, and deletes
+expired files. The log decides about the layout of its files, and when a record counts as written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a store found and did.
+    """The result of opening a store.
 
     clean: did it stop cleanly? scanned_from, end: part of the commit log that was read. records: in it.
     rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
@@ -76,7 +76,7 @@ class MessageLog(Protocol):
 
     @property
     def files(self) -> LogFiles:
-        """What records are read from, and retention deletes."""
+        """The files that readers read and retention deletes."""
 
     # -- opening and closing
 
@@ -84,10 +84,10 @@ class MessageLog(Protocol):
         """Find the files. Raises StoreDamaged, StoreError."""
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """Tell the log's files from others that are left over. Raises StoreDamaged."""
+        """Separate the log's files from left-over ones. Raises StoreDamaged."""
 
     def first_record(self, file: MappedFile) -> RecordView | None:
-        """Return the record with which a file begins; None when it begins with none."""
+        """Return the first record of a file; None when the file does not begin with a record."""
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
         """Read records from there on, where a file or a record begins.
@@ -101,13 +101,13 @@ class MessageLog(Protocol):
         """Cut the log where a scan found its end. Raises StoreDamaged, cutting nothing, if that is damage."""
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Write and flush again, after an unclean stop, what may be in the page cache only."""
+        """After an unclean stop, write and flush again all data that may be in the page cache only."""
 
     def start(self, tail: LogTail) -> None:
         """Begin appending at the end of the recovered files."""
 
     def finish(self) -> None:
-        """Give back what was made ahead, before a clean stop. Raises StoreError."""
+        """Delete the preallocated file before a clean stop. Raises StoreError."""
 
     def close(self) -> None:
         """Close all files."""
@@ -128,7 +128,7 @@ class MessageLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """What lies below, of that, survives power loss."""
+        """Records below this offset survive power loss."""
 
     def roll_next_file(self, offset: int) -> int:
         """Return where the file behind the one with this offset starts."""
@@ -145,7 +145,7 @@ class MessageLog(Protocol):
         """Place a batch; see `MessageStore.append_batch`."""
 
     def write_out(self) -> list[DispatchRequest]:
-        """Write the run; return what may be dispatched, in log order."""
+        """Write the run; return the requests that may be dispatched, in log order."""
 
     # -- reading
 
@@ -164,10 +164,10 @@ class MessageLog(Protocol):
     def store_timestamp(self, offset: int) -> int:
         """Return when the record at that offset was stored, ms; -1 when there is none."""
 
-    # -- flushing, room and retention
+    # -- flushing, preallocation and retention
 
     def plan_flush(self, plan: FlushPlan) -> None:
-        """Add what the store has to flush."""
+        """Add the log's unflushed files to a plan."""
 
     def needs_preallocation(self) -> bool:
         """Should `preallocate_ahead` be called?"""
@@ -176,10 +176,10 @@ class MessageLog(Protocol):
         """Reserve space ahead, or make the next file; see `MessageStore.preallocate_ahead`."""
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Take over what `preallocate_ahead` made."""
+        """Take over the file that `preallocate_ahead` made."""
 
     def persist_min_offset(self) -> None:
-        """Note durably where the log begins now, before files below go. Raises StoreError."""
+        """Save where the log begins now, before files below are deleted. Raises StoreError."""
 
     def take_expired_side_files(self) -> list[MappedFile]:
-        """Take out, for the caller to delete, what else is of no use without the files that expired."""
+        """Take out other files that are useless without the expired ones; the caller deletes them."""

@@ -24,7 +24,7 @@ NUL_IN_PROPERTIES: Final = (
     "a property holds U+0000; recovery could not tell it from a sector that never reached the disk"
 )
 TIMESTAMP_BYTES: Final = 88
-"""So much of a record's start tells when it was stored."""
+"""The store timestamp is within this many bytes of a record's start."""
 _V6_EXTRA: Final = 12
 
 
@@ -104,7 +104,7 @@ A plain tuple, since one is made for every message.
 
 
 def store_host_flag(host: bytes) -> int:
-    """Return the bit of sysFlag that says of what kind this broker's address is."""
+    """Return the sysFlag bit for an IPv6 store host, or 0."""
     return MessageSysFlag.STORE_HOST_V6 if len(host) == 20 else 0
 
 
@@ -129,7 +129,7 @@ def too_large(size: int, size_max: int, properties_bytes: int) -> MessageTooLarg
 
 
 def peek_message(data: bytes) -> RecordView | None:
-    """Return the message's record with which these bytes begin; None when they do not."""
+    """Parse the record at the start of these bytes; None when there is no message record."""
     try:
         view = peek(data)
     except (RecordCorrupt, TornTail):

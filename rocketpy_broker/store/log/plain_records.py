@@ -25,13 +25,13 @@ _IPV6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 class PlainRecords:
-    """Parses plain records of the queues that it knows."""
+    """Parses plain records of known queues."""
 
     def __init__(self) -> None:
         self._cursors: dict[tuple[bytes, int], QueueCursor] = {}
 
     def learn(self, cursor: QueueCursor) -> None:
-        """Know a queue from now on; a record of it was checked field by field."""
+        """Add a known queue; one of its records was checked field by field."""
         topic = cursor.topic_bytes
         self._cursors[bytes([len(topic)]) + topic, cursor.queue_id] = cursor
 

@@ -186,7 +186,7 @@ class ConsumeQueue:
         self._write_at = self._pending_max
 
     def _try_write_out(self) -> None:
-        """`write_out`, or wait until twice as many units are there: a full disk is not asked each time."""
+        """`write_out`; after an error, try again once twice as many units wait."""
         try:
             self.write_out()
         except StoreError as error:
@@ -293,7 +293,7 @@ class ConsumeQueue:
         return first
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
-        """Take no unit of records at or behind that commit log offset for flushed, and write them again."""
+        """Write the units of records at or behind that commit log offset again, for the next flush."""
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
         self.files.mark_unflushed(mapped_files)
@@ -311,7 +311,7 @@ class ConsumeQueue:
         return bool(self.files.mapped_files) and self.files.mapped_files[0].read(0, UNIT_BYTES) == BLANK_UNIT
 
     def wipe_rest(self) -> None:
-        """Write zeros over what lies behind the last unit, which a crash may have left there."""
+        """Erase bytes behind the last unit, which a crash may have left there."""
         self.write_out()
         last = self.files.last
         if last is not None:
@@ -384,12 +384,12 @@ class ConsumeQueue:
     # -- checksums -------------------------------------------------------------------------------
 
     def adopt_checksums(self, checksums: Iterable[FileChecksum]) -> None:
-        """Know the checksums that the last run saved."""
+        """Take over the checksums that the last run saved."""
         for one in checksums:
             self.checksums.know(one.start, one.covered, one.crc)
 
     def checksum_of(self, file: MappedFile, *, may_read: bool) -> FileChecksum | None:
-        """The checksum of what is written of a file; None when that is not known and may not be read."""
+        """The checksum of a file's written part; None when it is not known and the file may not be read."""
         covered, crc = self.checksums.get(file.start) or (-1, 0)
         if covered != file.wrote:
             if not may_read:
@@ -421,7 +421,7 @@ class ConsumeQueue:
 def _first_at(file: MappedFile, physical_offset: int) -> int | None:
     """Position of the file's first unit of a record at or behind that offset; None when it has none.
 
-    Offsets rise from unit to unit, so a few looks find it; where there are blanks, every unit is looked at.
+    Offsets rise from unit to unit, so a binary search finds it; with blank units every unit is compared.
     """
     low, high = 0, file.wrote // UNIT_BYTES
     count = high
@@ -458,8 +458,8 @@ def _count_file(file: MappedFile, size: int, physical_end: int | None = None) ->
 
 
 def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int, bool]:
-    """(units before the first that is none or lies at or behind `physical_end`, end of the last's record,
-    whether there was no such unit).
+    """Return (units before the first that is invalid or at or behind `physical_end`, end of the last's
+    record, whether there was no such unit).
 
     Blank units count only in front of one that is not.
     """

@@ -1,7 +1,7 @@
-"""From the commit log to the consume queues and the index, in log order.
+"""Dispatches records of the commit log to consume queues and index, in log order.
 
-RocketMQ reads the log again for this (ReputMessageService); ours takes what the append left behind, and
-reads the log only to recover. Consume queues and index lag behind the log by what waits here.
+RocketMQ reads the log again for this (ReputMessageService). Ours takes the requests that append made, and
+reads the log only in recovery. Consume queues and index lag behind the log by the requests that wait here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 logger = logging.getLogger("rocketpy_broker.store.dispatch")
 
 ArrivalListener = Callable[[str, int, int], None]
-"""Told (topic, queue id, next queue offset) once a queue has new messages that can be read."""
+"""Called with (topic, queue id, next queue offset) once a queue has new messages that can be read."""
 
 _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -210,7 +210,7 @@ class Dispatcher:
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
         self.limit: Callable[[], int] | None = None
-        """Returns a physical offset; records that end behind it wait, as nobody may read them yet."""
+        """Returns a physical offset; records that end behind it wait, as consumers must not see them yet."""
         self.offset = offset
         """Everything in the log below is dispatched."""
         self.last_store_timestamp = 0
@@ -224,7 +224,7 @@ class Dispatcher:
         return len(self._waiting)
 
     def waiting_since(self, count: int) -> list[DispatchRequest]:
-        """What waits, without its first `count`."""
+        """The waiting requests without the first `count`."""
         return self._waiting[count:]
 
     def add(self, requests: list[DispatchRequest]) -> int:
@@ -239,8 +239,8 @@ class Dispatcher:
         """Dispatch what waits; returns how many records.
 
         until: leave records that end behind this physical offset for later.
-        Raises DiskFull, StoreError when the index cannot begin a new file: what was not indexed waits on, and
-        doing it again does no harm. Its queues have it, and listeners were called.
+        Raises DiskFull, StoreError when the index cannot begin a new file. Records that are not indexed stay
+        in the queue and may be put again. Their consume queues have them, and listeners were called.
         """
         requests, rest = self._waiting, []
         if not requests:
@@ -258,7 +258,7 @@ class Dispatcher:
         self.is_stuck = True
         try:
             self.put(requests, touched)
-            # Before the listeners, who read the store and so come here again.
+            # Before the listeners: they read the store, which dispatches again.
             self.is_stuck = False
             self._waiting = rest
             last = requests[-1]
@@ -350,7 +350,7 @@ class Dispatcher:
         return queue
 
     def forget(self, cursor: QueueCursor) -> None:
-        """Look the queue up again at its next record: it was destroyed."""
+        """Forget a destroyed queue; its next record looks it up again."""
         self._by_cursor.pop(cursor, None)
 
     @property
@@ -359,7 +359,7 @@ class Dispatcher:
         return self._tag_codes
 
     def tags_code(self, tags: bytes) -> int:
-        """… for any tags."""
+        """The same field for any tags."""
         code = self._tag_codes.get(tags)
         return self._tags_code("", tags, b"", 0) if code is None else code
 

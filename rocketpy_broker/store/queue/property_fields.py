@@ -20,10 +20,10 @@ _WANTED: Final = (_TAGS, _KEYS, _UNIQ)
 _LAYOUTS_MAX: Final = 8
 _NAMES_MAX: Final = 24
 _LEARN_MAX: Final = 64
-"""So many layouts are tried out; a topic whose messages are all different is not worth more."""
+"""Layouts that are learned at most: a topic whose messages all differ gains nothing."""
 
 _NUL: Final = b"\0"
-"""Stands between the properties of many records: the store takes none that hold it."""
+"""Separates the properties of many records: the store rejects properties that contain it."""
 
 
 class _Layout(NamedTuple):

@@ -1,6 +1,6 @@
 """Checksums of the consume queues' files, kept in memory while they grow and saved by a clean stop.
 
-A flipped bit in a unit sends consumers to a wrong place, or hides a message from those who filter by tag.
+A flipped bit in a unit sends consumers to a wrong offset, or hides a message from filters by tag.
 RocketMQ's format has no checksum for units, so a file `queuesums` beside the queues' directory has them:
 
 | offset | size | field                                                          |

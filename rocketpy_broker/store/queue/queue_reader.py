@@ -27,7 +27,7 @@ _SPAN_BYTES_MAX = 1 << 18
 
 
 class GetMessageStatus(IntEnum):
-    """How a read went; names and order are RocketMQ's."""
+    """The result of a read; names and order are RocketMQ's."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -42,7 +42,7 @@ class GetMessageStatus(IntEnum):
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """What a read found.
+    """The messages that a read found.
 
     next_begin_offset: queue offset to read from next. min_offset, max_offset: of the queue; the latter is
     one behind its last message. chunks: whole records, in order, to be sent one after the other.
@@ -55,7 +55,7 @@ class GetMessageResult:
     chunks: list[bytes] = field(default_factory=list)
     count: int = 0
     suggest_slave: bool = False
-    """Is what was read so far behind the log's end that a slave should serve it?"""
+    """Are the messages so far behind the log's end that a slave should serve them?"""
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class QueueReader:
     ) -> GetMessageResult | None:
         """Messages that are all wanted and lie near each other and the log's end: one read of the log.
 
-        None where that, or anything about a record, is not so; `_read_units` then takes a closer look.
+        None where that does not hold, or a record does not match its unit; then `_read_units` is used.
         """
         config, log = self._config, self._log
         entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
@@ -237,7 +237,7 @@ class QueueReader:
         )
 
     def _properties(self, physical: int, size: int) -> bytes:
-        """Empty for what is no record; whoever reads the message finds out."""
+        """The properties of a record; empty when there is no record, which reading the message reports."""
         record = self._log.read(physical, size)
         try:
             return peek(record).properties if record is not None else b""
@@ -292,7 +292,7 @@ class _Batch:
 
 
 def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
-    """Which of the records is not the one that its unit describes; None when all are.
+    """Index of the first record that does not match its unit; None when all match.
 
     A damaged unit must not send consumers bytes that are not a message, nor hide the messages before it.
     """

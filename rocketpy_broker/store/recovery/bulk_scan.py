@@ -41,7 +41,7 @@ class BulkScan:
         """Units that queues lacked."""
 
     def learn(self, cursor: QueueCursor) -> None:
-        """Know a queue from now on; its newest record was checked field by field."""
+        """Add a known queue; its newest record was checked field by field."""
         if cursor.topic != SCHEDULE_TOPIC:
             queue = self._known[cursor] = self._queues.get_or_add(cursor.topic, cursor.queue_id)
             cursor.next_offset = max(cursor.next_offset, queue.next_offset)

@@ -1,18 +1,18 @@
 """Opens a store's files: finds the end of the log and brings consume queues and index in line with it.
 
 1. Consume queues: after a clean stop each is compared with the checksums of that stop, and rebuilt when it
-   differs. Each ends before its first unit that is none; a last unit whose record is not in the log,
-   or is another message's, goes too.
+   differs. Each queue is truncated at its first invalid unit; a last unit whose record is not in the log,
+   or is another message's, is dropped too.
 2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
    (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
    checked, and dispatched unless its queue has it. A queue that turns out to lack older messages, and the
    index, are built from the first file.
-3. The log is cut where it ends. A torn tail is cut and logged; damage elsewhere is refused with a report:
+3. The log is cut where it ends. A torn tail is cut and logged; other damage stops the start with a report:
    - below the checkpoint's flushed offset nothing may be missing, whatever follows;
-   - above it a valid record may follow, if a sector of zeros explains the damage: power loss keeps what it
-     likes of what was not flushed, sector by sector. Damage of another kind is none of its making;
+   - above it a valid record may follow, if a sector of zeros explains the damage: unflushed sectors may
+     survive in any combination. Other damage cannot come from power loss;
    - without a flushed offset (a Java broker wrote the store), no valid newer record may follow.
-   Why this is enough is told in decision 0006.
+   Decision 0006 explains why this is enough.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
 Differs: 4.6.0 never looks behind damage, and indexes nothing before the file the checkpoint names.
@@ -248,7 +248,7 @@ class Recovery:
         return request, True
 
     def _is_left_over(self, queue: ConsumeQueue, view: RecordView, gaps_allowed: bool) -> bool:
-        """Are a queue's units all of expired records, and do not lead up to the first one that is kept?
+        """Do all units of a queue point to expired records, with a gap before the first record that is kept?
 
         Expired records prove nothing: the last of these units may be torn, or files behind them may be lost.
         """
@@ -266,7 +266,7 @@ class Recovery:
     # -- consume queues --------------------------------------------------------------------------
 
     def _check_checksums(self, checksums: Sequence[FileChecksum]) -> list[tuple[str, int]]:
-        """Return the queues with a file that is gone, or other than at the last stop."""
+        """Return the queues with a file that is missing, or has changed since the last stop."""
         checked = 0
         damaged: set[tuple[str, int]] = set()
         for one in checksums:
@@ -281,7 +281,7 @@ class Recovery:
         return sorted(damaged)
 
     def _drop_damaged(self, damaged: Iterable[tuple[str, int]], report: RecoveryReport) -> None:
-        """Rebuild these queues from the whole log, which shows as well whether one is kept rightly."""
+        """Rebuild these queues from the whole log, which also shows whether a kept one is right."""
         for topic, queue_id in damaged:
             queue = self._queues.get_or_add(topic, queue_id)
             is_kept = self._has_expired(queue)
@@ -292,9 +292,9 @@ class Recovery:
             self._from_first = True
 
     def _has_expired(self, queue: ConsumeQueue) -> bool:
-        """Are a queue's units all of expired records? Made of the log, it would begin with number 0 again.
+        """Do all units of a queue point to expired records? Rebuilt, it would restart at offset 0.
 
-        Groups have offsets behind that: they would not get its next messages.
+        Consumer groups have higher offsets and would not get its next messages.
         """
         return 0 <= queue.max_physical_offset <= self._files.min_offset
 
@@ -344,7 +344,7 @@ class Recovery:
         return not check_code or tags_code == self._dispatcher.tags_code_of(view)
 
     def _drop_all(self, report: RecoveryReport) -> None:
-        """Without a commit log there is nothing to consume: as 4.6.0, and the index with it."""
+        """Delete all queues and the index: without a commit log there is nothing to consume, as in 4.6.0."""
         self._files.drop_strays()
         for queue in self._queues.queues.values():
             if queue.files.mapped_files:

@@ -58,13 +58,13 @@ class FileAge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleanDecision:
-    """What one pass does. reason: for the log; empty when there is nothing to do."""
+    """The decision about one pass. reason: for the log; empty when no file is deleted."""
 
     reason: str
     at_once: bool
     """Delete files whatever their age."""
     refuse_writes: bool
-    """The disk is so full that messages are refused."""
+    """The disk is so full that messages are rejected."""
 
 
 def is_hour_of(delete_when: str, now_ms: int) -> bool:
@@ -91,7 +91,7 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool =
 
 
 def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:
-    """How many of the oldest files go now. files: all but the one being written, oldest first.
+    """Return how many of the oldest files expire now. files: all but the one being written, oldest first.
 
     A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those behind it,
     for a log has no holes.
@@ -129,7 +129,7 @@ def disk_use(path: Path) -> float:
 
 
 class Cleaner:
-    """Retention of one store. use: tells how full its disks are."""
+    """Retention of one store. use: returns the used part of a file system."""
 
     def __init__(self, store: MessageStore, *, use: Callable[[Path], float] = disk_use) -> None:
         self._store = store
@@ -156,7 +156,7 @@ class Cleaner:
         )
 
     def choose(self, use: DiskUse, now_ms: int) -> list[Deletion]:
-        """Take what goes out of the store; returns what is left to do for each file, in this order.
+        """Take expired files out of the store; returns their deletions, to be run in this order.
 
         Call `MessageStore.persist_min_offset` before the first step. Raises StoreError when a file cannot be
         read; the next call then returns what this one took.
@@ -171,7 +171,7 @@ class Cleaner:
         return steps
 
     def run(self, now_ms: int) -> int:
-        """A whole pass, here and now; returns how many files went. Raises StoreError."""
+        """Run a whole pass in this thread; returns how many files were deleted. Raises StoreError."""
         steps = self.choose(self.measure(), now_ms)
         if steps:
             self._store.persist_min_offset()
@@ -197,7 +197,7 @@ class Cleaner:
 
     def _choose_log_files(self, decision: CleanDecision, now_ms: int) -> None:
         files = self._store.commit_log.files
-        # What the checkpoint does not know to be flushed would be missed after power loss, in log or queues.
+        # Only files below the checkpoint may go: after power loss, recovery expects all others.
         checkpoint = self._store.checkpoint
         flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
         old = [file for file in files.mapped_files[:-1] if file.end <= flushed]
@@ -224,7 +224,7 @@ class Cleaner:
         self._chosen += [self._store.persist_min_offset, *(file.delete for file in mapped_files)]
 
     def _force(self, count: int, decision: CleanDecision) -> None:
-        """Take files that have not expired, and say which messages that costs."""
+        """Take files that have not expired, and log which messages are lost."""
         self._follow_log()
         queues = list(self._store.queues.queues.values())
         begin = self._store.commit_log.min_offset
@@ -258,7 +258,7 @@ class Cleaner:
     # -- consume queues and index ----------------------------------------------------------------
 
     def _follow_log(self) -> None:
-        """Take what points below the log's start, once for each start."""
+        """Take out queue and index files that point below the log's start, once for each start."""
         log_start = self._store.commit_log.min_offset
         if log_start == self._queues_cleaned_at:
             return
