@@ -112,7 +112,7 @@ class Broker:
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
             may_sync=self._may_sync,
-            also=None if self._expired_offsets is None else self._expired_offsets.copy_from_master,
+            copy_more=None if self._expired_offsets is None else self._expired_offsets.copy_from_master,
         )
         self._role_changes: RoleChangeHandler | None = None
         self._replication = self._make_replication()

@@ -73,7 +73,7 @@ class ReplyHandler:
         delivery.begin_push(self._push(header, message))
         if self.config.store_replies:
             try:
-                receipt = self.send.store(message, partial(delivery.stored, message))
+                receipt = self.send.append(message, partial(delivery.stored, message))
             except RocketError as error:
                 log.warning("a reply is not kept: %s", error)
             else:

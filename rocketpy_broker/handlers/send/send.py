@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from rocketpy.errors import MessageInvalid, RocketError, StoreError, UsageError
@@ -56,8 +57,6 @@ _WAIT_NAME: Final = b"WAIT\x01"
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _DELAY: Final = b"DELAY\x01"
 """Part of every text that has the property DELAY, and of others, such as of one with MY_DELAY."""
-_tuple = tuple.__new__
-"""Makes a named tuple in a third of the time that its own constructor takes."""
 _V3_4_9: Final = 121
 """Clients since this version say themselves how often a message is retried."""
 
@@ -65,6 +64,7 @@ FindGroup = Callable[[str], SubscriptionGroupConfig | None]
 """A consumer group's settings by its name; None for a group that may not be."""
 
 
+@dataclass(eq=False)
 class SendHandler:
     """Stores what producers send.
 
@@ -74,42 +74,31 @@ class SendHandler:
     (DLedger). find_group: a consumer group's settings. on_delayed: told the level of each delayed message.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicTable,
-        config: BrokerConfig,
-        answers: SendResponses,
-        *,
-        schedule_dispatch: Callable[[], None],
-        find_group: FindGroup,
-        delays: DelayLevels,
-        on_delayed: Callable[[int], None],
-        park: ParkResponses | None = None,
-        commits: CommitWaiters | None = None,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._store = store
-        self._append = store.append
-        self._topics = topics
-        self._topic = topics.get
-        self._plain_queues = topics.plain_queues
-        self._config = config
-        self._answers = answers
-        self._schedule_dispatch = schedule_dispatch
-        self._park = park
-        self._commits = commits
-        self._clock = clock
-        self._cluster_property = f"CLUSTER\x01{config.cluster_name}\x02".encode()
+    store: MessageStore
+    topics: TopicTable
+    config: BrokerConfig
+    answers: SendResponses
+    _: KW_ONLY
+    schedule_dispatch: Callable[[], None]
+    find_group: FindGroup
+    delays: DelayLevels
+    on_delayed: Callable[[int], None]
+    park: ParkResponses | None = None
+    commits: CommitWaiters | None = None
+    clock: Clock = system_clock
+
+    def __post_init__(self) -> None:
+        self._append = self.store.append
+        self._topic = self.topics.get
+        self._plain_queues = self.topics.plain_queues
+        self._cluster_property = f"CLUSTER\x01{self.config.cluster_name}\x02".encode()
         self._born_hosts: dict[Channel, bytes] = {}
-        self._find_group = find_group
-        self._level_max = delays.level_max
-        self._on_delayed = on_delayed
+        self._level_max = self.delays.level_max
         self._waiting: list[ParkedResponse] = []
         self._stored: list[OnStored] = []
         self.is_run_open = False
         """Whether messages are appended and not written yet: what reads the store must flush before."""
-        self._accepts_from_ms = config.send.start_accept_ms
+        self._accepts_from_ms = self.config.send.start_accept_ms
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -164,10 +153,8 @@ class SendHandler:
             return self._error_response(request, error)
         self.is_run_open = True
         if not request.flag & FLAG_ONEWAY:
-            waits = self._park is not None and _waits(message.properties)
-            self._waiting.append(
-                _tuple(ParkedResponse, (channel, request, queue_id, queue_offset, (position,), waits))
-            )
+            waits = self.park is not None and _waits(message.properties)
+            self._waiting.append(ParkedResponse(channel, request, queue_id, queue_offset, (position,), waits))
         return None
 
     def _send_slow_path(
@@ -210,14 +197,14 @@ class SendHandler:
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
         """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
         topic = self._topic(header.topic)
-        copy = self._store.rejection(Reason.SLAVE)
+        copy = self.store.rejection(Reason.SLAVE)
         if copy is not None:  # before a topic is made for it
             return self._error_response(request, copy)
-        if self._clock() < self._accepts_from_ms:
+        if self.clock() < self._accepts_from_ms:
             remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
             return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
-        if topic is not None and topic.order and not self._config.permission & PERM_WRITE:
-            remark = f"the broker[{self._config.name}] sending message is forbidden"
+        if topic is not None and topic.order and not self.config.permission & PERM_WRITE:
+            remark = f"the broker[{self.config.name}] sending message is forbidden"
             return self._reject(request, ResponseCode.NO_PERMISSION, remark)
         if header.topic in NOT_WRITABLE:
             remark = f"the topic[{header.topic}] is conflict with system reserved words."
@@ -229,12 +216,12 @@ class SendHandler:
         if header.unit_mode:
             is_retry = header.topic.startswith(RETRY_TOPIC_PREFIX)
             sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
-        topic = self._topics.create_for_send(
+        topic = self.topics.create_for_send(
             header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
         if topic is None:
             if header.topic.startswith(RETRY_TOPIC_PREFIX):
-                return ensure_topic(self._topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
+                return ensure_topic(self.topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
             log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
         return topic
 
@@ -267,10 +254,10 @@ class SendHandler:
         properties = props.decode(message.properties)
         level = 0
         if is_half(properties):
-            if self._config.send.reject_transactions:
-                remark = f"the broker[{self._config.name}] sending transaction message is forbidden"
+            if self.config.send.reject_transactions:
+                remark = f"the broker[{self.config.name}] sending transaction message is forbidden"
                 return self._reject(request, ResponseCode.NO_PERMISSION, remark)
-            ensure_topic(self._topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
+            ensure_topic(self.topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
             to_half_message(message, properties)
         elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
@@ -284,7 +271,7 @@ class SendHandler:
                 level = to_delayed_message(message, properties, level, self._level_max)
         refusal = self._append_one(channel, request, message, queue_id)
         if level > 0 and refusal is None:
-            self._on_delayed(level)
+            self.on_delayed(level)
         return refusal
 
     def _give_up_retries(
@@ -295,13 +282,13 @@ class SendHandler:
         A consumer sends these when it cannot say CONSUMER_SEND_MSG_BACK. Returns a refusal or None.
         """
         group = header.topic.removeprefix(RETRY_TOPIC_PREFIX)
-        settings = self._find_group(group)
+        settings = self.find_group(group)
         if settings is None:
             remark = f"subscription group not exist, {group} {FAQ}"
             return self._reject(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if (header.reconsume_times or 0) >= retry_times_max(request, header.max_reconsume_times, settings):
             message.topic, message.queue_id = DLQ_TOPIC_PREFIX + group, 0
-            ensure_topic(self._topics, message.topic, 1, PERM_WRITE)
+            ensure_topic(self.topics, message.topic, 1, PERM_WRITE)
         return None
 
     def message(
@@ -338,18 +325,18 @@ class SendHandler:
         try:
             batch = split_batch_body(request.body)
             _check_batch(common, request.body, batch.properties)
-            receipts = self._store.append_batch(shared, batch)
+            receipts = self.store.append_batch(shared, batch)
         except RocketError as error:
             return self._error_response(request, error)
         self.is_run_open = True
         if not request.is_oneway:
             positions = tuple([receipt.physical_offset for receipt in receipts])
-            waits = self._park is not None and _waits(common)
+            waits = self.park is not None and _waits(common)
             first = receipts[0].queue_offset
             self._waiting.append(ParkedResponse(channel, request, queue_id, first, positions, waits))
         return None
 
-    def store(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
+    def append(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
         """Append a message that is no send to the run of this socket buffer.
 
         stored: told when the run is written, in a ledger when it is committed. Raises RocketError when it
@@ -369,26 +356,26 @@ class SendHandler:
         self.is_run_open = False
         waiting, self._waiting = self._waiting, []
         try:
-            self._store.write_out()
+            self.store.write_out()
         except StoreError as error:
             log.error("%d sends are not stored: %s", len(waiting), error)
             for parked in waiting:
                 parked.channel.reply(self._error_response(parked.request, error))
             self._notify_stored(error)
             return
-        if self._commits is not None:
+        if self.commits is not None:
             stored_later, self._stored = self._stored, []
-            self._answers.drop_bodies(waiting)
-            self._commits.hold(waiting, stored_later)
+            self.answers.drop_bodies(waiting)
+            self.commits.hold(waiting, stored_later)
             return
-        if self._park is not None:
-            waiting = self._park_waiting(waiting, self._park)
-        stored = self._answers.stored
+        if self.park is not None:
+            waiting = self._park_waiting(waiting, self.park)
+        stored = self.answers.stored
         for parked in waiting:
             parked[0].reply(stored(parked))
         if self._stored:
             self._notify_stored(None)
-        self._schedule_dispatch()
+        self.schedule_dispatch()
 
     def _notify_stored(self, error: StoreError | None) -> None:
         listeners, self._stored = self._stored, []
@@ -398,9 +385,9 @@ class SendHandler:
     def _park_waiting(self, waiting: list[ParkedResponse], park: ParkResponses) -> list[ParkedResponse]:
         """Hand over those whose sender wants more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
-        self._answers.drop_bodies(wanting)
+        self.answers.drop_bodies(wanting)
         # Also without any: what is not flushed cannot be read.
-        park(wanting, self._store.max_physical_offset)
+        park(wanting, self.store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
     def _error_response(self, request: Command, error: RocketError) -> Command:
@@ -415,7 +402,7 @@ class SendHandler:
         return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
     def _reject(self, request: Command, code: int, remark: str) -> Command:
-        return self._answers.refused(request, code, remark)
+        return self.answers.refused(request, code, remark)
 
     # -- channels -----------------------------------------------------------------------------
 

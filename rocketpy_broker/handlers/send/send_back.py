@@ -107,7 +107,7 @@ class SendBackHandler:
             level = self._delay(message, record, properties, level)
         message.reconsume_times = record.reconsume_times + 1
 
-        self.send.store(message, respond_when_stored(channel, request))
+        self.send.append(message, respond_when_stored(channel, request))
         if level:
             self.on_delayed(level)
         self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])

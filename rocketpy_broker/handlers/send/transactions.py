@@ -63,7 +63,7 @@ class TransactionHandler:
         message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
 
-        self.send.store(message, respond_when_stored(channel, request))
+        self.send.append(message, respond_when_stored(channel, request))
         log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
         return None
 
@@ -118,10 +118,10 @@ class TransactionHandler:
                 message = copy_to(half, *real_queue(half.properties))
                 message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
                 message.prepared_transaction_offset = header.commit_log_offset
-                self.send.store(message, _ignore)
+                self.send.append(message, _ignore)
             op = self.transactions.op_message(newest, self.clock())
             written = partial(self._written, channel, request, newest, entry)
-            receipt = self.send.store(op, written)
+            receipt = self.send.append(op, written)
         except RocketError:
             table.reopen(newest, entry)
             raise

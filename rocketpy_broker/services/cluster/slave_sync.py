@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 from rocketpy.errors import RocketError
@@ -38,39 +38,31 @@ Ask = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 """Asks the master by code and fields; empty without one. Raises BrokerError for a refusal, RocketError."""
 
 
+@dataclass(eq=False)
 class SlaveSync:
     """Copies a master's tables into a slave's. may_sync: whether the master is one to follow.
 
-    also: copies something more, after the rest.
+    copy_more: copies something more, after the rest.
     registration: the keys that name servers are shown are good for the master, too.
     """
 
-    def __init__(
-        self,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsets,
-        delay: DelayService,
-        tasks: Tasks,
-        *,
-        registration: RegistrationConfig,
-        interval_ms: int,
-        may_sync: Callable[[], bool],
-        also: Callable[[Ask], Awaitable[None]] | None = None,
-    ) -> None:
-        self._topics = topics
-        self._tasks = tasks
-        self._groups = groups
-        self._offsets = offsets
-        self._delay = delay
-        self._keys = registration.credentials
-        self._options = ChannelOptions(ssl=registration.ssl)
-        # Name servers tell addresses without a scheme; where they all speak TLS, brokers do, too.
-        servers = registration.namesrv
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsets
+    delay: DelayService
+    tasks: Tasks
+    _: KW_ONLY
+    registration: RegistrationConfig
+    interval_ms: int
+    may_sync: Callable[[], bool]
+    copy_more: Callable[[Ask], Awaitable[None]] | None = None
+
+    def __post_init__(self) -> None:
+        self._keys = self.registration.credentials
+        self._options = ChannelOptions(ssl=self.registration.ssl)
+        # Name servers return addresses without a scheme; if all of them use TLS, brokers use it too.
+        servers = self.registration.namesrv
         self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
-        self._interval_s = interval_ms / 1000
-        self._may_sync = may_sync
-        self._also = also
         self._known = asyncio.Event()
         self._master: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -95,11 +87,11 @@ class SlaveSync:
 
     def start(self) -> None:
         """Copy now and then."""
-        self._task = self._tasks.spawn(self._run(), "copy of topics and offsets")
+        self._task = self.tasks.spawn(self._run(), "copy of topics and offsets")
 
     async def close(self) -> None:
         """Copy no more."""
-        await self._tasks.cancel(self._task)
+        await self.tasks.cancel(self._task)
         self._task = None
         self._hang_up()
 
@@ -111,7 +103,7 @@ class SlaveSync:
         while True:
             await self._known.wait()
             try:
-                if self._may_sync():
+                if self.may_sync():
                     await self.sync_all()
                     self.problem = ""
             except RocketError as error:
@@ -121,21 +113,21 @@ class SlaveSync:
                     level, "tables of %s are not copied: %s", self._master and self._master.address, error
                 )
                 self._hang_up()
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_ms / 1000)
 
     async def sync_all(self) -> None:
         """Copy everything once, if a master is known. Raises RocketError; what came before is taken over."""
         if self._master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
-        await self._topics.adopt(topics)
+        await self.topics.adopt(topics)
         offsets = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
-        self._offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
-        await self._delay.adopt(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
+        self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
+        await self.delay.adopt(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
         groups = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        await self._groups.adopt(SubscriptionGroupWrapper.decode(groups))
-        if self._also is not None:
-            await self._also(self._ask)
+        await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
+        if self.copy_more is not None:
+            await self.copy_more(self._ask)
 
     async def _ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         return b"" if self._master is None else await self._master.ask(code, fields)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -59,6 +60,7 @@ class _CheckedSome(NamedTuple):
     failure: StoreError | None
 
 
+@dataclass(eq=False)
 class TransactionChecker:
     """Checks open transactions.
 
@@ -66,29 +68,20 @@ class TransactionChecker:
     TRANS_CHECK_MAX_TIME_TOPIC known. on_written: makes what was written readable.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        driver: StoreDriver,
-        transactions: TransactionService,
-        config: TransactionConfig,
-        tasks: Tasks,
-        *,
-        channels: Callable[[str, Record], Sequence[Channel]],
-        make_topic: Callable[[str], object],
-        on_written: Callable[[], None],
-        clock: Clock = system_clock,
-    ) -> None:
-        self._store = store
-        self._driver = driver
-        self._tasks = tasks
-        self._transactions = transactions
-        self._interval_s = config.check_interval_ms / 1000
-        self._rules = CheckRules(config.timeout_ms, config.check_max, config.reserved_ms)
-        self._channels = channels
-        self._make_topic = make_topic
-        self._on_written = on_written
-        self._clock = clock
+    store: MessageStore
+    driver: StoreDriver
+    transactions: TransactionService
+    config: TransactionConfig
+    tasks: Tasks
+    _: KW_ONLY
+    channels: Callable[[str, Record], Sequence[Channel]]
+    make_topic: Callable[[str], object]
+    on_written: Callable[[], None]
+    clock: Clock = system_clock
+
+    def __post_init__(self) -> None:
+        self._interval_s = self.config.check_interval_ms / 1000
+        self._rules = CheckRules(self.config.timeout_ms, self.config.check_max, self.config.reserved_ms)
         self._turn = 0
         self._unasked: Counter[str] = Counter()
         """Questions of this round that nobody is here to answer, by group."""
@@ -96,13 +89,13 @@ class TransactionChecker:
 
     def start(self) -> None:
         """Check from now on."""
-        self._task = self._tasks.spawn(self._check_periodically(), "transaction check")
+        self._task = self.tasks.spawn(self._check_periodically(), "transaction check")
 
     async def close(self, *, saves: bool = True) -> None:
         """Check no more, and note how far it is; see `DelayService.close`. The store must still be open."""
         if self._task is None:
             return
-        await self._tasks.cancel(self._task)
+        await self.tasks.cancel(self._task)
         self._task = None
         if saves:
             await self._save_progress()
@@ -117,7 +110,7 @@ class TransactionChecker:
 
     async def check(self) -> None:
         """Look at every transaction that is open now, the oldest first. Raises StoreError."""
-        transactions = self._transactions
+        transactions = self.transactions
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
         for start in range(0, len(offsets), _AT_ONCE):
@@ -135,17 +128,17 @@ class TransactionChecker:
 
     async def _save_progress(self) -> None:
         """Note how far it is once what it is behind of is flushed: no power loss may take a copy."""
-        progress = self._transactions.table.progress()
+        progress = self.transactions.table.progress()
         try:
-            await self._driver.flush()
+            await self.driver.flush()
         except StoreError as error:
             log.error("it is not noted how far transactions are: %s", error)
             return
-        await self._transactions.save_progress(progress)
+        await self.transactions.save_progress(progress)
 
     def _check_some(self, offsets: list[int]) -> _CheckedSome:
         """Look at some, and write a copy of each that is to be asked about or given up."""
-        now_ms = self._clock()
+        now_ms = self.clock()
         copies: list[_HalfCopy] = []
         failure = None
         action = None
@@ -156,8 +149,8 @@ class TransactionChecker:
                     break
         except StoreError as error:
             failure = error  # copies appended before it are written all the same
-        self._store.write_out()
-        self._on_written()
+        self.store.write_out()
+        self.on_written()
         for copy in copies:
             self._written(copy)
         return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
@@ -165,8 +158,8 @@ class TransactionChecker:
     async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
         """Ask about them once an answer can find them. Raises StoreError."""
         asked = [copy for copy in copies if copy.action is CheckAction.CHECK]
-        if asked and self._driver.wait_for_commit is not None:
-            await self._driver.wait_for_commit()
+        if asked and self.driver.wait_for_commit is not None:
+            await self.driver.wait_for_commit()
         for copy in asked:
             try:
                 self._ask(copy)
@@ -175,7 +168,7 @@ class TransactionChecker:
 
     def _check_one(self, offset: int, now_ms: int, copies: list[_HalfCopy]) -> CheckAction | None:
         """Look at one; what is appended for it is added to `copies`. Raises StoreError."""
-        half = self._transactions.read(offset)
+        half = self.transactions.read(offset)
         if half is None:
             return None  # ended meanwhile
         properties = props.decode(half.record.properties)
@@ -183,7 +176,7 @@ class TransactionChecker:
         if action is not CheckAction.WAIT:
             message = self._copy(half, action, properties)
             try:
-                copies.append(_HalfCopy(half, action, properties, self._store.append(message)))
+                copies.append(_HalfCopy(half, action, properties, self.store.append(message)))
             except UsageError as error:
                 log.error("half message %d cannot be stored again and is not asked about: %s", offset, error)
         return action
@@ -193,7 +186,7 @@ class TransactionChecker:
         topic = HALF_TOPIC
         if action is CheckAction.DISCARD:
             topic = CHECK_MAX_TOPIC
-            self._make_topic(topic)
+            self.make_topic(topic)
         elif action is CheckAction.CHECK:
             times = check_times(properties) + 1
             _set_if_room(properties, props.PROPERTY_TRANSACTION_CHECK_TIMES, str(times))
@@ -213,9 +206,9 @@ class TransactionChecker:
                 check_times(copy.properties),
                 CHECK_MAX_TOPIC,
             )
-            self._transactions.table.discard(half.offset)
+            self.transactions.table.discard(half.offset)
             return
-        self._transactions.replaced(half.offset, copy.receipt)
+        self.transactions.replaced(half.offset, copy.receipt)
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -240,7 +233,7 @@ class TransactionChecker:
 
     def _channel(self, group: str, half: Record) -> Channel | None:
         """Return a producer of the group, each in turn."""
-        channels = [one for one in self._channels(group, half) if not one.is_closed and one.is_writable]
+        channels = [one for one in self.channels(group, half) if not one.is_closed and one.is_writable]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 
