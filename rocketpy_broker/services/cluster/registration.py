@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -51,8 +51,8 @@ _PART_BYTES: Final = 1 << 20
 """Topics of one request, about: a larger one holds up a name server's other clients."""
 _TOPIC_BYTES: Final = 160
 """Of a topic in a request, besides its name, which is there twice."""
-_FAILURES_LOGGED: Final = 3
-"""After so many failures in a row it is an error."""
+_FAILURE_LEVELS: Final = {1: logging.WARNING, 3: logging.ERROR}
+"""Log levels of failures in a row, by their number; others are logged at DEBUG."""
 _RETRY_S: Final = (1.0, 2.0, 5.0)
 """Pauses after attempts that failed in a row; the last one for all that follow."""
 
@@ -67,8 +67,8 @@ def advertised(address: Address, host: str | None) -> str:
     return str(replace(address, scheme="tcp") if address.scheme == "tls" else address)
 
 
-@dataclass(slots=True)
-class _NameServerState:
+@dataclass(eq=False)
+class _NameServerState(ClientOnlyEndpoint):
     """What one name server knows of us."""
 
     address: Address
@@ -97,17 +97,6 @@ class _NameServerState:
         """Whether it can be reached, and has not accepted that change or one before."""
         return not self.failures and any(number <= change for number in self.changes)
 
-    # What an Endpoint needs; a name server asks nothing of a broker.
-    def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
-
-    def handle(self, channel: Channel, request: Command) -> Command:
-        """Part of Endpoint."""
-        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="this is a broker's own client")
-
-    def end_of_buffer(self) -> None:
-        """Part of Endpoint."""
-
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """A name server drops a broker at once when its connection ends, so come back at once."""
         self.channel = None
@@ -115,6 +104,7 @@ class _NameServerState:
         self.wake.set()
 
 
+@dataclass(eq=False)
 class Registrar:
     """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
 
@@ -123,30 +113,22 @@ class Registrar:
     this is a slave and a name server knows it.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        tasks: Tasks,
-        *,
-        address: str,
-        ha_address: str,
-        broker_id: int,
-        on_master: Callable[[str, str], None],
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._address = address
-        self._ha_address = ha_address
-        self.broker_id = broker_id
-        self._servers = [_NameServerState(namesrv) for namesrv in config.registration.namesrv]
-        keys = config.registration.credentials
+    config: BrokerConfig
+    topics: TopicTable
+    tasks: Tasks
+    _: KW_ONLY
+    address: str
+    ha_address: str
+    broker_id: int
+    on_master: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self._servers = [_NameServerState(namesrv) for namesrv in self.config.registration.namesrv]
+        keys = self.config.registration.credentials
         self._signer = None if keys is None else keys.signer()
-        self._task_owner = tasks
-        self._tasks: list[asyncio.Task[None]] = []
-        self._on_master = on_master
+        self._running: list[asyncio.Task[None]] = []
         self._changes = 0
-        """How many there were: topics made, changed or deleted."""
+        """Number of changes so far: of topics created, changed or deleted."""
         self._progress = asyncio.Event()
         """Set when a name server has accepted changes, or is found to be unreachable."""
         self._may_be_roleless = False
@@ -158,17 +140,17 @@ class Registrar:
             log.warning(
                 "no name server will know broker %s, so no client finds it: set namesrvAddr (--namesrv) "
                 "or NAMESRV_ADDR",
-                self._config.name,
+                self.config.name,
             )
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
-        self._tasks = [
-            self._task_owner.spawn(self._keep(server), f"registration at {server.address}")
+        self._running = [
+            self.tasks.spawn(self._keep(server), f"registration at {server.address}")
             for server in self._servers
         ]
         if self.broker_id < 0:
-            delay_s = self._config.registration.roleless_ms / 1000
+            delay_s = self.config.registration.roleless_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(
-                delay_s, self._task_owner.run, self._register_roleless
+                delay_s, self.tasks.run, self._register_roleless
             )
 
     def _register_roleless(self) -> None:
@@ -177,7 +159,7 @@ class Registrar:
         if self.broker_id < 0:
             log.warning(
                 "broker %s has no role in its DLedger group; it registers with id -1 and can only be read",
-                self._config.name,
+                self.config.name,
             )
             self.refresh(self.broker_id)
 
@@ -203,9 +185,8 @@ class Registrar:
             if channel is None or not is_now:
                 self._queue_topics(server, changed)
                 continue
-            request = self._signed(self._registration(changed))
             server.in_flight.add(self._changes)
-            answer = channel.request(request, self._config.registration.timeout_ms)
+            answer = self._request(channel, self._registration(changed))
             channel.flush()
             answer.add_done_callback(partial(self._on_response, server, changed, self._changes))
 
@@ -278,7 +259,7 @@ class Registrar:
         """Say goodbye to the name servers that can be reached."""
         if self._timer is not None:
             self._timer.cancel()
-        await self._task_owner.cancel(*self._tasks)
+        await self.tasks.cancel(*self._running)
         await asyncio.gather(*(self._unregister(server) for server in self._servers))
 
     # -- one name server ----------------------------------------------------------------------
@@ -294,7 +275,7 @@ class Registrar:
             await asyncio.sleep(_RETRY_S[min(server.failures, len(_RETRY_S)) - 1])
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.registration.period_ms / 1000):
+            async with asyncio.timeout(self.config.registration.period_ms / 1000):
                 await server.wake.wait()
 
     async def _register_or_log(self, server: _NameServerState) -> None:
@@ -318,13 +299,8 @@ class Registrar:
         is_refused = not isinstance(error, TransportError)
         if is_refused:
             server.is_registered = False
-        level = logging.DEBUG
-        if is_refused and str(error) != server.problem:
-            level = logging.ERROR
-        elif server.failures == 1:
-            level = logging.WARNING
-        elif server.failures == _FAILURES_LOGGED:
-            level = logging.ERROR
+        is_new = is_refused and str(error) != server.problem
+        level = logging.ERROR if is_new else _FAILURE_LEVELS.get(server.failures, logging.DEBUG)
         server.problem = str(error)
         log.log(
             level,
@@ -339,23 +315,22 @@ class Registrar:
         channel = await self._channel(server)
         duplicate = (
             None
-            if server.was_asked or self._config.dledger.enabled
+            if server.was_asked or self.config.dledger.enabled
             else await self._find_duplicate(server, channel)
         )
         unsent, server.unsent = server.unsent, {}
         only = unsent if server.is_registered and unsent and not server.is_stale else None
         changes = server.changes.copy() if only is None else server.changes - server.in_flight
-        chunks = self._chunks(self._topics.names if only is None else only)
+        chunks = self._chunks(self.topics.names if only is None else only)
         if len(chunks) == 1 and (only is not None or server.is_stale):
             chunks.insert(0, [])
         response = None
         server.in_parts = len(chunks) > 1
         try:
             for later, names in zip(reversed(range(len(chunks))), chunks, strict=True):
-                request = self._signed(self._registration(names, later=later))
-                response = await channel.request(request, self._config.registration.timeout_ms)
+                response = await self._request(channel, self._registration(names, later=later))
                 if response.code != ResponseCode.SUCCESS:
-                    raise refusal(request.code, response, server.address)
+                    raise refusal(RequestCode.REGISTER_BROKER, response, server.address)
         except RocketError:
             server.unsent = unsent | server.unsent
             raise
@@ -366,24 +341,21 @@ class Registrar:
         if response is not None:
             self._apply_response(response)
         if duplicate is not None:
-            self._task_owner.spawn(
-                self._report_duplicate(server, duplicate), f"look for a broker at {duplicate}"
-            )
+            self.tasks.spawn(self._report_duplicate(server, duplicate), f"look for a broker at {duplicate}")
 
     async def _find_duplicate(self, server: _NameServerState, channel: Channel) -> str | None:
         """Where a name server knows another broker with this name and id; None where it does not tell."""
         server.was_asked = True
-        request = self._signed(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
         try:
-            answer = await channel.request(request, self._config.registration.timeout_ms)
+            answer = await self._request(channel, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
             if answer.code != ResponseCode.SUCCESS:
                 return None
-            data = ClusterInfo.decode(answer.body).broker_addr_table.get(self._config.name)
+            data = ClusterInfo.decode(answer.body).broker_addr_table.get(self.config.name)
         except RocketError as error:
             log.info("cannot look for a broker of the same name at %s: %s", server.address, error)
             return None
         address = data.broker_addrs.get(self.broker_id) if data is not None else None
-        return None if address == self._address else address
+        return None if address == self.address else address
 
     async def _report_duplicate(self, server: _NameServerState, address: str) -> None:
         """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
@@ -395,7 +367,7 @@ class Registrar:
         log.error(
             "another broker with brokerName=%s and brokerId=%d runs at %s, as name server %s tells. Clients "
             "find only the one that registered last: stop one, or change its brokerName or brokerId",
-            self._config.name,
+            self.config.name,
             self.broker_id,
             address,
             server.address,
@@ -404,17 +376,17 @@ class Registrar:
     async def _channel(self, server: _NameServerState) -> Channel:
         if server.channel is None or server.channel.is_closed:
             # Routes of many topics come back in one body; a name server is trusted like a broker.
-            options = ChannelOptions(ssl=self._config.registration.ssl)
+            options = ChannelOptions(ssl=self.config.registration.ssl)
             server.channel = await connect(server.address, server, options)
             server.is_registered = False
         return server.channel
 
-    def _signed(self, command: Command) -> Command:
-        """The request as a name server with access control wants it, where we have an account."""
+    def _request(self, channel: Channel, command: Command) -> asyncio.Future[Command]:
+        """Send a request, signed if name servers require that and this broker has an account."""
         if self._signer is not None:
             command.ext = self._signer.sign(command.ext_fields(), command.body, code=command.code)
             command.header = None
-        return command
+        return channel.request(command, self.config.registration.timeout_ms)
 
     @staticmethod
     def _chunks(names: Iterable[str]) -> list[list[str]]:
@@ -436,21 +408,21 @@ class Registrar:
         later: how many requests with other topics follow. A name server looks at topics only if their version
         is another than the last that it got, so each of these has its own, and the last the table's.
         """
-        compressed = self._config.registration.compressed
-        topics = self._topics.snapshot(dict.fromkeys(names))
+        compressed = self.config.registration.compressed
+        topics = self.topics.snapshot(dict.fromkeys(names))
         if later:
             version = topics.data_version
             topics.data_version = DataVersion(counter=version.counter, timestamp=version.timestamp - later)
-        if self._config.permission & _READ_WRITE != _READ_WRITE:
+        if self.config.permission & _READ_WRITE != _READ_WRITE:
             for name, topic in topics.topic_config_table.items():
-                limited = msgspec.structs.replace(topic, perm=self._config.permission)
+                limited = msgspec.structs.replace(topic, perm=self.config.permission)
                 topics.topic_config_table[name] = limited
         body = RegisterBrokerBody(topic_config_serialize_wrapper=topics).encode(compressed)
         header = RegisterBrokerRequestHeader(
-            broker_name=self._config.name,
-            broker_addr=self._address,
-            cluster_name=self._config.cluster_name,
-            ha_server_addr=self._ha_address,
+            broker_name=self.config.name,
+            broker_addr=self.address,
+            cluster_name=self.config.cluster_name,
+            ha_server_addr=self.ha_address,
             broker_id=self.broker_id,
             compressed=compressed,
             body_crc32=crc32(body),
@@ -460,23 +432,22 @@ class Registrar:
     def _apply_response(self, response: Command) -> None:
         header = response.header_as(RegisterBrokerResponseHeader)
         if header.master_addr:
-            self._on_master(header.master_addr, header.ha_server_addr or "")
+            self.on_master(header.master_addr, header.ha_server_addr or "")
         if response.body:
-            self._topics.apply_order_config(KVTable.decode(response.body).table)
+            self.topics.apply_order_config(KVTable.decode(response.body).table)
 
     async def _unregister(self, server: _NameServerState) -> None:
         channel, server.channel = server.channel, None
         if channel is None or channel.is_closed:
             return
         header = UnRegisterBrokerRequestHeader(
-            broker_name=self._config.name,
-            broker_addr=self._address,
-            cluster_name=self._config.cluster_name,
+            broker_name=self.config.name,
+            broker_addr=self.address,
+            cluster_name=self.config.cluster_name,
             broker_id=self.broker_id,
         )
         try:
-            command = self._signed(Command.request(RequestCode.UNREGISTER_BROKER, header))
-            await channel.request(command, self._config.registration.timeout_ms)
+            await self._request(channel, Command.request(RequestCode.UNREGISTER_BROKER, header))
         except RocketError as error:
             log.info("no goodbye to name server %s: %s", server.address, error)
         channel.close()

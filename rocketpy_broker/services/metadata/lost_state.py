@@ -20,7 +20,7 @@ from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SYSTEM_GROUP_PREFIX, SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
-from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name
+from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name, own_topic
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker")
@@ -58,7 +58,7 @@ def _topic(name: str, queue_count: int) -> TopicConfig:
     is_own = name.startswith((DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX)) or name == HALF_TOPIC
     queues = queue_count if is_own else max(queue_count, _QUEUES_MIN)
     perm = PERM_WRITE if name.startswith(DLQ_TOPIC_PREFIX) else PERM_READ | PERM_WRITE
-    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+    return own_topic(name, queues, perm)
 
 
 def restore_missing_tables(

@@ -300,20 +300,16 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     """QUIRKS 17; RMQ_SYS_TRANS_HALF_TOPIC comes with the first transaction."""
     both = PERM_READ | PERM_WRITE
     topics = [
-        _system_topic("SELF_TEST_TOPIC", 1, both),
-        _system_topic("BenchmarkTest", 1024, both),
-        _system_topic(config.cluster_name, 16, PERM_INHERIT | (both if config.topics.cluster_topic else 0)),
-        _system_topic(config.name, 1, PERM_INHERIT | (both if config.topics.broker_topic else 0)),
-        _system_topic("OFFSET_MOVED_EVENT", 1, both),
-        _system_topic(f"{config.cluster_name}_REPLY_TOPIC", 1, both),
+        own_topic("SELF_TEST_TOPIC", 1, both),
+        own_topic("BenchmarkTest", 1024, both),
+        own_topic(config.cluster_name, 16, PERM_INHERIT | (both if config.topics.cluster_topic else 0)),
+        own_topic(config.name, 1, PERM_INHERIT | (both if config.topics.broker_topic else 0)),
+        own_topic("OFFSET_MOVED_EVENT", 1, both),
+        own_topic(f"{config.cluster_name}_REPLY_TOPIC", 1, both),
     ]
     if config.topics.auto_create:
         queues = config.topics.default_queue_nums
-        topics.append(_system_topic(AUTO_CREATE_TOPIC, queues, PERM_INHERIT | both))
+        topics.append(own_topic(AUTO_CREATE_TOPIC, queues, PERM_INHERIT | both))
     if config.topics.trace_topic:
-        topics.append(_system_topic(config.topics.trace_topic_name, 1, both))
+        topics.append(own_topic(config.topics.trace_topic_name, 1, both))
     return topics
-
-
-def _system_topic(name: str, queues: int, perm: int) -> TopicConfig:
-    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
