@@ -27,7 +27,6 @@ from rocketpy_broker.handlers.send.response_waiters import CommitWaiters
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
-from rocketpy_broker.replication.dledger.no_op import NoOp
 from rocketpy_broker.replication.dledger.peer import Peer, PeerHealth, PeerState
 from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.store.busy import Reason
@@ -64,7 +63,6 @@ class DLedgerReplication:
         self._tasks = tasks
         dledger = config.dledger
         own = dledger.peers[dledger.self_id]
-        self._no_op = NoOp(store.clock)
         settings = RaftSettings(
             group=dledger.group,
             self_id=dledger.self_id,
@@ -77,7 +75,7 @@ class DLedgerReplication:
             vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
             pending_max=dledger.pending_max,
             file_bytes=config.store.commit_log.segment_bytes,
-            no_op=self._no_op.body,
+            no_op=store.log.no_op,
             secret=dledger.secret,
             takes_appends=False,
         )
@@ -114,7 +112,6 @@ class DLedgerReplication:
 
     async def listen(self, address: Address) -> None:
         """Take part in the group. Raises RocketError, OSError."""
-        self._no_op.host = self._store.config.store_host
         await self.peer.start()
         self._is_started = True
 

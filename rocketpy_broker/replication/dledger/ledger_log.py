@@ -66,6 +66,8 @@ from rocketpy_broker.store.log.messages import (
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_log")
 
+NO_OP_TOPIC: Final = "SELF_TEST_TOPIC"
+"""RocketMQ's system topic for messages that no consumer gets."""
 _NOT_IN_QUEUE: Final = 0x4
 _BLANK_START: Final = Struct(">iI")
 _HEAD_BYTES: Final = 1 << 16
@@ -184,6 +186,20 @@ class LedgerLog:
         """Close all files."""
         self._ledger.close()
         self._old.close()
+
+    def no_op(self, physical_offset: int) -> bytes:
+        """Return the record of the entry with which a leader begins its term; all have the same size.
+
+        It is marked as rolled back, so neither RocketMQ 4.6.0 nor rocketpy puts it into a queue or the index.
+        """
+        now_ms, host = self._clock(), self._store_host
+        flag = MessageSysFlag.TRANSACTION_ROLLBACK
+        if self._store_flag:
+            flag |= MessageSysFlag.STORE_HOST_V6 | MessageSysFlag.BORN_HOST_V6
+        topic = NO_OP_TOPIC.encode()
+        return encode_record(
+            topic, 0, 0, 0, physical_offset, flag, now_ms, host, now_ms, host, 0, 0, b"", b""
+        )
 
     # -- offsets ---------------------------------------------------------------------------------
 

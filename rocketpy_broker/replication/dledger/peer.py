@@ -1,11 +1,11 @@
-"""One peer of a group, running: a `RaftNode` between sockets, a clock and files.
+"""One running peer of a group: drives a `RaftNode` with sockets, a clock and files.
 
-The node belongs to the event loop's thread. What it wants stored is written there and flushed in a thread of
-its own; whatever comes meanwhile waits for the next flush, so one flush serves many entries. Pushes and
-heartbeats leave before anything is written: they promise nothing of this peer's own disk, so the disks of a
-group work at the same time. All other calls, and every answer, leave after the flush.
+The node belongs to the event loop's thread. Changes are written there and flushed in a thread. Whatever is
+appended or received meanwhile waits for the next flush, so one flush serves many entries. Pushes and
+heartbeats are sent before the write: they promise nothing of this peer's own disk, so the disks of a group
+work in parallel. All other requests, and all responses, are sent after the flush.
 
-Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever it has answered by then.
+Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever it has acknowledged by then.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ log = logging.getLogger("rocketpy.broker.dledger")
 _TICK_S: Final = 0.01
 _CHECKPOINT_S: Final = 3.0
 _FLUSH_S: Final = 0.01
-"""How often a ledger that nobody waits for is flushed."""
+"""Interval of flushes with `flush` off."""
 _INLINE_FLUSH_S_MAX: Final = 0.003
-"""A flush that takes no longer than this may hold up the loop."""
+"""A flush may block the event loop for this long."""
 _INLINE_FLUSH_PAUSE_FACTOR: Final = 20
-"""After one that took longer, so many times as long none may."""
+"""After a slower flush, none blocks the event loop for this many times its duration."""
 _THOROUGH_FLUSH_S: Final = 1.0
 _DISK_FULL_RETRY_S: Final = 0.5
 
@@ -55,31 +55,33 @@ _DISK_FULL_RETRY_S: Final = 0.5
 class Ledger(StoredLedger, Flushable, Protocol):
     """The files of a ledger. All but `run_flush` and `preallocate_ahead` is called in the loop's thread.
 
-    A flush that fails ends the peer.
+    A failed flush stops the peer.
     """
 
     def apply(self, write: Write) -> None:
-        """Make a change; from then on entries can be read.
+        """Make a change, after which its entries can be read.
 
-        Raises DiskFull: nothing has changed, it is tried again. Raises StoreError: the peer stops for good.
+        Raises:
+            DiskFull: Nothing has changed; the peer tries again.
+            StoreError: The peer stops for good.
         """
 
     def plan_flush(self, *, thorough: bool) -> FlushPlan:
-        """What is to be flushed: entries, and if `thorough` what can be made anew from them, too."""
+        """Plan a flush of the entries; with `thorough`, also of what can be rebuilt from them."""
 
     def needs_preallocation(self) -> bool:
         """Whether blocks or the next file should be reserved now."""
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """Reserve them; for a thread. Raises DiskFull, StoreError."""
+        """Reserve them; runs in a thread. Raises DiskFull, StoreError."""
 
     def adopt_preallocated(self, file: MappedFile | None) -> None:
-        """Take what was reserved."""
+        """Take over what `preallocate_ahead` returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """Where a peer is. leader_id: None while nobody leads, as far as it knows."""
+    """Role, term and leader of a peer. leader_id: None while the peer knows no leader."""
 
     role: Role
     term: int
@@ -88,9 +90,9 @@ class PeerState:
 
 @dataclass(frozen=True, slots=True)
 class PeerHealth:
-    """How a peer is. lags: how many entries each of the others lacks, as a leader knows it; else empty.
+    """The state of a peer for operators. lags: missing entries by follower, on the leader only.
 
-    leader_changes: how often another began to lead. problem: why it takes no part; empty if it does.
+    leader_changes: how often the leader has changed. problem: why the peer takes no part; empty if it does.
     """
 
     role: Role
@@ -104,25 +106,25 @@ class PeerHealth:
 
 
 class PeerListener(Protocol):
-    """Whom a peer tells, in the loop's thread."""
+    """Receives the events of a peer, in the loop's thread."""
 
     def committed(self, index: int) -> None:
-        """The ledger is committed up to here, which is more than before; entries up to it can be read."""
+        """More entries are committed: those up to `index`, which can be read."""
 
     def changed(self, state: PeerState) -> None:
-        """Role, term or leader is another."""
+        """Role, term or leader have changed."""
 
     def failed(self, error: StoreError | InvariantError) -> None:
-        """It has stopped for good: disk and memory may differ."""
+        """The peer has stopped for good, as disk and memory may differ."""
 
 
 class Peer:
     """Runs from `start` to `close`.
 
-    directory: for term and vote. committed: returns the index up to which entries are known to be committed,
-    beside what the checkpoint says. listen: where the others reach it. names: one of them must be
-    in a peer's certificate; empty: any certificate, or none, will do. flush: whether entries are durable
-    before they are acknowledged; without, they are flushed every 10 ms, as in 0.1.
+    directory: for term and vote. committed: returns an index up to which entries are known to be committed,
+    besides the checkpoint. listen: the peer's own address. names: allowed certificate names of peers; empty
+    allows any certificate, or none. flush: make entries durable before they are acknowledged; without, flush
+    them every 10 ms, as 0.1 does.
     """
 
     def __init__(
@@ -155,32 +157,32 @@ class Peer:
         self._process_handle: asyncio.Handle | None = None
         self._is_storing = False
         self._tasks = Tasks(f"peer {settings.self_id}", self._fail_with)
-        gate = PeerAuthenticator(settings, names, self._tasks) if settings.secret or names else None
-        self._endpoint = RaftEndpoint(self._step, self.process_ready, gate)
+        authenticator = PeerAuthenticator(settings, names, self._tasks) if settings.secret or names else None
+        self._endpoint = RaftEndpoint(self._step, self.process_ready, authenticator)
         self._checkpoint_task: asyncio.Task[None] | None = None
         self._preallocation_task: asyncio.Task[None] | None = None
         self._is_flushing = False
         self._stalled: Ready | None = None
-        """What could not be written because the disk is full."""
-        self._thorough_at = self._slow_until = 0.0
+        """A Ready that could not be written because the disk is full."""
+        self._thorough_at = self._inline_flush_at = 0.0
         self._notified = (PeerState(Role.CANDIDATE, -1, None), -1)
         self._saved = LedgerCheckpoint()
         self._is_unflushed = False
         self._wants_push = False
-        """Has something been appended, or answered, since the node last pushed?"""
+        """Whether anything was appended or acknowledged since the node's last push."""
         self._is_running = False
         self._readable = -1
         self._leader_changes = 0
         self.failure: StoreError | InvariantError | None = None
-        """Why it stopped for good; None while it runs."""
+        """Why the peer has stopped for good; None while it runs."""
         self.disk_full: DiskFull | None = None
-        """Why it takes part no more until there is room on its disk."""
+        """Why the peer pauses until its disk has room."""
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read term and vote, listen, and take part. Raises StoreDamaged, StoreError, OSError."""
-        self._loop = loop = asyncio.get_running_loop()
+        """Read term and vote, listen, and join the group. Raises StoreDamaged, StoreError, OSError."""
+        self._loop = asyncio.get_running_loop()
         settings, ledger = self.settings, self._ledger
         state = self._files.load_term(has_entries=ledger.end_index >= 0)
         self._saved = self._files.load_checkpoint()
@@ -198,10 +200,10 @@ class Peer:
         self._is_running = True
         self._server = await serve(self._listen, self._endpoint, self._listen_options, self._tasks.fail_with)
         self._tick()
-        self._timers["checkpoint"] = loop.call_later(_CHECKPOINT_S, self._tasks.run, self._save_checkpoint)
+        self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
         if not self._flushes:
             log.warning("peer %s acknowledges entries before they are flushed", settings.self_id)
-            self._timers["flush"] = loop.call_later(_FLUSH_S, self._tasks.run, self._flush_periodically)
+            self._call_later("flush", _FLUSH_S, self._flush_periodically)
 
     async def _authenticate(self, channel: Channel, peer: str) -> None:
         settings = self.settings
@@ -209,7 +211,7 @@ class Peer:
             await authenticate(channel, settings.secret, settings.group, settings.self_id, peer)
 
     async def close(self) -> None:
-        """Take part no more; what is being stored is stored. Ledger and files are left to their owner."""
+        """Leave the group, after pending writes. The ledger is left open for its owner."""
         self._stop()
         client = None if self._server is None else self._client
         await close_all(client, self._server, self._thread, self._tasks.wait, self._save_last_checkpoint)
@@ -223,12 +225,22 @@ class Peer:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._process_handle is not None:
-            self._process_handle.cancel()
-            self._process_handle = None
+        self._cancel_processing()
+
+    def _call_later(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self._loop.call_later(delay_s, self._tasks.run, callback)
+
+    def _guard(self, step: Callable[[], None]) -> bool:
+        """Do a step; False if it failed, and the peer with it."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - a peer must not continue after an unexpected error
+            self._fail_with(error)
+            return False
+        return True
 
     def _fail_with(self, error: BaseException) -> None:
-        """Stop for good; an error that nobody expects is a broken invariant."""
+        """Stop for good. An unexpected error counts as a broken invariant."""
         if isinstance(error, StoreError | InvariantError):
             self._fail(error)
             return
@@ -237,7 +249,7 @@ class Peer:
         self._fail(failure)
 
     def _fail(self, error: StoreError | InvariantError) -> None:
-        """Say nothing more to anybody: what was promised might not hold."""
+        """Send nothing more, since this peer may not keep what it would promise."""
         if self.failure is not None:
             return
         self.failure = error
@@ -248,35 +260,35 @@ class Peer:
             self._tasks.spawn(self._server.close(), "close after a failure")
         self._listener.failed(error)
 
-    # -- what its owner asks ------------------------------------------------------------------
+    # -- the owner's side ---------------------------------------------------------------------
 
     @property
     def state(self) -> PeerState:
-        """Role, term and leader now."""
+        """Current role, term and leader."""
         raft = self._node.state
         return PeerState(raft.role, raft.term, raft.leader_id)
 
     @property
     def committed_index(self) -> int:
-        """The group has the entries up to here, and this peer can read them; -1: none."""
+        """Index of the newest entry that is committed and can be read here; -1: none."""
         raft = self._node.state
-        if raft.role is Role.LEADER:  # it cuts nothing, so what is in its files stays
+        if raft.role is Role.LEADER:  # a leader truncates nothing, so its files keep what they have
             return max(self._readable, min(raft.committed_index, self._ledger.end_index))
         return self._readable
 
     @property
     def end_index(self) -> int:
-        """Of the newest entry, appended just now even; -1: there is none."""
+        """Index of the newest entry, written or not; -1: none."""
         return self._node.view.end_index
 
     @property
     def lags(self) -> dict[str, int]:
-        """How many entries each of the others lacks, as its leader knows it; empty on any other peer."""
+        """Number of missing entries by follower; empty unless this peer leads."""
         end = self.end_index
         return {follower.peer: end - follower.match_index for follower in self._node.followers}
 
     def health(self) -> PeerHealth:
-        """How it is now."""
+        """Return the state for operators."""
         state, problem = self.state, self.failure or self.disk_full
         return PeerHealth(
             state.role,
@@ -290,20 +302,25 @@ class Peer:
         )
 
     def expire(self, begin_index: int) -> None:
-        """The ledger's owner is about to delete what is older than this entry, which is committed."""
+        """Stop offering the entries before `begin_index`, which is committed: the owner deletes them now."""
         self._step(Expire(begin_index))
 
     @property
     def address(self) -> Address:
-        """Where the others reach it, with the real port."""
+        """The peer's own address, with the real port."""
         return self._listen if self._server is None else self._server.address
 
     def append(self, body: bytes) -> Entry:
-        """Append an entry, as the leader, and return it: where it lies and in which term is settled.
+        """Append an entry as the leader; its position and term are final.
 
-        It is committed when `committed_index` has reached it while the term is still the same; after that
-        term it may be there or not. All that is appended in one turn of the loop, or until `turn`, goes out
-        and to disk together. Raises NotLeader, NotEnoughReplicas (too much waits), DiskFull.
+        The entry is committed once `committed_index` has reached it in the same term. After that term it may
+        be in the ledger or not. Entries appended until the next `process_ready`, or in one iteration of the
+        event loop, are sent and written together.
+
+        Raises:
+            NotLeader: This peer does not lead.
+            NotEnoughReplicas: Too many entries wait for a majority.
+            DiskFull: The disk of this peer is full.
         """
         if not self._is_running:
             raise NotLeader(f"peer {self.settings.self_id} does not run")
@@ -317,7 +334,7 @@ class Peer:
         return entry
 
     def next_entry_pos(self, body_bytes: int) -> int:
-        """Return where the next entry will lie, with a body of so many bytes."""
+        """Return the position of the next entry, if its body has this size."""
         return self._node.view.next_entry_pos(body_bytes)
 
     # -- events -------------------------------------------------------------------------------
@@ -326,43 +343,36 @@ class Peer:
         return self._loop.time() * 1000
 
     def _tick(self) -> None:
-        self._timers["tick"] = self._loop.call_later(_TICK_S, self._tasks.run, self._tick)
+        self._call_later("tick", _TICK_S, self._tick)
         self._step(Tick())
         self.process_ready()
 
     def _on_response(self, number: int, message: RaftMessage | None) -> None:
         self._step(ResponseReceived(number, message))
         self._wants_push = True
-        if message is None:  # an answer ends with its socket buffer, and that with a turn
+        if message is None:  # a response is processed at the end of its buffer, a failure has none
             self._process_soon()
 
     def _step(self, event: Event) -> None:
-        if not self._is_running:
-            return
-        try:
-            self._node.step(event, self._now_ms())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_with(error)
+        if self._is_running:
+            self._guard(lambda: self._node.step(event, self._now_ms()))
 
-    # -- doing what is ready ------------------------------------------------------------------
+    # -- processing a Ready -------------------------------------------------------------------
 
     def _process_soon(self) -> None:
         if self._process_handle is None and self._is_running:
             self._process_handle = self._loop.call_soon(self._tasks.run, self.process_ready)
 
-    def process_ready(self) -> None:
-        """Send, store and answer what is ready now, not only when the loop's turn ends."""
+    def _cancel_processing(self) -> None:
         if self._process_handle is not None:
             self._process_handle.cancel()
             self._process_handle = None
-        if not self._is_running:
-            return
-        try:
-            if self._stalled is None:  # else what others say is heard all the same
-                self._process_all_ready()
-            self._notify_listener()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_with(error)
+
+    def process_ready(self) -> None:
+        """Send, store and acknowledge now what the node has ready, not when the loop's iteration ends."""
+        self._cancel_processing()
+        if self._is_running and (self._stalled is not None or self._guard(self._process_all_ready)):
+            self._guard(self._notify_listener)
 
     def _process_all_ready(self) -> None:
         if self._wants_push:
@@ -376,20 +386,20 @@ class Peer:
             self._start_ready(ready)
 
     def _start_ready(self, ready: Ready) -> None:
-        """Let go what may leave early, and see to the rest."""
+        """Send what may be sent before the write, then write."""
         if ready.term_state is not None and ready.write:
-            # In this order: a ledger from a later term than the vote is damaged.
+            # The vote first: recovery refuses a ledger with a later term than the vote.
             rest = dataclasses.replace(ready, term_state=None)
             self._store(ready.term_state, None, lambda: self._start_ready(rest))
             return
         if ready.requests:
             for request in ready.requests_before_write:
                 self._client.send(request)
-            self._client.flush()  # others begin before this peer's own disk does
+            self._client.flush()  # so the followers' disks start before this peer's own
         self._write(ready)
 
     def _write(self, ready: Ready) -> None:
-        """Write what is to be written, and flush if something has to be durable before the rest is done."""
+        """Write the entries, and flush if something must be durable before the rest is done."""
         if ready.write:
             try:
                 self._ledger.apply(ready.write)
@@ -406,22 +416,23 @@ class Peer:
             self._store(ready.term_state, plan, lambda: self._finish_ready(ready))
 
     def _flush_inline(self, plan: FlushPlan, write: Write) -> bool:
-        """Flush a lone entry in the loop's thread, while the disk is quick; False: not done.
+        """Flush a single entry in the loop's thread while the disk is fast; False: nothing was flushed.
 
-        Two changes of threads take longer than such a flush, and a client waits for them. Raises FlushFailed.
+        Two thread switches take longer than such a flush, as tests/bench/dledger.py shows with one client.
+        Raises FlushFailed.
         """
         begin = time.monotonic()
-        is_little = len(write.entries) == len(plan.targets) == 1 and not plan.directories
-        if not is_little or plan.checkpoint is not None or begin < self._slow_until:
+        is_small = len(write.entries) == len(plan.targets) == 1 and not plan.directories
+        if not is_small or plan.checkpoint is not None or begin < self._inline_flush_at:
             return False
         flush_now(self._ledger, plan)
         took = time.monotonic() - begin
         if took > _INLINE_FLUSH_S_MAX:
-            self._slow_until = begin + _INLINE_FLUSH_PAUSE_FACTOR * took
+            self._inline_flush_at = begin + _INLINE_FLUSH_PAUSE_FACTOR * took
         return True
 
     def _store(self, state: TermState | None, plan: FlushPlan | None, then: Callable[[], None]) -> None:
-        """Make term and vote durable, then the ledger, in the thread; then go on."""
+        """Make term and vote durable, then the ledger, in the thread; then continue with `then`."""
 
         def store() -> None:
             if state is not None:
@@ -431,19 +442,14 @@ class Peer:
 
         def stored(error: BaseException | None) -> None:
             self._is_storing = False
-            if self._on_flush_done(plan, error) and self._is_running:
-                try:
-                    then()
-                except Exception as failure:  # noqa: BLE001 - whatever it is, the peer must not go on
-                    self._fail_with(failure)
-                else:
-                    self.process_ready()
+            if self._on_flush_done(plan, error) and self._is_running and self._guard(then):
+                self.process_ready()
 
         self._is_storing = True
         self._run_on_disk_thread(store, stored)
 
     def _on_flush_done(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
-        """Take note of what was done in the thread; False: it failed, and the peer with it."""
+        """Finish a flush of the thread; False: it failed, and the peer with it."""
         if plan is not None:
             self._ledger.finish_flush(plan, None if error is None else flush_failure(error))
         if error is not None:
@@ -466,25 +472,16 @@ class Peer:
         return self._ledger.plan_flush(thorough=thorough)
 
     def _stall(self, ready: Ready, error: DiskFull) -> None:
-        """Say nothing until there is room: the others go on without this peer."""
+        """Send nothing until the disk has room. The group continues without this peer."""
         if self.disk_full is None:
             log.error("peer %s waits for room on its disk: %s", self.settings.self_id, error)
         self.disk_full = error
         self._stalled = ready
-        self._timers["stall"] = self._loop.call_later(
-            _DISK_FULL_RETRY_S, self._tasks.run, self._retry_stalled
-        )
+        self._call_later("stall", _DISK_FULL_RETRY_S, self._retry_stalled)
 
     def _retry_stalled(self) -> None:
         ready, self._stalled = self._stalled, None
-        if ready is None:
-            return
-        try:
-            self._write(ready)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the peer must not go on
-            self._fail_with(error)
-            return
-        if self._stalled is None:
+        if ready is not None and self._guard(lambda: self._write(ready)) and self._stalled is None:
             self.disk_full = None
             self.process_ready()
 
@@ -497,11 +494,11 @@ class Peer:
         self._node.advance(self._now_ms())
 
     def _notify_listener(self) -> None:
-        """Tell the owner what has changed; not what was told before."""
+        """Notify the listener of changes since the last call."""
         state, committed = self.state, self.committed_index
         notified_state, notified_committed = self._notified
         self._notified = state, committed
-        # The role first: what another leader has committed is no answer to what this one has taken.
+        # The role first: an index that another leader has committed acknowledges nothing that this one took.
         if state != notified_state:
             if state.leader_id is not None and state.leader_id != notified_state.leader_id:
                 self._leader_changes += 1
@@ -510,13 +507,11 @@ class Peer:
         if committed != notified_committed:
             self._listener.committed(committed)
 
-    # -- now and then -------------------------------------------------------------------------
+    # -- periodic work ------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """Save how far the group is: a peer that starts again may read up to there at once."""
-        self._timers["checkpoint"] = self._loop.call_later(
-            _CHECKPOINT_S, self._tasks.run, self._save_checkpoint
-        )
+        """Save the committed index, up to which a restarted peer may read at once."""
+        self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
         if self._checkpoint() != self._saved and (
             self._checkpoint_task is None or self._checkpoint_task.done()
         ):
@@ -529,13 +524,13 @@ class Peer:
         try:
             await asyncio.to_thread(self._files.save_checkpoint, checkpoint)
         except StoreError as error:
-            log.error("the checkpoint is not saved: %s", error)
+            log.error("the checkpoint of peer %s is not saved: %s", self.settings.self_id, error)
         else:
             self._saved = checkpoint
 
     def _flush_periodically(self) -> None:
-        """Without `flush` only: nothing waits for it, so it must not hold up what is ready."""
-        self._timers["flush"] = self._loop.call_later(_FLUSH_S, self._tasks.run, self._flush_periodically)
+        """Flush without delaying anything; used with `flush` off only."""
+        self._call_later("flush", _FLUSH_S, self._flush_periodically)
         if self._is_unflushed and not self._is_flushing:
             plan = self._plan_flush()
 
@@ -548,14 +543,14 @@ class Peer:
 
     def _preallocate_if_needed(self) -> None:
         if self._preallocation_task is None and self._ledger.needs_preallocation():
-            self._preallocation_task = self._tasks.spawn(self._preallocate(), "room ahead")
+            self._preallocation_task = self._tasks.spawn(self._preallocate(), "preallocation")
 
     async def _preallocate(self) -> None:
         try:
             while self._is_running and self._ledger.needs_preallocation():
                 self._ledger.adopt_preallocated(await asyncio.to_thread(self._ledger.preallocate_ahead))
         except StoreError as error:
-            log.error("no room ahead of the ledger: %s", error)
+            log.error("peer %s cannot preallocate: %s", self.settings.self_id, error)
             await asyncio.sleep(_DISK_FULL_RETRY_S)
         finally:
             self._preallocation_task = None

@@ -1,4 +1,4 @@
-"""Both ends of the connections between peers: requests go out and come in as DLedger's JSON frames.
+"""Sends and receives the requests of a group's peers, as DLedger's JSON frames.
 
 Source: DLedgerRpcNettyService of DLedger 0.1.
 """
@@ -14,7 +14,7 @@ from rocketpy.errors import RequestTimeout, RocketError
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, Endpoint, connect
+from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.replication.dledger.authentication import PeerAuthenticator
 from rocketpy_broker.replication.dledger.core.events import RequestReceived, SendRequest, SendResponse
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -26,22 +26,22 @@ from rocketpy_broker.replication.dledger.core.messages import (
 )
 
 log = logging.getLogger("rocketpy.broker.dledger")
-_unread: Final = RateLimitedLog(log)
+_invalid_responses: Final = RateLimitedLog(log)
 
 REQUEST_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
-"""After a connection that failed, calls fail for so long without another try."""
+"""After a failed connection attempt, requests fail at once for this long."""
 
 OnResponse = Callable[[int, RaftMessage | None], None]
-"""Told the number of a call and its answer; None: there was none."""
+"""Called with the number of a request and its response; None: the request failed."""
 
 
-class RaftClient:
+class RaftClient(ClientOnlyEndpoint):
     """Sends requests to the other peers. Each connection is opened by the first request.
 
-    addresses: by peer id. on_buffer_end: called after each received buffer. tasks: of the peer. opened:
-    called with each new connection and the peer's id before any request; if it raises, the
-    connection is closed.
+    addresses: by peer id. on_buffer_end: called after each received buffer. tasks: of the peer. on_connected:
+    called with each new connection and the peer's id before any request; if it raises, the connection is
+    closed.
     """
 
     def __init__(
@@ -51,56 +51,37 @@ class RaftClient:
         on_response: OnResponse,
         on_buffer_end: Callable[[], None],
         tasks: Tasks,
-        opened: Callable[[Channel, str], Awaitable[None]] | None = None,
+        on_connected: Callable[[Channel, str], Awaitable[None]],
     ) -> None:
-        end = _ResponseEndpoint(on_buffer_end)
-        self._connections = {
-            peer: _RaftConnection(peer, address, options, on_response, end, tasks, opened)
-            for peer, address in addresses.items()
-        }
+        self.options = options
+        self.on_response = on_response
+        self.end_of_buffer = on_buffer_end  # type: ignore[method-assign]
+        self.tasks = tasks
+        self.on_connected = on_connected
+        self._connections = {peer: _RaftConnection(self, peer, addresses[peer]) for peer in addresses}
 
     def send(self, request: SendRequest) -> None:
-        """Ask a peer. Its answer, or None, is told later, and never from within this call."""
+        """Send a request. `on_response` is called later, never from within this call."""
         self._connections[request.peer].send(request)
 
     def flush(self) -> None:
-        """Let what was sent leave now, not only when the loop's turn ends."""
+        """Write what was sent to the sockets now, not when the event loop's iteration ends."""
         for connection in self._connections.values():
             connection.flush()
 
     def close(self) -> None:
-        """Disconnect; what is on its way is told to have failed."""
+        """Disconnect. Open requests fail."""
         for connection in self._connections.values():
             connection.close()
 
 
-class _ResponseEndpoint(ClientOnlyEndpoint):
-    """The Endpoint of a connection to a peer. on_buffer_end: called once a socket buffer."""
-
-    def __init__(self, on_buffer_end: Callable[[], None]) -> None:
-        self.end_of_buffer = on_buffer_end  # type: ignore[method-assign]
-
-
 class _RaftConnection:
-    """One peer. Calls that come while the connection is made wait for it."""
+    """The connection to one peer. Requests wait while it is being opened."""
 
-    def __init__(
-        self,
-        peer: str,
-        address: Address,
-        options: ChannelOptions,
-        on_response: OnResponse,
-        end: Endpoint,
-        tasks: Tasks,
-        opened: Callable[[Channel, str], Awaitable[None]] | None,
-    ) -> None:
-        self._opened = opened
+    def __init__(self, client: RaftClient, peer: str, address: Address) -> None:
+        self._client = client
         self._peer = peer
         self._address = address
-        self._options = options
-        self._on_response = on_response
-        self._end = end
-        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -108,18 +89,18 @@ class _RaftConnection:
         self._retry_at = 0.0
         self._failures = 0
         self._problem = ""
-        """Why the last connection failed; one that fails the same way again is no news."""
+        """Why the last attempt failed. The same failure again is logged at DEBUG."""
 
     def send(self, request: SendRequest) -> None:
-        channel = self._channel
+        channel, client = self._channel, self._client
         if channel is not None and not channel.is_closed:
             self._write(channel, request)
         elif self._connecting is None and self._loop.time() < self._retry_at:
-            self._loop.call_soon(self._tasks.run, self._on_response, request.number, None)
+            self._loop.call_soon(client.tasks.run, client.on_response, request.number, None)
         else:
             self._waiting.append(request)
             if self._connecting is None:
-                self._connecting = self._tasks.spawn(self._connect(), f"connect to peer {self._peer}")
+                self._connecting = client.tasks.spawn(self._connect(), f"connect to peer {self._peer}")
 
     def flush(self) -> None:
         if self._channel is not None:
@@ -127,7 +108,7 @@ class _RaftConnection:
 
     def _write(self, channel: Channel, request: SendRequest) -> None:
         command = to_request(request.message)
-        waiter = _ResponseWaiter(request.number, command.code, self._on_response, channel)
+        waiter = _ResponseWaiter(request.number, command.code, self._client.on_response, channel)
         command.opaque = channel.expect(waiter, self._loop.time() * 1000 + REQUEST_TIMEOUT_MS)
         channel.write(encode_command(command))
 
@@ -149,11 +130,10 @@ class _RaftConnection:
             self._send_waiting()
 
     async def _open(self) -> Channel:
-        channel = await connect(self._address, self._end, self._options)
+        channel = await connect(self._address, self._client, self._client.options)
         try:
-            if self._opened is not None:
-                await self._opened(channel, self._peer)
-        except BaseException:
+            await self._client.on_connected(channel, self._peer)
+        except BaseException:  # cancellation included: the channel is in nobody's hands yet
             channel.abort()
             raise
         return channel
@@ -164,7 +144,7 @@ class _RaftConnection:
             if self._channel is not None and not self._channel.is_closed:
                 self._write(self._channel, request)
             else:
-                self._on_response(request.number, None)
+                self._client.on_response(request.number, None)
 
     def close(self) -> None:
         if self._connecting is not None:
@@ -174,10 +154,10 @@ class _RaftConnection:
 
 
 class _ResponseWaiter:
-    """Waits for the answer to one call.
+    """Waits for the response to one request.
 
-    A peer that says nothing at all for the time of a call hangs, and may for hours: what is pushed again and
-    again must not pile up here, so it is disconnected.
+    A peer that sends nothing at all until a request times out hangs, and may do so for hours. It is
+    disconnected, since pushes that are sent again would pile up in the socket's buffer.
     """
 
     __slots__ = ("_channel", "_code", "_last_received", "_number", "_on_response")
@@ -193,16 +173,16 @@ class _ResponseWaiter:
         return False
 
     def set_result(self, result: Command, /) -> None:
+        message = None
         try:
             message = read_response(result, self._code)
         except RocketError as error:
-            _unread.warning(str(error), "an answer to request %d is not understood: %s", self._code, error)
-            self._on_response(self._number, None)
-        else:
-            self._on_response(self._number, message)
+            text = "invalid response to request %d: %s"
+            _invalid_responses.warning(str(error), text, self._code, error)
+        self._on_response(self._number, message)
 
     def set_exception(self, exception: RocketError, /) -> None:
-        log.debug("no answer to request %d: %s", self._code, exception)
+        log.debug("no response to request %d: %s", self._code, exception)
         if isinstance(exception, RequestTimeout) and self._channel.last_received == self._last_received:
             self._channel.abort()
         self._on_response(self._number, None)
@@ -211,7 +191,7 @@ class _ResponseWaiter:
 class RaftEndpoint:
     """The Endpoint of a peer's own port.
 
-    step: receives each request; on_buffer_end: called after each received buffer; authenticator: None accepts
+    step: receives each request. on_buffer_end: called after each received buffer. authenticator: None accepts
     every connection.
     """
 
@@ -229,32 +209,31 @@ class RaftEndpoint:
         self._unflushed: set[Channel] = set()
 
     def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
+        """Check a new connection; see `Endpoint`."""
         if self._authenticator is not None:
             self._authenticator.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | None:
-        """Part of Endpoint. What is no request of DLedger's is answered with SYSTEM_ERROR."""
+        """Step a request; see `Endpoint`. The channel responds SYSTEM_ERROR to an invalid one."""
         authenticator = self._authenticator
         if authenticator is not None and (response := authenticator.handshake(channel, request)) is not None:
             return response
         message = read_request(request)
         if authenticator is not None:
             authenticator.check(channel, message)
-        request_id = self._request_id
         self._request_id += 1
         if not request.is_oneway:
-            self._open_requests[request_id] = channel, request
-        self._step(RequestReceived(request_id, message))
+            self._open_requests[self._request_id] = channel, request
+        self._step(RequestReceived(self._request_id, message))
         return None
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Part of Endpoint. Answers to it are dropped when they come."""
+        """Forget a connection; see `Endpoint`. Later responses to it are dropped."""
         if self._authenticator is not None:
             self._authenticator.closed(channel)
 
     def respond(self, response: SendResponse) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         opened = self._open_requests.pop(response.request_id, None)
         if opened is not None:
             channel, request = opened
@@ -262,6 +241,6 @@ class RaftEndpoint:
             self._unflushed.add(channel)
 
     def flush(self) -> None:
-        """Let answers leave now, not only when the loop's turn ends."""
+        """Write responses to the sockets now, not when the event loop's iteration ends."""
         while self._unflushed:
             self._unflushed.pop().flush()

@@ -375,6 +375,10 @@ class HangingEnd:
         pass
 
 
+async def connected(_channel: Channel, _peer: str) -> None:
+    """There is nothing to authenticate."""
+
+
 async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a leader pushes to it again and again would fill the leader's memory, for as long as it hangs."""
     monkeypatch.setattr(peer_transport, "REQUEST_TIMEOUT_MS", 50)
@@ -386,6 +390,7 @@ async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch
         lambda call, _: failed.append(call),
         lambda: None,
         Tasks("a peer"),
+        connected,
     )
     peers.send(SendRequest(1, "n1", MetadataRequest(group="g")))
     peers.send(SendRequest(2, "n1", MetadataRequest(group="g")))

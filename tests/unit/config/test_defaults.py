@@ -158,7 +158,7 @@ OURS: dict[str, Row] = {
     "DLedger: a COMPARE is repeated after": (lambda _: raft().retry_ms, 500),
     "DLedger: anyone may append": (lambda _: raft().takes_appends, True),
     "DLedger: a call waits for": (lambda _: links.REQUEST_TIMEOUT_MS, 3000),
-    "DLedger: a link is opened again after": (lambda _: links._RETRY_S, 0.2),
+    "DLedger: a connection is opened again after": (lambda _: links._RETRY_S, 0.2),
     "DLedger: time moves every": (lambda _: peer._TICK_S, 0.01),
     "DLedger: the checkpoint is written every": (lambda _: peer._CHECKPOINT_S, 3.0),
     "DLedger: files are flushed every": (lambda _: peer._FLUSH_S, 0.01),

@@ -15,6 +15,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.cli import main
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
 from rocketpy_broker.replication.dledger.core.log_view import Write
+from rocketpy_broker.replication.dledger.ledger_log import NO_OP_TOPIC
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.store import (
     CommitLogConfig,
@@ -583,3 +584,18 @@ def test_a_first_entry_counts_only_once_it_is_committed(tmp_path: Path) -> None:
     assert (solo.store.ledger.end_index, solo.store.log.committed_index) == (0, -1)
     assert numbers(solo.store) == []
     solo.close()
+
+
+@pytest.mark.parametrize("host", [bytes([127, 0, 0, 1, 0, 0, 42, 159]), bytes(20)])
+def test_a_leaders_first_entry_is_a_record_that_no_queue_gets(host: bytes, tmp_path: Path) -> None:
+    """A Java broker of the group would show it to consumers, or fail to read its own commit log."""
+    store = LedgerStore(small_config(tmp_path), tmp_path / "dledger-n0", clock=lambda: 1234)
+    store.set_store_host(host)
+    body = store.log.no_op(4096)
+    record = decode(body)
+    assert (record.topic, record.queue_id, record.queue_offset, record.flag) == (NO_OP_TOPIC, 0, 0, 0)
+    assert (record.physical_offset, record.size, record.body) == (4096, len(body), b"")
+    assert record.sys_flag & MessageSysFlag.TRANSACTION_MASK == MessageSysFlag.TRANSACTION_ROLLBACK
+    assert (record.born_timestamp, record.store_timestamp) == (1234, 1234)
+    assert (record.reconsume_times, record.prepared_transaction_offset) == (0, 0)
+    assert len(store.log.no_op(1 << 40)) == len(body)
