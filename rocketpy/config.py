@@ -1,6 +1,6 @@
-"""Settings of clients: frozen groups of keyword-only fields, checked where they are built.
+"""Settings of clients: frozen dataclasses with keyword-only fields, validated when they are built.
 
-Each field names its unit, its default and the RocketMQ property that it mirrors.
+Each field names its unit and the RocketMQ property that it mirrors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ COMPRESSION_TYPES: Final = {
     "lz4": MessageSysFlag.COMPRESSION_LZ4,
     "zstd": MessageSysFlag.COMPRESSION_ZSTD,
 }
-"""The bits of a message's sysFlag; plain zlib has none, since 4.x knows no other type."""
+"""Bits of a message's sysFlag; zlib has none, since it is the only type in 4.x."""
 
 RETRIED_CODES: Final = frozenset(
     {
@@ -61,17 +61,17 @@ RETRIED_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
-    """When a send is tried again. All attempts share one time-out; oneway sends are never repeated."""
+    """When a send is retried. All attempts share one timeout; oneway sends are never retried."""
 
     times: int = 2
     """Attempts after the first. RocketMQ: retryTimesWhenSendFailed, retryTimesWhenSendAsyncFailed."""
     another_broker_when_not_ok: bool = False
-    """Also try again when the message was stored, but with a status other than SEND_OK; that may store
-    it twice. RocketMQ: retryAnotherBrokerWhenNotStoreOK."""
+    """Also retry when the message was stored with a status other than SEND_OK; that may store it twice.
+    RocketMQ: retryAnotherBrokerWhenNotStoreOK."""
     codes: frozenset[int] = RETRIED_CODES
-    """Response codes after which another attempt is worth it. Default: those of RocketMQ 4.6.0."""
+    """Response codes that are retried. Default: those of RocketMQ 4.6.0."""
     pause_ms: int = 100
-    """Least time between two attempts at the same broker, for topics that only one serves. RocketMQ: none."""
+    """Minimum time between two attempts at the same broker, for topics on one broker. RocketMQ: none."""
 
     def __post_init__(self) -> None:
         check_number("retry.times", self.times, 0)
@@ -83,16 +83,16 @@ class CompressionConfig:
     """Which bodies are compressed, and how."""
 
     type: Literal["zlib", "lz4", "zstd"] = "zlib"
-    """Brokers and clients of RocketMQ 4.x read zlib only; take lz4 or zstd where every consumer is of 5.0 or
-    later, or ours. They need the package lz4 or zstandard. RocketMQ (5.x): compressType."""
+    """Brokers and clients of RocketMQ 4.x read zlib only; choose lz4 or zstd when every consumer is rocketpy
+    or RocketMQ 5. They need the package lz4 or zstandard. RocketMQ (5.x): compressType."""
     above_bytes: int = 4096
     """Bodies longer than this. RocketMQ: compressMsgBodyOverHowmuch."""
     level: int = DEFAULT_LEVEL
     """Level of zlib, 1 (fast) to 9 (small); default 5. RocketMQ: the system property
     rocketmq.message.compressLevel."""
     off_loop_above_bytes: int = 64 * 1024
-    """Bodies longer than this are compressed on a thread. Not those sent to a given queue, whose order
-    would be lost. RocketMQ: none."""
+    """Bodies longer than this are compressed in a thread, except those sent to a given queue, to keep their
+    order. RocketMQ: none."""
 
     def __post_init__(self) -> None:
         if self.type not in COMPRESSION_TYPES:
@@ -106,16 +106,16 @@ class CompressionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """How `send_batch` cuts a long list into requests, and how sends in flight are gathered into batches."""
+    """How `send_batch` splits a long list into requests, and how concurrent sends are combined to batches."""
 
     max_bytes: int = 1024 * 1024
     """Bytes of the stored records of one request; 1 MiB, well below a broker's 4 MiB."""
     max_gathered: int = 128
-    """Sends that are gathered into one request at most: with more, client and broker work in turns instead
-    of at the same time. RocketMQ: none, its 4.x clients gather nothing."""
+    """Maximum number of concurrent sends in one request; larger batches keep client and broker from working
+    at the same time. RocketMQ: none, its 4.x clients do not combine sends."""
     linger_ms: int = 0
-    """How long a send waits for others to join it. 0: not at all, only sends of one turn of the event
-    loop travel together. The time-out of a gathered send begins when this ends."""
+    """How long a send waits for others to join its batch. 0: only sends of one turn of the event loop are
+    combined. The timeout of a batched send begins after this time."""
 
     def __post_init__(self) -> None:
         check_number("batch.max_bytes", self.max_bytes, 1)
@@ -125,23 +125,23 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyConfig:
-    """Latency fault tolerance: a broker that answered slowly, or not at all, is left out for a while."""
+    """Latency fault tolerance: a broker that responded slowly, or not at all, is avoided for a while."""
 
     enabled: bool = False
-    """Whether to do that. RocketMQ: sendLatencyFaultEnable."""
+    """Whether slow brokers are avoided. RocketMQ: sendLatencyFaultEnable."""
     latency_ms: tuple[int, ...] = (50, 100, 550, 1000, 2000, 3000, 15_000)
-    """Latencies, rising. RocketMQ: latencyMax."""
+    """Latencies, ascending. RocketMQ: latencyMax."""
     away_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-    """How long a broker is left out after an answer that took at least the entry of `latency_ms` at the
-    same place. RocketMQ: notAvailableDuration."""
+    """How long a broker is avoided after a response that took at least the entry of `latency_ms` with the
+    same index. RocketMQ: notAvailableDuration."""
     failed_ms: int = 30_000
-    """The latency that a failed attempt counts as. RocketMQ: 30000, fixed."""
+    """The latency that is assumed for a failed attempt. RocketMQ: 30000, fixed."""
 
     def __post_init__(self) -> None:
         if len(self.latency_ms) != len(self.away_ms) or list(self.latency_ms) != sorted(self.latency_ms):
             raise ConfigInvalid(
                 f"latency.latency_ms has {len(self.latency_ms)} entries, away_ms {len(self.away_ms)}; "
-                "they must be as many, and latencies must rise"
+                "both need the same number, and latencies must ascend"
             )
         for value in (*self.latency_ms, *self.away_ms, self.failed_ms):
             check_number("a time in latency_ms, away_ms or failed_ms", value, 0)
@@ -155,12 +155,12 @@ class MessageTraceConfig:
     """
 
     topic: str = TRACE_TOPIC
-    """Where the reports go. Brokers make the default one themselves when they run with traceTopicEnable.
+    """Where the reports are sent. Brokers with traceTopicEnable create the default topic themselves.
     RocketMQ: customizedTraceTopic."""
     batch_count: int = 100
-    """Reports in one message, at most. RocketMQ: 100, fixed."""
+    """Maximum number of reports in one message. RocketMQ: 100, fixed."""
     linger_ms: int = 5
-    """How long a report waits for others. RocketMQ: 5, fixed."""
+    """How long a report waits for others to join its message. RocketMQ: 5, fixed."""
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
@@ -173,33 +173,34 @@ class ProducerConfig:
     """Settings of a producer."""
 
     send_timeout_ms: int = 3000
-    """Time for a send with all its attempts. RocketMQ: sendMsgTimeout."""
+    """Timeout of a send, with all its attempts. RocketMQ: sendMsgTimeout."""
     max_message_bytes: int = 4 * 1024 * 1024
-    """Longest body that is sent at all. The broker holds its own limit against the whole record: 91 bytes,
-    topic and properties more. RocketMQ: maxMessageSize."""
+    """Maximum size of a body. The limit of a broker applies to the whole record, which also has the topic,
+    the properties and 91 more bytes. RocketMQ: maxMessageSize."""
     max_in_flight: int = 65_535
-    """Messages accepted and not yet answered. At this bound `send` waits and `send_nowait` raises
+    """Maximum number of messages in flight. At this limit `send` waits and `send_nowait` raises
     FlowControlled. RocketMQ: the system property com.rocketmq.remoting.clientAsyncSemaphoreValue."""
     max_in_flight_bytes: int = 64 * 1024 * 1024
-    """Their bodies' bytes, with the same effect. One message is always let through. RocketMQ: none."""
+    """Maximum bytes of the bodies in flight, with the same effect. One message always passes. RocketMQ:
+    none."""
     close_timeout_ms: int = 5000
-    """How long `close` waits for what was accepted. RocketMQ: none, it does not wait."""
+    """How long `close` waits for messages in flight. RocketMQ: none, it does not wait."""
     default_topic: str = DEFAULT_TOPIC
-    """Topic whose route a new topic borrows. RocketMQ: createTopicKey."""
+    """Topic whose route is used for topics that do not exist yet. RocketMQ: createTopicKey."""
     default_topic_queues: int = 4
-    """Queues a new topic gets on a broker, at most. RocketMQ: defaultTopicQueueNums."""
+    """Maximum number of queues of a new topic on one broker. RocketMQ: defaultTopicQueueNums."""
     body_checksum: str = ""
-    """Name of a checksum (`protocol.checksum.BODY_CHECKSUMS`) that travels with each message and that our
-    consumers verify; empty for none. RocketMQ: none, others ignore it."""
+    """Name of a checksum (`protocol.message.checksum.BODY_CHECKSUMS`) that is sent with each message;
+    consumers of rocketpy verify it, others ignore it. Empty for none. RocketMQ: none."""
     batching: bool = True
-    """Whether `send` and `send_nowait` gather what is in flight at the same time into batches
-    (`BatchConfig`). A broker adds its CLUSTER property only to messages that come singly. RocketMQ: none."""
+    """Whether `send` and `send_nowait` combine concurrent sends to batches (`BatchConfig`). A broker adds its
+    CLUSTER property only to unbatched messages. RocketMQ: none."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     message_trace: MessageTraceConfig | None = None
-    """Report what is sent, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
+    """Report sent messages, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
 
     def __post_init__(self) -> None:
         check_number("send_timeout_ms", self.send_timeout_ms, 1)
@@ -216,20 +217,20 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Settings of a consumer that pulls."""
+    """Settings of a pull consumer."""
 
     pull_timeout_ms: int = 10_000
-    """Time for a pull. RocketMQ: consumerPullTimeoutMillis."""
+    """Timeout of a pull. RocketMQ: consumerPullTimeoutMillis."""
     suspend: bool = False
-    """Whether the broker may keep a pull at the end of a queue until a message comes (long polling).
+    """Whether the broker may hold a pull at the end of a queue until a message arrives (long polling).
     RocketMQ: pullBlockIfNotFound."""
     suspend_timeout_ms: int = 20_000
-    """How long it may; the pull's time-out is counted on top. RocketMQ: brokerSuspendMaxTimeMillis."""
+    """How long it may hold it; the timeout of the pull is added. RocketMQ: brokerSuspendMaxTimeMillis."""
     max_body_bytes: int = 16 * 1024 * 1024
-    """A compressed body that inflates to more is not decoded, and one pull inflates no more than this in all.
+    """Limit of an inflated body, and of all inflated bodies of one pull; larger ones are not decoded.
     RocketMQ: none."""
     verify_checksums: bool = True
-    """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
+    """Verify the CRC of each body, and its end-to-end checksum when the producer set one."""
 
     def __post_init__(self) -> None:
         check_number("pull_timeout_ms", self.pull_timeout_ms, 1)
@@ -239,18 +240,17 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who a client is, for brokers that check access keys. RocketMQ: SessionCredentials."""
+    """The account of a client, for brokers with access control. RocketMQ: SessionCredentials."""
 
     access_key: str
-    """The account's name."""
+    """Name of the account."""
     secret_key: str = field(repr=False)
-    """Signs requests, and never travels."""
+    """Signs requests; it is never sent."""
     security_token: str | None = field(default=None, repr=False)
-    """Of a temporary account. It travels with each request."""
+    """Token of a temporary account, sent with each request."""
     signature_version: Literal[1, 2] = 1
-    """1: RocketMQ's signature, which every broker takes. 2: ours, which also covers the request code, a time
-    and a number, so that nobody can send a request again; only our servers take it. The client sends this one
-    and never the other."""
+    """1: RocketMQ's signature. 2: a signature that also covers the request code, a time and a nonce, which
+    prevents replay; only servers of rocketpy accept it. The client never sends the other version."""
 
     __setstate__ = set_fields
 
@@ -264,10 +264,15 @@ class Credentials:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Those in ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN, or None.
+        """Read ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN.
 
-        ROCKETMQ_SIGNATURE_VERSION chooses the version of the signature: 1, which is the default, or 2. Raises
-        ConfigInvalid when only one of the two keys is there, or the version is another one.
+        ROCKETMQ_SIGNATURE_VERSION is the version of the signature: 1 (the default) or 2.
+
+        Returns:
+            The credentials; None when neither key is set.
+
+        Raises:
+            ConfigInvalid: Only one of the two keys is set, or the version is invalid.
         """
         names = ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN")
         access_key, secret_key, token = (os.environ.get(name, "") for name in names)
@@ -275,7 +280,7 @@ class Credentials:
             return None
         if not access_key or not secret_key:
             missing = names[0] if not access_key else names[1]
-            raise ConfigInvalid(f"{missing} is not set, while its other half is")
+            raise ConfigInvalid(f"{missing} is not set, but the other key is; set both or none")
         version = os.environ.get("ROCKETMQ_SIGNATURE_VERSION") or "1"
         if version not in ("1", "2"):
             raise ConfigInvalid(f"ROCKETMQ_SIGNATURE_VERSION is {version!r}; choose 1 or 2")
@@ -287,55 +292,55 @@ class Credentials:
         )
 
     def signer(self) -> Signer:
-        """A new signer of requests."""
+        """Return a new signer of requests."""
         make = Signer if self.signature_version == 1 else SignerV2
         return make(self.access_key, self.secret_key, self.security_token)
 
 
 def _client_channel() -> ChannelOptions:
-    # The answer to a batch carries one id a message in its header.
+    # The header of the response to a batch has one id for each message.
     return ChannelOptions(max_header_bytes=MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What all producers and consumers of a process share when these settings are equal."""
+    """Settings of connections; producers and consumers with equal settings share their connections."""
 
     namesrv: str = ""
     """Addresses of name servers, separated by ``;`` or ``,``, or ``embedded:``, which may have a path and
-    options (``embedded:///path?slaves=1``). Empty: the environment's NAMESRV_ADDR. RocketMQ: namesrvAddr.
-    (RocketMQ's VIP channel is not used.)"""
+    options (``embedded:///path?slaves=1``). Empty: the environment variable NAMESRV_ADDR. RocketMQ's VIP
+    channel is not used. RocketMQ: namesrvAddr."""
     instance_name: str = ""
-    """Second half of the client id ``ip@name``; empty for the process id. RocketMQ: instanceName."""
+    """Second part of the client id ``ip@name``; empty for the process id. RocketMQ: instanceName."""
     route_refresh_ms: int = 30_000
-    """How often routes are asked for again. RocketMQ: pollNameServerInterval."""
+    """Interval of route refreshes. RocketMQ: pollNameServerInterval."""
     heartbeat_ms: int = 30_000
-    """How often brokers hear of us. RocketMQ: heartbeatBrokerInterval."""
+    """Interval of heartbeats. RocketMQ: heartbeatBrokerInterval."""
     request_timeout_ms: int = 3000
-    """Time for a question to a name server, and for requests that have no time-out of their own.
+    """Timeout of requests to name servers, and of other requests without a timeout of their own.
     RocketMQ: mqClientApiTimeout."""
     codec: Literal["json", "rocketmq", "msgpack"] = "json"
-    """How our request headers are written; msgpack only reaches peers that announce it.
+    """Encoding of request headers; msgpack is used only with peers that announce it.
     RocketMQ: the system property rocketmq.serialize.type."""
     channel: ChannelOptions = field(default_factory=_client_channel)
     """Limits of connections."""
     ssl: Tls | None = field(default=None, repr=False)
-    """For tls:// addresses: the authorities to trust, and the certificate to show, as `TlsFiles`, which may
-    change, or as a context. None: that of `channel`, or the authorities that the system trusts. RocketMQ:
-    tls.client.*."""
+    """For tls:// addresses: trusted authorities and the client certificate, as `TlsFiles`, which are reloaded
+    when they change, or as a context. None: that of `channel`, or the authorities that the system trusts.
+    RocketMQ: tls.client.*."""
     namespace: str = ""
-    """What is put before the names of topics and groups, ``namespace%topic``, so that several tenants can
-    share brokers. Applications see their names without it. RocketMQ: namespace."""
+    """Prefix of the names of topics and groups on the wire, ``namespace%topic``, so that several tenants can
+    share brokers. Applications see names without it. RocketMQ: namespace."""
     credentials: Credentials | None = None
-    """Access key and secret key, with which every request is signed. None: those of the environment, if
-    any (`Credentials.from_environment`). RocketMQ: the AclClientRPCHook given to a client."""
+    """Keys that sign every request. None: those of the environment (`Credentials.from_environment`), if any.
+    RocketMQ: the AclClientRPCHook given to a client."""
     rpc_hooks: tuple[RpcHook, ...] = ()
-    """See requests and responses; they take the fast way of sending away. RocketMQ: RPCHook."""
+    """Called with requests and responses; they disable the fast path of sends. RocketMQ: RPCHook."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.namesrv, str):
             raise ConfigInvalid(
-                f"namesrv is {self.namesrv!r}; it must be one text, as 'host:9876' or 'host:9876;other:9876'"
+                f"namesrv is {self.namesrv!r}; write 'host:9876' or 'host:9876;other:9876'"
             )
         check_number("route_refresh_ms", self.route_refresh_ms, 10)
         check_number("heartbeat_ms", self.heartbeat_ms, 10)
@@ -344,12 +349,12 @@ class ClientConfig:
             raise ConfigInvalid(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
 
     def at(self, namesrv: str | None) -> Self:
-        """The same settings with other name servers; None leaves them as they are."""
+        """Return a copy with other name servers; None keeps the current ones."""
         return self if namesrv is None else replace(self, namesrv=namesrv)
 
 
 def config_of(name: str, given: C | None, kind: type[C]) -> C:
-    """The settings that were given, or the usual ones. Raises ConfigInvalid for anything else."""
+    """Return the given settings, or the defaults for None. Raises ConfigInvalid for another type."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -358,21 +363,18 @@ def config_of(name: str, given: C | None, kind: type[C]) -> C:
 
 
 def check_number(name: str, value: float, minimum: int, maximum: int | None = None) -> None:
-    """See to it that a setting is a number in these bounds: a whole one, but for times in ms or seconds.
-
-    Raises ConfigInvalid.
-    """
+    """Raise ConfigInvalid unless a setting is a number in these bounds; only times may have a fraction."""
     kind = Real if name.endswith(("_ms", "seconds")) else Integral
     if not isinstance(value, kind) or isinstance(value, bool):
         wanted = "a number" if kind is Real else "a whole number"
         raise ConfigInvalid(f"{name} is {value!r}, a {type(value).__name__}; it must be {wanted}")
-    if not minimum <= value <= (_LARGEST if maximum is None else maximum):  # NaN is nowhere between
+    if not minimum <= value <= (_LARGEST if maximum is None else maximum):  # NaN fails both comparisons
         upto = f" and at most {maximum}" if maximum is not None else ""
         raise ConfigInvalid(f"{name} is {value}; it must be at least {minimum}{upto}")
 
 
 def check_timeout(timeout_ms: float) -> int:
-    """Return a call's time-out if it can be one. Raises ConfigInvalid."""
+    """Return the timeout of a call, if it is valid. Raises ConfigInvalid."""
     if type(timeout_ms) is not int or not 1 <= timeout_ms <= _LARGEST:
         check_number("timeout_ms", timeout_ms, 1)
-    return timeout_ms  # type: ignore[return-value] # part of a ms does no harm
+    return timeout_ms  # type: ignore[return-value] # fractions of a ms are allowed

@@ -1,28 +1,28 @@
-"""Every error the client and the broker raise, and what a caller may conclude from each.
+"""Every error that client and broker raise, and what a caller may conclude from each.
 
 The tree::
 
     RocketError
-      UsageError            the caller's mistake, nothing was sent
+      UsageError            wrong use; nothing was sent
         TopicInvalid  GroupInvalid  MessageInvalid  MessageTooLarge
         ConfigInvalid  ClientClosed  FlowControlled  SendForbidden
-      ProtocolError         bytes that are not RocketMQ's format
-        LocalProtocolError    ours: we were asked to write something the format cannot hold
-        RemoteProtocolError   theirs: the peer sent something no RocketMQ peer sends
+      ProtocolError         bytes outside RocketMQ's format
+        LocalProtocolError    this side was asked to write a value that the format cannot hold
+        RemoteProtocolError   the peer sent a malformed frame or body
       TransportError
         ConnectFailed  ConnectionLost  RequestTimeout  ReplyTimeout
       RouteNotFound         no name server knows a broker for the topic
-      BrokerError           the peer answered with a response code that means failure
+      BrokerError           the peer responded with an error code
       BatchIncomplete       the first requests of a long batch were stored, a later one failed
       StoreError
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
       ReplicationError
         NotLeader  NotEnoughReplicas
       TaskFailed            a background task ended unexpectedly
-    InvariantError          a bug of ours; outside RocketError so that a broad handler does not hide it
+    InvariantError          a bug in this project; not a RocketError, so that broad handlers do not hide it
 
-Two questions matter to who sends messages, so each `RocketError` answers both: *may the message
-be stored?* (`outcome`) and *what helps?* (`retry`).
+Each `RocketError` answers two questions of a sender: *may the message be stored?* (`outcome`) and *what
+helps?* (`retry`).
 """
 
 from __future__ import annotations
@@ -72,34 +72,35 @@ __all__ = [
 
 
 class Outcome(Enum):
-    """May the message be stored?"""
+    """Whether the message may be stored."""
 
     NOT_SENT = "not_sent"
-    """No: no byte of it reached a broker, or the broker refused it before storing."""
+    """No: no byte of it reached a broker, or the broker rejected it."""
     UNKNOWN = "unknown"
-    """Perhaps: it was sent and no answer tells. Sending again may duplicate it."""
+    """Possibly: it was sent, but no response arrived. Sending it again may duplicate it."""
     STORED = "stored"
-    """Yes: a broker has it, but something after that failed."""
+    """Yes: a broker has stored it, but a later step failed."""
 
 
 class Retry(Enum):
-    """What helps?"""
+    """What may help."""
 
     NONE = "none"
-    """Nothing does: the same call fails again."""
+    """Nothing: the same call fails again."""
     SAME_BROKER = "same_broker"
     """The same broker, a little later."""
     OTHER_BROKER = "other_broker"
     """Another broker of the topic."""
     REFRESH_ROUTE = "refresh_route"
-    """Ask a name server for the topic's route first."""
+    """Another attempt after the route of the topic was fetched again."""
 
 
 class RocketError(Exception):
-    """Root of everything this project raises on purpose.
+    """Base class of all errors that this project raises on purpose.
 
-    outcome, retry: see `Outcome` and `Retry`. A class has its usual answer; a place that knows
-    better passes its own.
+    Attributes:
+        outcome: Whether the message may be stored.
+        retry: What may help.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.UNKNOWN
@@ -111,92 +112,95 @@ class RocketError(Exception):
         self.retry = self.default_retry if retry is None else retry
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # `Exception` would call the class with its text alone, which some of these cannot be made of.
-        return _made_anew, (type(self), self.args), self.__dict__
+        # `Exception` would call the class with its text alone; some subclasses need more arguments.
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
-def _made_anew(kind: type[RocketError], args: tuple[object, ...]) -> RocketError:
+def _rebuild(kind: type[RocketError], args: tuple[object, ...]) -> RocketError:
     return kind.__new__(kind, *args)
 
 
+_made_anew = _rebuild  # the name in pickles of version 0.1
+
+
 class UsageError(RocketError):
-    """The caller's mistake, found before anything was sent."""
+    """The caller made a mistake; nothing was sent."""
 
     default_outcome = Outcome.NOT_SENT
 
 
 class TopicInvalid(UsageError):
-    """A topic name that no broker accepts."""
+    """Brokers reject this topic name."""
 
 
 class GroupInvalid(UsageError):
-    """A producer or consumer group name that no broker accepts."""
+    """Brokers reject this name of a producer or consumer group."""
 
 
 class MessageInvalid(UsageError):
-    """A message that cannot be sent as it is: no body, a reserved property, a bad delay level."""
+    """A message that cannot be sent: it has no body, a reserved property, a bad delay level."""
 
 
 class MessageTooLarge(UsageError):
-    """A body, a record or its properties above a limit; the text names the size and the limit."""
+    """A body, a record or its properties exceed a limit; the text has the size and the limit."""
 
 
 class ConfigInvalid(UsageError):
-    """A setting with a value it cannot have; the text names the setting and where it was read."""
+    """A setting has an invalid value; the text names the setting and its source."""
 
 
 class ClientClosed(UsageError):
-    """The client was closed, or not started, when it was used."""
+    """The client was used before its start or after its close."""
 
 
 class FlowControlled(UsageError):
-    """The bounded buffer is full and the caller asked not to wait."""
+    """The limit of messages in flight is reached, and the call does not wait."""
 
     default_retry = Retry.SAME_BROKER
 
 
 class SendForbidden(UsageError):
-    """A check of the application's own (`rocketpy.hooks.SendCheck`) did not let the message pass."""
+    """A check of the application (`rocketpy.hooks.SendCheck`) rejected the message."""
 
 
 class ProtocolError(RocketError):
-    """Bytes outside RocketMQ's format. Raised as one of the two children, never itself."""
+    """Bytes outside RocketMQ's format. Only the two subclasses are raised."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to write something that the format cannot hold."""
+    """The format cannot hold a value that was to be written."""
 
     default_outcome = Outcome.NOT_SENT
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that no RocketMQ peer sends. The connection is of no further use."""
+    """The peer sent bytes that violate RocketMQ's format. The connection is closed."""
 
     default_retry = Retry.OTHER_BROKER
 
 
 class TransportError(RocketError):
-    """The network between us and a peer."""
+    """The network between this process and a peer failed."""
 
     default_retry = Retry.OTHER_BROKER
 
 
 class ConnectFailed(TransportError):
-    """No connection could be made, so nothing was sent on it."""
+    """A connection could not be opened, so nothing was sent."""
 
     default_outcome = Outcome.NOT_SENT
 
 
 class ConnectionLost(TransportError):
-    """An open connection ended. What was in flight on it may or may not have been handled."""
+    """An open connection ended. The peer may have handled the requests that were in flight."""
 
 
 class RequestTimeout(TransportError):
-    """No answer in time. The request may have been handled."""
+    """No response arrived in time. The peer may have handled the request."""
 
 
 class ReplyTimeout(TransportError):
-    """The request of a request-reply pair is stored, but nobody replied in time; perhaps it is worked on."""
+    """The request of a request-reply pair is stored, but no reply arrived in time."""
 
     default_outcome = Outcome.STORED
     default_retry = Retry.NONE
@@ -210,10 +214,12 @@ class RouteNotFound(RocketError):
 
 
 class BrokerError(RocketError):
-    """The peer answered, and its answer means failure.
+    """The peer responded with an error code.
 
-    code: the response code as it came, also when this version has no name for it.
-    remark: the peer's own words. broker: its name or address. advice: what to do, for the text.
+    Attributes:
+        code: The response code, also one that this version has no name for.
+        remark: The peer's text.
+        broker: The name or address of the peer.
     """
 
     def __init__(
@@ -236,8 +242,10 @@ class BrokerError(RocketError):
 class BatchIncomplete(RocketError):
     """A long batch was sent in several requests, and one of them failed after others were stored.
 
-    results: those of the messages that are stored, the first ones of the batch. total: messages in the batch.
-    cause: what went wrong with the next one; its outcome is ours. Requests behind it were not sent.
+    Attributes:
+        results: The results of the stored messages, which are the first of the batch.
+        total: The number of messages in the batch.
+        cause: The error of the request that failed, with the same outcome. Later requests were not sent.
     """
 
     def __init__(self, results: Sequence[Any], total: int, cause: RocketError) -> None:
@@ -252,13 +260,15 @@ class BatchIncomplete(RocketError):
 
 
 class StoreError(RocketError):
-    """The store cannot do what was asked; its files are as they were unless the text says otherwise."""
+    """The store cannot do the operation; its files are unchanged unless the text says otherwise."""
 
 
 class RecordCorrupt(StoreError):
-    """Bytes where a record should be that are not one.
+    """The bytes at a position are not a valid record.
 
-    offset: where the record starts, in bytes from the start of what was read.
+    Attributes:
+        offset: Where the record starts, in bytes from the start of the buffer or file.
+        reason: What is wrong.
     """
 
     def __init__(self, offset: int, reason: str) -> None:
@@ -268,18 +278,18 @@ class RecordCorrupt(StoreError):
 
 
 class TornTail(RecordCorrupt):
-    """A record that begins and then the data ends: what a crash in the middle of a write leaves."""
+    """The data ends inside a record, as after a crash in the middle of a write."""
 
 
 class DiskFull(StoreError):
-    """No space left. What was refused is not stored."""
+    """The disk is full. The message is not stored."""
 
     default_outcome = Outcome.NOT_SENT
     default_retry = Retry.OTHER_BROKER
 
 
 class FlushFailed(StoreError):
-    """The operating system could not make written data durable. Final until a restart with recovery."""
+    """The operating system failed to flush written data. The store stays closed until a restart."""
 
     default_retry = Retry.OTHER_BROKER
 
@@ -291,11 +301,11 @@ class StoreLocked(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """Damage that recovery must not decide about alone; the text says where it is and what can be done."""
+    """Damage that recovery cannot repair by itself; the text says where it is and what to do."""
 
 
 class ReplicationError(RocketError):
-    """The group of replicas cannot take this now."""
+    """The replication group cannot accept the request now."""
 
     default_retry = Retry.REFRESH_ROUTE
 
@@ -303,7 +313,8 @@ class ReplicationError(RocketError):
 class NotLeader(ReplicationError):
     """This replica does not lead its group.
 
-    leader_hint: the id of the replica that does, if known.
+    Attributes:
+        leader_hint: The id of the leader, if known.
     """
 
     default_outcome = Outcome.NOT_SENT
@@ -314,18 +325,18 @@ class NotLeader(ReplicationError):
 
 
 class NotEnoughReplicas(ReplicationError):
-    """Fewer replicas answered than the promise needs."""
+    """Fewer replicas responded than the configured durability needs."""
 
 
 class TaskFailed(RocketError):
-    """A background task of a client or server ended unexpectedly: a bug. Start the client or server again.
+    """A background task of a client or server failed because of a bug. Restart the client or server.
 
-    ``__cause__`` is the exception that ended it; the log has its traceback.
+    ``__cause__`` is the exception of the task; the log has its traceback.
     """
 
 
 class InvariantError(Exception):
-    """Something that cannot be, was: a bug here, and not something to catch and go on."""
+    """An internal invariant is violated: a bug in this project. Do not catch it and continue."""
 
 
 def ensure(condition: object, message: str) -> None:
