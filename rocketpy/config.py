@@ -339,9 +339,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.namesrv, str):
-            raise ConfigInvalid(
-                f"namesrv is {self.namesrv!r}; write 'host:9876' or 'host:9876;other:9876'"
-            )
+            raise ConfigInvalid(f"namesrv is {self.namesrv!r}; write 'host:9876' or 'host:9876;other:9876'")
         check_number("route_refresh_ms", self.route_refresh_ms, 10)
         check_number("heartbeat_ms", self.heartbeat_ms, 10)
         check_number("request_timeout_ms", self.request_timeout_ms, 1)

@@ -38,14 +38,19 @@ __all__ = [
 ]
 
 SendCheck = Callable[[Message, MessageQueue, str], None]
-"""Called with a message, the queue it is to go to and the producer group, before each attempt to send it, so
-it must be quick. It forbids the message by raising: a RocketError as it is, anything else as `SendForbidden`.
-A producer with checks does not gather sends into batches. Source: RocketMQ CheckForbiddenHook."""
+"""Called with a message, its queue and the producer group before each attempt to send the message; it must be
+quick. To reject the message it raises an error: the send fails with a RocketError unchanged, and with
+`SendForbidden` for any other. A producer with checks does not batch sends. Source: RocketMQ
+CheckForbiddenHook."""
 
 
 class FailedAttempt(NamedTuple):
-    """An attempt of a send that was to be repeated, or was the last. queue: where it went. end: the error, or
-    results with a status other than SEND_OK. time_ns: when it ended, ns since 1970.
+    """A failed attempt of a send.
+
+    Attributes:
+        queue: The queue of the attempt.
+        end: The error, or results with a status other than SEND_OK.
+        time_ns: When the attempt ended, in ns since 1970.
     """
 
     queue: MessageQueue
@@ -54,12 +59,21 @@ class FailedAttempt(NamedTuple):
 
 
 class SendEvent:
-    """One send, from its acceptance to its end, over all its attempts.
+    """One send, with all its attempts.
 
-    messages: one, or those of a batch. extra_properties: one map a message, empty at first; what
-    `started` puts there travels with the message, but never replaces what the user has set. state: the
-    listener's own, keyed by itself. failures: the attempts that failed so far; `attempts` is their number.
-    queue: where the last attempt went, once the send has ended; None for a `send_batch`, and if nothing left.
+    Attributes:
+        messages: The message, or those of a batch.
+        group: The producer group.
+        client_id: The id of the client.
+        oneway: Whether the send is oneway.
+        attempts: The number of attempts so far.
+        failures: The attempts that have failed so far.
+        queue: The queue of the last attempt, once the send has ended; None for a `send_batch`, and when no
+            attempt was made.
+        extra_properties: One dict for each message, empty at first; `SendListener.started` may add
+        properties,
+            which are sent with the message but never replace those of the user.
+        state: For the state of a listener, with the listener as the key.
     """
 
     __slots__ = (
@@ -96,30 +110,37 @@ class SendEvent:
         self._locate = locate
 
     def address(self, queue: MessageQueue) -> str | None:
-        """Where the broker of a queue listens, as its route says now; None when no route does."""
+        """Return the address of the broker of a queue, from the current route; None when it has none."""
         return self._locate(queue)
 
 
 class SendListener(Protocol):
-    """Told about every send of a producer, in its event loop. Must not block, should not raise.
+    """Observes the sends of a producer, in its event loop. Must not block.
 
-    What it raises is logged and does not reach the send.
+    Exceptions are logged and do not affect the send.
     """
 
     def started(self, event: SendEvent) -> None:
-        """The send was accepted; nothing has left yet."""
+        """The send was accepted; nothing was sent yet."""
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
-        """The broker has answered; or, for a oneway send (no results), it was written."""
+        """The broker has responded; a oneway send, without results, was written."""
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
-        """The send ended without a result. A cancelled one fails with CancelledError."""
+        """The send failed. A cancelled send fails with CancelledError."""
 
 
 class ReceiveEvent(NamedTuple):
-    """One pull that has ended. started_ns, ended_ns: ns since 1970. address: the broker's, where
-    it was known. end: the messages, as the application sees them, or the error. Those that cannot be decoded
-    are among the messages, with their `MessageExt.decode_error`.
+    """One pull that has ended.
+
+    Attributes:
+        queue: The queue that was pulled.
+        group: The consumer group.
+        client_id: The id of the client.
+        started_ns: When the pull began, in ns since 1970.
+        ended_ns: When it ended, in ns since 1970.
+        address: The address of the broker, if known.
+        end: The messages, including those with a `MessageExt.decode_error`, or the error.
     """
 
     queue: MessageQueue
@@ -132,9 +153,9 @@ class ReceiveEvent(NamedTuple):
 
 
 class ReceiveListener(Protocol):
-    """Told about every pull of a consumer, in the task that pulled. Must not block, should not raise.
+    """Observes the pulls of a consumer, in the task that pulls. Must not block.
 
-    What it raises is logged and does not reach the pull.
+    Exceptions are logged and do not affect the pull.
     """
 
     def received(self, event: ReceiveEvent) -> None:
@@ -142,9 +163,15 @@ class ReceiveListener(Protocol):
 
 
 class ProcessEvent:
-    """One call of a push consumer's handler. messages: what it gets, of one queue. broadcasting: whether each
-    member of the group gets all messages. succeeded: whether it said so, in time or not; known once it has
-    ended. state: the listener's own, keyed by itself.
+    """One call of the handler of a push consumer.
+
+    Attributes:
+        messages: The messages of the call, all from one queue.
+        group: The consumer group.
+        client_id: The id of the client.
+        broadcasting: Whether each member of the group gets all messages.
+        succeeded: Whether the handler returned success, even if late; set when the call has ended.
+        state: For the state of a listener, with the listener as the key.
     """
 
     __slots__ = ("broadcasting", "client_id", "group", "messages", "state", "succeeded")
@@ -161,32 +188,46 @@ class ProcessEvent:
 
 
 class ProcessListener(Protocol):
-    """Told about every call of a push consumer's handler, where the handler runs: in the event loop or on a
-    thread. What `process_started` changes in the context (contextvars), the handler sees. Must not block.
+    """Observes the handler calls of a push consumer, in the event loop or thread of the handler. Must not
+    block.
 
-    What it raises is logged and does not reach the handler.
+    The handler sees changes that `process_started` makes to context variables. Exceptions are logged and do
+    not affect the handler.
     """
 
     def process_started(self, event: ProcessEvent) -> None:
-        """The handler is about to be called."""
+        """The handler will be called next."""
 
     def process_ended(
         self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
     ) -> None:
-        """The handler has ended; in the same context as `process_started`. error: what it raised.
+        """The handler has ended; called in the same context as `process_started`.
 
-        outcome: TIME_OUT for whatever it said after `PushConfig.consume_timeout_ms`.
+        Args:
+            event: The call.
+            outcome: The result; TIME_OUT for any result after `PushConfig.consume_timeout_ms`.
+            error: The exception of the handler.
         """
 
 
 class SettleEvent(NamedTuple):
-    """Something that a client has told a broker about one message, or could not tell it.
+    """The end of a transaction, or a message that a consumer sends back.
 
-    operation: ``end_transaction``, or ``nack`` for a message that is to come again. queue: of the message.
-    carrier: the properties with which it travels. started_ns, ended_ns: ns since 1970. state: how the
-    transaction ended: COMMIT, ROLLBACK, UNKNOWN; None for a nack. asked: whether the broker had asked about
-    it. delay_level: of a nack; 0 leaves it to the broker, -1 means the dead letters. address: the broker's,
-    where it was known. first_error: why a nack had to take another way. error: why it failed.
+    Attributes:
+        operation: ``end_transaction``, or ``nack`` for a message that is to be delivered again.
+        message: The message.
+        queue: The queue of the message.
+        group: The producer or consumer group.
+        client_id: The id of the client.
+        carrier: The properties that are sent with the message.
+        started_ns: When the request began, in ns since 1970.
+        ended_ns: When it ended, in ns since 1970.
+        state: The end of the transaction: COMMIT, ROLLBACK or UNKNOWN; None for a nack.
+        asked: Whether the broker had checked the transaction.
+        delay_level: The delay of a nack: 0 is the default of the broker, -1 the dead letter queue.
+        address: The address of the broker, if known.
+        first_error: The error of the first attempt of a nack, when a second was needed.
+        error: The error of the request.
     """
 
     operation: Literal["end_transaction", "nack"]
@@ -206,25 +247,24 @@ class SettleEvent(NamedTuple):
 
 
 class SettleListener(Protocol):
-    """Told about transactions' ends and of messages sent back, in the task that did it. Must not block.
+    """Observes ends of transactions, and messages that are sent back, in the task that does it. Must not
+    block.
 
-    What it raises is logged and does no harm.
+    Exceptions are logged.
     """
 
     def settled(self, event: SettleEvent) -> None:
-        """The broker was told, or could not be."""
+        """The request has ended, with or without an error."""
 
 
 class RpcHook(Protocol):
-    """Sees what a client asks of name servers and brokers (not what they ask of it). Must not block.
+    """Observes and extends the requests of a client to name servers and brokers. Must not block.
 
-    Several run in their order. What one raises fails the request, and nothing is sent.
+    Hooks run in their order. When one raises, the request fails and is not sent.
     """
 
     def before_request(self, address: str, request: Command) -> None:
-        """A request is about to leave. Its fields are in `request.ext`, a map that may be added to; they are
-        signed after this, when the client has credentials.
-        """
+        """A request will be sent next. The hook may add fields to `request.ext`, before they are signed."""
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        """Its response has come, whatever its code. Not called for oneway requests, nor without an answer."""
+        """The response has arrived, whatever its code. Not called for oneway requests or after errors."""

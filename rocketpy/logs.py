@@ -4,9 +4,9 @@
     handler.setFormatter(JsonFormatter())
     logging.getLogger("rocketpy").addHandler(handler)
 
-The fields come from what a line is about: a queue among its arguments gives topic, broker and queueId, a
-message also msgId and offset, an error its class and the broker's code, the rest what was given as `extra`.
-Bodies, properties and secrets are never written.
+The fields come from the arguments of a line: a queue adds topic, broker and queueId, a message also msgId and
+offset, and an error its class and the code of the broker. Other fields come from `extra`. Bodies, properties
+and secrets are never written.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields, and an exception's text."""
+    """Formats a record as one JSON object: time, level, logger, message, the fields, and an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record is about. The first queue or message counts."""
+    """Return the fields of a record. The first queue or message in its arguments counts."""
     fields = {name: value for name, value in vars(record).items() if name not in _USUAL}
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None

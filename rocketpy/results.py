@@ -20,7 +20,8 @@ __all__ = ["Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Un
 
 
 class SendStatus(Enum):
-    """How far the broker got. Each means stored; only SEND_OK keeps the whole promise."""
+    """How far the broker got. The message is stored in each case, but only SEND_OK is as durable as
+    configured."""
 
     SEND_OK = "SEND_OK"
     """Stored, and flushed and replicated as the broker is configured to."""
@@ -33,12 +34,17 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """A broker's answer to one message.
+    """The response of a broker for one message.
 
-    message_id: the unique id its producer made; consumers see the same. offset_message_id: the
-    broker's own id. queue_offset: its place in the queue (for a delayed or half message see QUIRKS 20).
-    transaction_id: of a transactional message. region: what the broker calls its region. trace_on:
-    whether the broker wants this message traced.
+    Attributes:
+        status: How far the broker got.
+        message_id: The unique id from the producer, which consumers see too.
+        offset_message_id: The broker's id of the message.
+        queue: The queue of the message.
+        queue_offset: The offset in the queue; for a delayed or half message see QUIRKS 20.
+        transaction_id: The id of a transactional message.
+        region: The region name of the broker.
+        trace_on: Whether the broker wants a trace of the message.
     """
 
     status: SendStatus
@@ -52,30 +58,39 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unfinished(NamedTuple):
-    """A message that `close` could not wait for. outcome: whether a broker may have it."""
+    """A message that was still in flight at the end of `close`.
+
+    Attributes:
+        message: The message.
+        outcome: Whether it may be stored.
+    """
 
     message: Message
     outcome: Outcome
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """The result of a pull."""
 
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
     """The offset is the queue's end."""
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
-    """There are messages, but none that the filter lets through; go on from next_offset."""
+    """There are messages, but none passes the filter; continue at `PullResult.next_offset`."""
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
-    """The offset is outside the queue; next_offset is the broker's suggestion."""
+    """The offset is outside the queue; `PullResult.next_offset` is the broker's suggestion."""
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """A broker's answer to one pull.
+    """The response of a broker to one pull.
 
-    next_offset: where to pull next. min_offset, max_offset: of the queue, at that time; max_offset
-    is the offset the next message will get. suggested_broker_id: 0 master, else the slave
-    that the broker would rather see asked.
+    Attributes:
+        status: Whether there were messages.
+        next_offset: The offset of the next pull.
+        min_offset: The lowest offset of the queue at that time.
+        max_offset: The offset that the next new message will get.
+        messages: The messages.
+        suggested_broker_id: The member to pull from next: 0 for the master, else the id of a slave.
     """
 
     status: PullStatus
@@ -88,13 +103,16 @@ class PullResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How a client is doing.
+    """The state of a client.
 
-    ok: whether it can do its work, as far as it knows. problems: a sentence each. namesrv: the name server
-    it asks. brokers: address to whether there is a connection now. in_flight, in_flight_bytes: sends
-    accepted and not yet answered, and their bodies. rejecting_batches: names of brokers that refused the
-    last batch; a producer sends them messages one by one, and probes them with a batch once a minute.
-    undecodable: how many messages this consumer could not decode; see `MessageExt.decode_error`.
+    Attributes:
+        ok: Whether there are no known problems. problems: The problems, a sentence each. client_id: The id of
+        the client. namesrv: The address of the current name server. brokers: Whether there is a connection to
+        each known broker, by address. in_flight: The number of messages in flight. in_flight_bytes: The bytes
+        of their bodies. rejecting_batches: Names of brokers that rejected the last batch. A producer sends
+        them messages one by
+            one, and probes them with a batch once a minute.
+        undecodable: The number of messages that this consumer could not decode (`MessageExt.decode_error`).
     """
 
     ok: bool

@@ -1,1 +1,1 @@
-"""Runs background work of clients and servers; any layer may use it."""
+"""Background tasks, rate-limited logs and pickles; every layer may use them."""

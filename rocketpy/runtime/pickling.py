@@ -1,4 +1,4 @@
-"""Loads pickles of an earlier version, whose classes had fewer fields."""
+"""Loads pickles of earlier versions, whose classes had fewer fields."""
 
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
@@ -6,10 +6,9 @@ from typing import Any
 
 
 def set_fields(value: Any, state: Iterable[object]) -> None:
-    """Set the fields of a frozen dataclass with slots from the state in its pickle.
+    """Set the fields of a frozen dataclass with slots from its pickled state; use it as `__setstate__`.
 
-    Use it as `__setstate__` of a class that got fields since. New fields stand behind the others and have
-    defaults, since the state is a list in the order of fields.
+    The state is a list in the order of the fields, so new fields come last and have defaults.
     """
     given = iter(state)
     for one in fields(value):

@@ -1,4 +1,4 @@
-"""Errors that repeat themselves: the first is logged, then at most one line of a kind in a while."""
+"""RateLimitedLog: limits how often repeated errors are logged."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 _KINDS_MAX: Final = 256
 _KEY_CHARACTERS_MAX: Final = 200
-"""Of a key, which may have a peer's text in it."""
+"""Keys are cut: they may contain text from a peer."""
 
 
 class RateLimitedLog:
-    """Logs at most one line a key in `interval_s`; the next one says how many were left out.
+    """Logs at most one line for a key in `interval_s`; the next line has the number of suppressed ones.
 
-    Bounded: of more than 256 keys the oldest is forgotten. Keys with the same first 200 characters are one.
+    Of more than 256 keys the oldest is dropped. Keys are compared by their first 200 characters.
     """
 
     __slots__ = ("_interval_s", "_log", "_seen")
@@ -25,19 +25,19 @@ class RateLimitedLog:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def warning(self, key: str, text: str, *values: Any) -> None:
-        """Log a warning unless one of that key was logged just now."""
+        """Log a warning, unless one with this key was logged recently."""
         self._write(logging.WARNING, key, text, values)
 
     def info(self, key: str, text: str, *values: Any) -> None:
-        """The same for information."""
+        """Log at INFO, with the same limit."""
         self._write(logging.INFO, key, text, values)
 
     def error(self, key: str, text: str, *values: Any) -> None:
-        """The same for an error."""
+        """Log an error, with the same limit."""
         self._write(logging.ERROR, key, text, values)
 
     def exception(self, key: str, text: str, *values: Any) -> None:
-        """The same for the exception that is being handled, with its traceback."""
+        """Log the current exception with its traceback, with the same limit."""
         self._write(logging.ERROR, key, text, values, exc_info=True)
 
     def _write(
@@ -60,5 +60,5 @@ class RateLimitedLog:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = (now, 0)
         if skipped:
-            text, values = f"{text} (and %d more of the kind)", (*values, skipped)
+            text, values = f"{text} (and %d more like it)", (*values, skipped)
         self._log.log(level, text, *values, exc_info=exc_info)

@@ -1,14 +1,12 @@
-"""Owns the background work of a component: its tasks, and its callbacks in the event loop.
+"""Tasks: owns the background tasks and event loop callbacks of a component.
 
-A component (a client, a group member, a store, a broker) has one `Tasks`. Whatever leaves a task or callback
-as an exception is unexpected there, and fails the component. A loop that expects errors handles them itself,
-and work for one request or peer ends with it, so only bugs get this far. Nothing outside of this module calls
+A component (a client, a group member, a store, a broker) has one `Tasks`. Tasks and callbacks handle the
+errors that they expect; an exception that leaves one is a bug, and fails the component. No other module calls
 `create_task` or `ensure_future`.
 
-How others do it: `asyncio.TaskGroup`, trio and anyio tie tasks to a block of code, cancel the siblings of a
-task that failed, and raise at the end of the block. The components here live between `start()` and `close()`,
-so there is no block to raise from. Siblings go on: a client whose heartbeat failed still delivers what it
-accepted.
+Differs from `asyncio.TaskGroup`, trio and anyio, which tie tasks to a block of code, cancel the siblings of a
+failed task, and raise at the end of the block. A component lives between `start()` and `close()`, so there is
+no such block. The siblings continue: a client whose heartbeat failed still delivers accepted messages.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ Ts = TypeVarTuple("Ts")
 OnFailure = Callable[[RocketError], object]
 """Called in the event loop with the first failure of a component."""
 Step = Callable[[], Awaitable[object] | None]
-"""A part of a close."""
+"""One step of `close_all`."""
 
 
 class Tasks:
     """The tasks and callbacks of one component.
 
     component: its name, for logs and errors. A failure is logged at ERROR with its traceback. The first one
-    is kept in `failure`, which `health()` of the component shows, and passed to `on_failure`. A part of a
-    component passes it on that way (`Tasks.fail_with`).
+    is stored in `failure`, for `health()` of the component, and passed to `on_failure`, for instance to
+    `Tasks.fail_with` of the enclosing component.
     """
 
     def __init__(self, component: str, on_failure: OnFailure | None = None) -> None:
@@ -48,10 +46,10 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run `work` until it ends or is cancelled. An exception that leaves it fails the component.
+        """Run `work` in a task. An exception that leaves it fails the component.
 
-        It sees no context variables of its caller: a consumer's pulls and handlers are not part of the
-        request, or of the span, in which the consumer was started.
+        The task has an empty context: the pulls of a consumer do not belong to the span in which it was
+        started.
         """
         task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
         self._tasks.add(task)
@@ -59,13 +57,14 @@ class Tasks:
         return task
 
     def run(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Call a callback of the event loop; an exception fails the component: ``call_soon(tasks.run, f)``.
+        """Run a callback of the event loop, as in ``call_soon(tasks.run, f)``; an exception fails the
+        component.
 
-        The event loop itself would only log it, and a timer that sets itself again would have stopped.
+        The event loop alone would only log it, and a timer that restarts itself would have stopped.
         """
         try:
             callback(*args)
-        except Exception as error:  # noqa: BLE001 - `fail` shows it
+        except Exception as error:  # noqa: BLE001 - `fail` reports it
             self.fail(getattr(callback, "__qualname__", repr(callback)), error)
 
     def fail(self, name: str, error: BaseException) -> None:
@@ -76,7 +75,7 @@ class Tasks:
         self.fail_with(failure)
 
     def fail_with(self, failure: RocketError) -> None:
-        """Fail the component because a part of it failed, which has logged that."""
+        """Fail the component because an inner component failed, which has logged it."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -85,7 +84,7 @@ class Tasks:
             tell(failure)
 
     async def cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
-        """Cancel tasks and wait until they have ended. Raises nothing of theirs; None stands for no task."""
+        """Cancel tasks, ignoring None, and wait until they have ended. Does not raise their exceptions."""
         running = {task for task in tasks if task is not None and not task.done()}
         for task in running:
             task.cancel()
@@ -99,13 +98,13 @@ class Tasks:
         return self.failure
 
     async def wait(self) -> None:
-        """Wait until all tasks have ended by themselves. Raises nothing of theirs."""
+        """Wait until all tasks have ended. Does not raise their exceptions."""
         while running := self._tasks - {asyncio.current_task()}:
             await asyncio.wait(running)
             self._tasks -= running
 
     async def close(self) -> None:
-        """Cancel what runs and wait until it has ended. Raises nothing of theirs."""
+        """Cancel all tasks and wait until they have ended. Does not raise their exceptions."""
         while running := self._tasks - {asyncio.current_task()}:
             await self.cancel(*running)
             self._tasks -= running
@@ -122,20 +121,20 @@ class Tasks:
 
 
 def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """A task whose caller waits for it and takes what it returns or raises. It is in the caller's context."""
+    """Create a task whose caller awaits its result. It runs in a copy of the caller's context."""
     return asyncio.get_running_loop().create_task(work, name=name)
 
 
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
-    """Whether somebody requested that this task ends.
+    """Whether the cancellation of this task was requested.
 
-    Where it has a CancelledError without that, it waited for something else that was cancelled.
+    Otherwise a CancelledError in it comes from a cancelled future that it awaited.
     """
     return task is not None and task.cancelling() > 0
 
 
 class Closable(Protocol):
-    """Something with a `close`, plain or to be awaited."""
+    """An object with a `close` method or coroutine."""
 
     @property
     def close(self) -> Step:
@@ -143,10 +142,10 @@ class Closable(Protocol):
 
 
 async def close_all(*steps: Closable | Step | None) -> None:
-    """Do each step of a close, in order, whatever the ones before it raise.
+    """Run each step in order, even when earlier ones raise; then raise the first exception, and log the
+    others.
 
-    A step is a function or something to close; None is skipped. Raises at the end what came first; the others
-    are logged.
+    A step is a function or an object with `close`; None is skipped.
     """
     first: BaseException | None = None
     for step in steps:
@@ -156,7 +155,7 @@ async def close_all(*steps: Closable | Step | None) -> None:
             waited = step() if callable(step) else step.close()
             if waited is not None:
                 await waited
-        except BaseException as error:
+        except BaseException as error:  # raised below, after the other steps
             if first is None:
                 first = error
             else:

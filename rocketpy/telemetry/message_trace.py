@@ -1,7 +1,7 @@
 """Message trace: reports about sent and consumed messages, sent to a topic that RocketMQ's tools read.
 
-Reports are gathered for a few ms and sent as messages of their own, by a producer of their own. That never
-delays, blocks or fails what they tell of: reports that cannot leave fast enough are dropped and counted.
+Reports are collected for a few ms and sent by a separate producer, so that they never delay or fail the
+messages that they are about. Reports that cannot be sent fast enough are dropped and counted.
 
 Source: RocketMQ 4.6 AsyncTraceDispatcher, SendMessageTraceHookImpl.
 """
@@ -39,14 +39,14 @@ log = logging.getLogger("rocketpy.trace")
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The group of the producers that send reports. Source: RocketMQ TraceConstants."""
 SENDING: Final = ProducerConfig(send_timeout_ms=5000, max_in_flight=64, close_timeout_ms=1000)
-"""How they send: 64 messages of up to 100 reports each may wait for their answers."""
+"""At most 64 messages of up to 100 reports each are in flight."""
 
 _MESSAGE_CHARS: Final = 118_000
-"""A trace message is cut behind this many characters. Source: RocketMQ AsyncTraceDispatcher."""
+"""A longer trace message is split. Source: RocketMQ AsyncTraceDispatcher."""
 
 
 class _Processing(NamedTuple):
-    """What the end of a handler's call needs."""
+    """State of a handler call between its start and its end."""
 
     request_id: str
     started_ns: int
@@ -54,22 +54,22 @@ class _Processing(NamedTuple):
 
 
 class TraceSender(Protocol):
-    """What sends trace messages: a `Producer` of the group TRACE_GROUP."""
+    """Sends trace messages: a `Producer` of the group TRACE_GROUP."""
 
     async def start(self, *, wait: bool = True) -> None:
         """Start."""
 
     async def close(self, timeout_ms: int | None = None) -> Any:
-        """Send what was handed over, and stop."""
+        """Wait for the messages in flight, and stop."""
 
     def send_nowait(self, message: Message) -> asyncio.Future[SendResult]:
-        """Hand over one message."""
+        """Send one message."""
 
 
 class MessageTrace:
     """The reports of one producer or consumer: a `SendListener`, and a `ProcessListener`.
 
-    dropped: how many reports were lost. Start it, then `close` it after what it reports about.
+    dropped: number of lost reports. Close it after the producer or consumer that it reports about.
     """
 
     def __init__(self, config: MessageTraceConfig, sender: TraceSender) -> None:
@@ -89,14 +89,14 @@ class MessageTrace:
         await self._sender.start(wait=wait)
 
     async def close(self) -> None:
-        """Send what is gathered, and wait a second for it at most."""
+        """Send the collected reports, and wait for them at most a second."""
         if self._loop is not None:
             self._flush()
             self._loop = None
             await self._sender.close()
 
     def report(self, topic: str, record: TraceRecord) -> None:
-        """Gather one report, from any thread. topic: of the message that it is about."""
+        """Add one report, from any thread. topic: of the message that it is about."""
         if self._loop is not None and threading.get_ident() != self._thread:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.report, topic, record)
@@ -113,11 +113,11 @@ class MessageTrace:
     # -- as a SendListener --------------------------------------------------------------------
 
     def started(self, event: SendEvent) -> None:
-        """Remember when a send began."""
+        """Store when the send began."""
         event.state[self] = time.time_ns()
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
-        """Report each message that a broker has answered for, and that it wants traced."""
+        """Report each message that a broker has stored and wants traced."""
         now_ns = time.time_ns()
         started_ns = event.failures[-1].time_ns if event.failures else event.state[self]
         for message, result in zip(event.messages, results, strict=False):
@@ -125,12 +125,12 @@ class MessageTrace:
                 self.report(message.topic, _sent(event, message, result, started_ns, now_ns))
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
-        """Nothing: RocketMQ's clients report only what a broker has answered."""
+        """Do nothing: RocketMQ's clients report only messages with a response."""
 
     # -- as a ProcessListener -----------------------------------------------------------------
 
     def process_started(self, event: ProcessEvent) -> None:
-        """Report each message that a handler is about to get, and that its broker wants traced."""
+        """Report each message of the call that its broker wants traced."""
         messages = [
             message
             for message in event.messages
@@ -155,7 +155,7 @@ class MessageTrace:
     def process_ended(
         self, event: ProcessEvent, outcome: ConsumeOutcome, error: BaseException | None
     ) -> None:
-        """Report how it went, for each of them."""
+        """Report the outcome for each of these messages."""
         processing: _Processing | None = event.state.get(self)
         if processing is None:
             return
@@ -190,16 +190,16 @@ class MessageTrace:
             message = Message(self._config.topic, body.encode(), keys=sorted(keys))
             answer = self._sender.send_nowait(message)
         except RocketError as error:
-            self._lost(count, error)
+            self._drop(count, error)
         else:
             answer.add_done_callback(lambda done: self._sent(count, done))
 
     def _sent(self, count: int, answer: asyncio.Future[SendResult]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if error is not None:
-            self._lost(count, error)
+            self._drop(count, error)
 
-    def _lost(self, count: int, error: BaseException) -> None:
+    def _drop(self, count: int, error: BaseException) -> None:
         self.dropped += count
         self._limited_log.warning(
             str(type(error)), "%d message trace reports lost (%d so far): %s", count, self.dropped, error
@@ -207,7 +207,7 @@ class MessageTrace:
 
 
 def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]]:
-    """Bodies of bounded length, their keys, and how many records each has."""
+    """Yield bodies of bounded length with their keys and number of records."""
     texts: list[str] = []
     keys: set[str] = set()
     chars = 0

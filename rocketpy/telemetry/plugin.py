@@ -1,8 +1,8 @@
-"""Telemetry: finds what observes producers and consumers, and switches it on when there is somebody to tell.
+"""Telemetry plugins: how a package observes producers, consumers and brokers.
 
-A package announces itself under the entry point group ``rocketpy.telemetry`` (ours is `rocketpy_otel`, for
-OpenTelemetry). It is looked up once a process. While it has nobody to report to, clients make no call to it
-but an occasional look whether that has changed.
+A plugin registers under the entry point group ``rocketpy.telemetry`` (`rocketpy_otel` does, for
+OpenTelemetry). It is looked up once in a process. While it is inactive, because nothing exports its data,
+clients only call `Telemetry.is_active` from time to time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ ENTRY_POINT_GROUP: Final = "rocketpy.telemetry"
 
 
 class Metric(NamedTuple):
-    """Something a server measures. kind: a counter only grows while the server runs. unit: as UCUM has it
-    (``s``, ``By``, ``{message}``, ``1``). labels: names of what tells its values apart.
+    """A metric of a server.
+
+    Attributes:
+        name: The name.
+        kind: A counter only grows while the server runs.
+        unit: A UCUM unit (``s``, ``By``, ``{message}``, ``1``).
+        description: One sentence.
+        labels: The names of the labels of its values.
     """
 
     name: str
@@ -36,14 +42,14 @@ class Metric(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A metric now. values: each with a text for each label."""
+    """The current values of a metric. values: pairs of the label values and the number."""
 
     metric: Metric
     values: Sequence[tuple[tuple[str, ...], float]]
 
 
 class Stage(NamedTuple):
-    """A part of what a broker does with a send. start_ns, end_ns: ns since 1970."""
+    """A stage of a send in the broker. start_ns, end_ns: in ns since 1970."""
 
     name: str
     start_ns: int
@@ -51,8 +57,14 @@ class Stage(NamedTuple):
 
 
 class BrokerSend(NamedTuple):
-    """A send that a broker has answered. partition: ``broker/queue id``. carriers: the properties of its
-    messages. code: of the answer; 0 is SUCCESS.
+    """A send that a broker has responded to.
+
+    Attributes:
+        topic: The topic.
+        partition: ``broker/queue id``.
+        carriers: The properties of the messages.
+        stages: The stages in the broker.
+        code: The response code; 0 is SUCCESS.
     """
 
     topic: str
@@ -63,45 +75,46 @@ class BrokerSend(NamedTuple):
 
 
 class Telemetry(Protocol):
-    """What observes clients."""
+    """A telemetry plugin."""
 
     def is_active(self) -> bool:
-        """Whether there is somebody to report to now. Once true it stays so."""
+        """Whether its data is exported. Once true it stays true."""
 
     def send_listener(self, namespace: str) -> SendListener:
-        """Follows the sends of producers of a namespace."""
+        """Return a listener for the sends of producers of a namespace."""
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
-        """Follows the pulls of consumers of a namespace."""
+        """Return a listener for the pulls of consumers of a namespace."""
 
     def process_listener(self, namespace: str) -> ProcessListener:
-        """Follows the handlers of push consumers of a namespace."""
+        """Return a listener for the handler calls of push consumers of a namespace."""
 
     def settle_listener(self, namespace: str) -> SettleListener:
-        """Follows transactions' ends, and messages that consumers of a namespace send back."""
+        """Return a listener for ends of transactions, and for messages that consumers send back."""
 
     def client_failed(self, client: str, error: BaseException) -> None:
-        """Count a bug that ended background work. client: ``producer`` or ``consumer`` and its group."""
+        """Count a failed background task. client: ``producer`` or ``consumer`` and its group."""
 
     def continued(self, carrier: Mapping[str, str]) -> AbstractContextManager[None]:
-        """While entered, what this thread or task sends belongs to the trace of a carrier's context."""
+        """Return a context manager: sends inside it belong to the trace in the carrier."""
 
     def broker_sent(self, send: BrokerSend) -> None:
-        """Tell of a send on a broker's side, in its event loop. Must not block."""
+        """Report a send in a broker, in its event loop. Must not block."""
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
-        """Report what a broker measures; `collect` may be called in any thread. Returns what ends that."""
+        """Export the metrics of a broker. Returns a function that stops it.
+
+        collect: returns the current values; may be called in any thread.
+        """
 
 
 TelemetryChoice = Telemetry | bool | None
-"""None: the installed one, if any. True: it has to be there. False: none. Or one of your own."""
+"""None: the installed plugin, if any. True: the installed plugin, which is required. False: none. Or a
+plugin."""
 
 
 def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:
-    """What observes a client that was made with this choice.
-
-    Raises ConfigInvalid when it has to be there, and is not.
-    """
+    """Return the plugin for a choice. Raises ConfigInvalid when the required plugin is not installed."""
     if choice is False:
         return None
     if choice is not None and choice is not True:
@@ -115,24 +128,26 @@ def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:
 
 
 def continued(carrier: Mapping[str, str]) -> AbstractContextManager[None]:
-    """While entered, what is sent belongs to the trace whose context is in `carrier` (``traceparent``, …).
+    """Continue the trace of another process: sends inside the context manager belong to it.
 
-    For work that another process began: a task of a job, say. Does nothing without installed telemetry.
+    Does nothing without an installed plugin.
+
+    Args:
+        carrier: The context of the trace (``traceparent``, …).
     """
     telemetry = find_telemetry(None) if carrier else None
     return telemetry.continued(carrier) if telemetry is not None else nullcontext()
 
 
 def failure_counter(telemetry: Telemetry | None, client: str) -> Callable[[RocketError], None]:
-    """What to call when background work of a client fails; see `Telemetry.client_failed`."""
+    """Return a callback that counts failed background tasks of a client; see `Telemetry.client_failed`."""
 
     def count(failure: RocketError) -> None:
         if telemetry is None or not telemetry.is_active():
             return
         try:
             telemetry.client_failed(client, failure.__cause__ or failure)
-        except Exception:
-            # What only observes must not hide the failure from others.
+        except Exception:  # an observer must not hide the failure from other callbacks
             log.exception("telemetry failed to count a failure of %s", client)
 
     return count
@@ -146,7 +161,6 @@ def _installed() -> Telemetry | None:
             return make()
         except ImportError as error:
             log.debug("telemetry %s is not installed: %s", point.name, error)
-        except Exception:
-            # What only observes must not keep a client from its work.
+        except Exception:  # a broken plugin must not stop a client
             log.exception("telemetry %s failed to start", point.name)
     return None

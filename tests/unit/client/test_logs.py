@@ -72,7 +72,7 @@ def test_a_repeated_error_is_one_line_in_a_while(
     assert [record.getMessage() for record in caplog.records] == [
         "broker a is away",
         "something else",
-        "broker a is away (and 4 more of the kind)",
+        "broker a is away (and 4 more like it)",
     ]
 
 
