@@ -20,8 +20,7 @@ __all__ = ["Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Un
 
 
 class SendStatus(Enum):
-    """How far the broker got. The message is stored in each case, but only SEND_OK is as durable as
-    configured."""
+    """How far the broker got. Every status means stored; only SEND_OK is as durable as configured."""
 
     SEND_OK = "SEND_OK"
     """Stored, and flushed and replicated as the broker is configured to."""
