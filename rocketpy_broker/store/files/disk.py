@@ -212,6 +212,9 @@ class OsDisk(Disk):
             if unnamed is not None:
                 # With src_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which naming needs.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
+        except FileExistsError:  # a thread that preallocates has made it since
+            os.close(handle)
+            return self.create(path, size)
         except OSError:
             os.close(handle)
             raise

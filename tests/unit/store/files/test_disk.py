@@ -135,6 +135,24 @@ def test_files_are_made_where_no_file_is_without_a_name(
     disk.close(handle)
 
 
+def test_two_creations_of_one_file_share_it(tmp_path: Path) -> None:
+    """A broker failed for good where its loop needed the file that a thread preallocated just then."""
+
+    class Raced(OsDisk):
+        def extend(self, handle: int, size: int) -> None:
+            if not path.exists():  # the thread is faster by a moment
+                other = OsDisk().create(path, size)
+                os.pwrite(other, b"written", 0)
+                os.close(other)
+            super().extend(handle, size)
+
+    path = tmp_path / "f"
+    handle = Raced().create(path, 4096)
+    assert os.pread(handle, 7, 0) == b"written"
+    assert os.fstat(handle).st_size == 4096
+    os.close(handle)
+
+
 def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
     """A full disk would leave files of no length, or use up the process's file handles."""
 
