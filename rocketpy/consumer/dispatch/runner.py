@@ -41,6 +41,8 @@ _TURN_S: Final = 0.001
 """After this time a worker in the event loop yields, and a thread reports its completed calls."""
 _CHECK_S: Final = 0.001
 """How long calls may wait for threads before more threads start."""
+_CHUNK_CALLS: Final = 64
+"""Calls of a chunk: a worker in the event loop may yield behind each chunk."""
 _QUICK_CALLS: Final = 4
 """A worker that begins fewer calls between two checks is blocked, or its handler is slow."""
 _COLLECT_S: Final = 0.1
@@ -80,6 +82,7 @@ class RunningCalls:
 
     argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
     that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
+    is_stale: completed calls were collected since a call ended, so a turn of the event loop has passed.
     """
 
     __slots__ = (
@@ -89,7 +92,7 @@ class RunningCalls:
         "argument",
         "chunk",
         "done",
-        "is_over",
+        "is_over", "is_stale",
         "reported_s",
         "started_s",
     )  # fmt: skip
@@ -101,6 +104,7 @@ class RunningCalls:
         self.abandoned: Any = None
         self.started_s = self.reported_s = now_s
         self.is_over = False
+        self.is_stale = True
         self._reported = 0
         self._takes_one = takes_one
 
@@ -172,9 +176,12 @@ class HandlerRunner:
         """Have messages handled, in about this order. The list must not change."""
         if self._is_closing:
             return
-        chunk = _Chunk(puller, messages, self._batch, takes_one=self._adapter.takes_one)
-        self._waiting_before += length_hint(chunk.calls)
-        self._waiting.append(chunk)
+        size = _CHUNK_CALLS * self._batch
+        for at in range(0, len(messages), size):
+            part = messages[at : at + size] if len(messages) > size else messages
+            chunk = _Chunk(puller, part, self._batch, takes_one=self._adapter.takes_one)
+            self._waiting_before += length_hint(chunk.calls)
+            self._waiting.append(chunk)
         if self._workers:
             self._schedule_check()
         else:
@@ -229,13 +236,13 @@ class HandlerRunner:
                 self._waiting.popleft()
         return None
 
-    def _failed_call(
-        self, running: RunningCalls, argument: Any, result: HandlingResult, now_s: float
-    ) -> None:
+    def _failed_call(self, running: RunningCalls, argument: Any, result: HandlingResult) -> None:
         """Record a call whose messages come again."""
+        now_s = time.monotonic()
         messages, took_ms = running.messages_of([argument]), (now_s - running.started_s) * 1000
         self._failed.append(CompletedCalls(running.puller, messages, result, took_ms, 1))
         running.reported_s += now_s - running.started_s  # the time of this call is reported here
+        running.started_s = now_s
 
     # -- in the event loop --------------------------------------------------------------------
 
@@ -275,6 +282,7 @@ class HandlerRunner:
                 completed.append(calls)
             if is_over:
                 del self._running[running]
+            running.is_stale = True
         while self._failed:
             completed.append(self._failed.popleft())
         if completed:
@@ -310,19 +318,20 @@ class LoopRunner(HandlerRunner):
         turn_s = time.monotonic()  # not the event loop's clock, which uvloop updates once a turn
         while (running := self._next_chunk()) is not None:
             try:
-                turn_s = await self._call_all(running, turn_s)
+                await self._call_all(running)
             finally:
+                running.started_s = time.monotonic()
                 running.argument = None
                 running.is_over = True
                 self._flush_soon()
+            if running.started_s - turn_s >= _TURN_S:
+                await asyncio.sleep(0)
+                turn_s = time.monotonic()
 
-    async def _call_all(self, running: RunningCalls, turn_s: float) -> float:
-        call, is_async = self._adapter.function(), self._adapter.is_async
-        process_queue, done, monotonic = running.puller.process_queue, running.done.append, time.monotonic
+    async def _call_all(self, running: RunningCalls) -> None:
+        call, is_async, done = self._adapter.function(), self._adapter.is_async, running.done.append
         returned: Any
         for argument in running.chunk.calls:  # this loop is the cost of each message
-            if process_queue.dropped:
-                break
             running.argument = argument
             try:
                 returned = call(argument)
@@ -338,20 +347,17 @@ class LoopRunner(HandlerRunner):
                     raise
                 log.exception("a handler failed on %s; they come again", running.messages_of([argument]))
                 result = failure_result(error)
-            now_s = monotonic()
             if running.abandoned is not argument:
                 if result is ACKNOWLEDGED:
                     done(argument)
                 else:
-                    self._failed_call(running, argument, result, now_s)
-            running.started_s = now_s
-            if not self._flushing:
+                    self._failed_call(running, argument, result)
+            if running.is_stale:  # once a turn: the clock costs more than the rest of the loop
+                running.is_stale = False
+                running.started_s = time.monotonic()
                 self._flush_soon()
-            if now_s - turn_s >= _TURN_S:
-                running.argument = None
-                await asyncio.sleep(0)
-                turn_s = monotonic()
-        return turn_s
+                if running.puller.process_queue.dropped:
+                    break
 
     def _flush_soon(self) -> None:
         if not self._flushing:
@@ -419,7 +425,7 @@ class ThreadRunner(HandlerRunner):
                 if result is ACKNOWLEDGED:
                     done(argument)
                 else:
-                    self._failed_call(running, argument, result, now_s)
+                    self._failed_call(running, argument, result)
             running.started_s = now_s
             if now_s - reported_s >= _TURN_S and not self._flushing:
                 reported_s, self._flushing = now_s, True
