@@ -61,8 +61,10 @@ class Listeners(ListenerFanout[SendListener]):
         self.notify(lambda listener: listener.started(event))
         return event
 
-    def ended(self, event: SendEvent, end: BaseException | Sequence[SendResult]) -> None:
-        """Report the end of an announced send."""
+    def ended(self, event: SendEvent | None, end: BaseException | Sequence[SendResult]) -> None:
+        """Report the end of an announced send. event: None if there was no listener."""
+        if event is None:
+            return
         if isinstance(end, BaseException):
             self.notify(lambda listener: listener.failed(event, end))
         else:

@@ -270,7 +270,7 @@ class Producer(AdminApi):
         dispatcher = self._dispatcher or _started(self._dispatcher)
         kind = kind_of(message)
         if dispatcher.limiter.would_block(len(message.body)):
-            return await dispatcher.send(kind, message, queue, selector, arg, timeout_ms)
+            timeout_ms = await dispatcher.wait_for_limiter(message, timeout_ms)
         return await dispatcher.dispatch(kind, message, queue, selector, arg, timeout_ms)
 
     def send_nowait(
@@ -458,8 +458,9 @@ class Producer(AdminApi):
         dispatcher = self._running_dispatcher()
         check_message(message)
 
-        async def send(request: Message, left_ms: int) -> SendResult:
-            return await dispatcher.send(UnbatchedSend, request, queue, selector, arg, left_ms)
+        async def send(request: Message, left_ms: int | None) -> SendResult:
+            left_ms = await dispatcher.wait_for_limiter(request, left_ms)
+            return await dispatcher.dispatch(UnbatchedSend, request, queue, selector, arg, left_ms)
 
         return await _started(self._requester).request(message, ttl_ms, send)
 

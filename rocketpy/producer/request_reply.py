@@ -95,7 +95,7 @@ class Requester:
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._futures = client.shared(RequestFutureTable)
-        self._waiting: set[str] = set()
+        self._waiting: set[asyncio.Future[MessageExt]] = set()
         self._loop = asyncio.get_running_loop()
 
     async def request(self, message: Message, timeout_ms: int, send: Send) -> MessageExt:
@@ -108,8 +108,8 @@ class Requester:
             names.PROPERTY_MESSAGE_REPLY_TO_CLIENT: self._client.client_id,
             names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
         }
-        self._waiting.add(correlation_id)
         reply = self._futures.add(correlation_id)
+        self._waiting.add(reply)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
         sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
@@ -118,7 +118,7 @@ class Requester:
         finally:
             sending.cancel()
             self._futures.remove(correlation_id)
-            self._waiting.discard(correlation_id)
+            self._waiting.discard(reply)
 
     async def _wait(
         self,
@@ -148,8 +148,9 @@ class Requester:
 
     def close(self) -> None:
         """Fail the requests that wait for a reply."""
-        for correlation_id in self._waiting:
-            self._futures.fail(correlation_id, ClientClosed("the producer was closed before a reply came"))
+        for reply in self._waiting:
+            if not reply.done():
+                reply.set_exception(ClientClosed("the producer was closed before a reply came"))
 
 
 class RequestFutureTable:
@@ -170,12 +171,6 @@ class RequestFutureTable:
     def remove(self, correlation_id: str) -> None:
         """Wait no more for a reply."""
         self._by_id.pop(correlation_id, None)
-
-    def fail(self, correlation_id: str, error: RocketError) -> None:
-        """Fail the future of a reply."""
-        future = self._by_id.get(correlation_id)
-        if future is not None and not future.done():
-            future.set_exception(error)
 
     def handle(self, channel: Channel, request: Command) -> Command:
         """Handle one reply; an unexpected one is dropped, and the response is a success, too."""

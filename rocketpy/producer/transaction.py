@@ -204,41 +204,78 @@ class Transactions:
         )
         started_ns = time.time_ns()
         timeout_ms = 0 if state is LocalTransactionState.UNKNOWN else half.timeout_ms
-        address: str | None = None
+        # The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
+        address = self._client.master_address(result.queue.broker_name) or self._client.address_of(
+            *host_text(decode_message_id(result.offset_message_id)[0])
+        )
+        is_delivered = await self.send_end(
+            half.message, result.queue, half.carrier, header, state, error, address, started_ns, timeout_ms
+        )
+        fields = msgspec.structs.asdict(result) | {"transaction_id": half.message.transaction_id}
+        return TransactionSendResult(**fields, state=state, end_delivered=is_delivered)
+
+    async def send_end(
+        self,
+        message: Message | MessageExt,
+        queue: MessageQueue,
+        carrier: Mapping[str, str],
+        header: EndTransactionRequestHeader,
+        state: LocalTransactionState,
+        error: BaseException | None,
+        address: str,
+        started_ns: int,
+        timeout_ms: int = 0,
+    ) -> bool:
+        """Send the end of a transaction and report it to the listeners; return whether it was delivered.
+
+        error: of the application's function. timeout_ms: how long failed attempts are repeated. started_ns:
+        for the listeners.
+        """
+        command = Command.request(RequestCode.END_TRANSACTION, header)
+        if error is not None:
+            command.remark = f"local transaction failed: {error!r}"
+        asked = header.from_transaction_check
+        known_address: str | None = address if asked else None
         failure: RocketError | None = None
         try:
-            address = await self._deliver(result, header, error, timeout_ms)
+            known_address = await self._deliver(queue.broker_name, command, address, timeout_ms)
         except RocketError as failed:
             failure = failed
             log.warning("transaction %s ended as %s, but this was not delivered to %s within %d ms; "
-                        "the broker will ask: %s", half.message.transaction_id, state.name,
-                        result.queue.broker_name, timeout_ms, failed)  # fmt: skip
-        self.notify(half.message, result.queue, half.carrier, started_ns, state, address, failure)
-        fields = msgspec.structs.asdict(result) | {"transaction_id": half.message.transaction_id}
-        return TransactionSendResult(**fields, state=state, end_delivered=failure is None)
+                        "the broker will ask: %s", message.transaction_id, state.name,
+                        queue.broker_name, timeout_ms, failed)  # fmt: skip
+        if self._settle_listeners.all:
+            event = SettleEvent(
+                "end_transaction",
+                message,
+                queue,
+                unwrap(self._client.config.namespace, self._group),
+                self._client.client_id,
+                carrier,
+                started_ns,
+                time.time_ns(),
+                state=state.name,
+                asked=asked,
+                address=known_address,
+                error=failure,
+            )
+            self._settle_listeners.notify(lambda listener: listener.settled(event))
+        return failure is None
 
-    async def _deliver(
-        self,
-        result: SendResult,
-        header: EndTransactionRequestHeader,
-        error: BaseException | None,
-        timeout_ms: int,
-    ) -> str:
+    async def _deliver(self, broker_name: str, command: Command, address: str, timeout_ms: int) -> str:
         """Send the end until it is written to a connection; return the broker's address.
 
-        Raises the last RocketError once `timeout_ms` have passed, and a UsageError at once.
+        The broker does not respond. Raises the last RocketError once `timeout_ms` have passed, and a
+        UsageError at once.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
-        name = result.queue.broker_name
-        # The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
-        address = self._client.master_address(name) or self._client.address_of(
-            *host_text(decode_message_id(result.offset_message_id)[0])
-        )
         pause_s = _PAUSE_MIN_S
         while True:
             try:
-                await self.send_end(address, header, error)
+                connection = self._client.connections.get(address)
+                await connection.open()
+                connection.put_oneway(command)
             except UsageError:
                 raise
             except RocketError as failed:
@@ -253,51 +290,9 @@ class Transactions:
                         data.broker_name: data.broker_addrs.get(MASTER_ID)
                         for data in await self._client.brokers()
                     }
-                    address = masters.get(name) or address
+                    address = masters.get(broker_name) or address
             else:
                 return address
-
-    async def send_end(
-        self, address: str, header: EndTransactionRequestHeader, error: BaseException | None
-    ) -> None:
-        """Write END_TRANSACTION to a broker, which does not respond. Raises RocketError if that fails."""
-        command = Command.request(RequestCode.END_TRANSACTION, header)
-        if error is not None:
-            command.remark = f"local transaction failed: {error!r}"
-        connection = self._client.connections.get(address)
-        await connection.open()
-        connection.put_oneway(command)
-
-    def notify(
-        self,
-        message: Message | MessageExt,
-        queue: MessageQueue,
-        carrier: Mapping[str, str],
-        started_ns: int,
-        state: LocalTransactionState,
-        address: str | None,
-        error: RocketError | None,
-        *,
-        asked: bool = False,
-    ) -> None:
-        """Report the end of a transaction to the listeners."""
-        if not self._settle_listeners.all:
-            return
-        event = SettleEvent(
-            "end_transaction",
-            message,
-            queue,
-            unwrap(self._client.config.namespace, self._group),
-            self._client.client_id,
-            carrier,
-            started_ns,
-            time.time_ns(),
-            state=state.name,
-            asked=asked,
-            address=address,
-            error=error,
-        )
-        self._settle_listeners.notify(lambda listener: listener.settled(event))
 
 
 class TransactionChecks:
@@ -356,7 +351,6 @@ class TransactionChecks:
         check: TransactionCheck,
     ) -> None:
         started_ns = time.time_ns()
-        failure: RocketError | None = None
         state, error = await _state_of(check, message)
         header = EndTransactionRequestHeader(
             producer_group=group,
@@ -367,14 +361,8 @@ class TransactionChecks:
             from_transaction_check=True,
             transaction_id=request.transaction_id,
         )
-        try:
-            await owner.send_end(address, header, error)
-        except RocketError as failed:
-            failure = failed
-            log.warning("transaction %s is %s, but this was not delivered to %s, which will ask again: %s",
-                        message.transaction_id, state.name, address, failed)  # fmt: skip
-        owner.notify(
-            message, message.queue, message.properties, started_ns, state, address, failure, asked=True
+        await owner.send_end(
+            message, message.queue, message.properties, header, state, error, address, started_ns
         )
 
 

@@ -31,7 +31,7 @@ _RECORD_BYTES = 384
 
 
 class Accumulator:
-    """The open batches of one producer.
+    """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
     last_batch_was_single: whether the last batch had one message; then a send that finds nothing in flight
     leaves at once. limiter: messages count from the moment they join. encoder: gets the batches that leave.
@@ -55,8 +55,7 @@ class Accumulator:
         self._encoder = encoder
         self._check_loop = check_loop
         self._tasks = tasks
-        self._open: dict[TopicPublishInfo, BatchBuilder] = {}
-        self._given: dict[MessageQueue, BatchBuilder] = {}
+        self._open: dict[TopicPublishInfo | MessageQueue, BatchBuilder] = {}
         self._timer: asyncio.Handle | None = None
         self.last_batch_was_single = not self._linger_s
 
@@ -71,7 +70,7 @@ class Accumulator:
     ) -> None:
         """Accept a send into a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
         tail = self._encoder.tail(message, event)
-        batch = self._open.get(publish_info) if queue is None else self._given.get(queue)
+        batch = self._open.get(publish_info if queue is None else queue)
         size = len(message.body)
         wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
         if (
@@ -97,22 +96,16 @@ class Accumulator:
 
     def flush_topic(self, publish_info: TopicPublishInfo) -> None:
         """Send the open batches of one topic."""
-        batches = [batch for batch in (self._open.pop(publish_info, None),) if batch is not None]
-        if self._given:
-            batches += [batch for batch in self._given.values() if batch.publish_info is publish_info]
-            self._given = {
-                queue: batch for queue, batch in self._given.items() if batch.publish_info is not publish_info
-            }
-        self._send(batches)
+        keys = [key for key, batch in self._open.items() if batch.publish_info is publish_info]
+        self._send([self._open.pop(key) for key in keys])
 
     def flush(self) -> None:
         """Send all open batches."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batches = [*self._open.values(), *self._given.values()]
+        batches = list(self._open.values())
         self._open.clear()
-        self._given.clear()
         self._send(batches)
 
     def _new(
@@ -121,13 +114,10 @@ class Accumulator:
         """Open a batch after sending those that it must not overtake."""
         if not self._loop.is_running():
             self._check_loop()
-        if queue is None or publish_info in self._open or queue in self._given:
+        if queue is None or publish_info in self._open or queue in self._open:
             self.flush_topic(publish_info)
         batch = BatchBuilder(publish_info, queue, timeout_ms, wait=wait)
-        if queue is None:
-            self._open[publish_info] = batch
-        else:
-            self._given[queue] = batch
+        self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
                 self._timer = self._loop.call_later(self._linger_s, self._tasks.run, self.flush)

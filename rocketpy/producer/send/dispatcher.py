@@ -93,26 +93,11 @@ class SendDispatcher:
             self._select(kind, message, future, queue, selector, arg, self._time_for(timeout_ms))
         return future
 
-    async def send(
-        self,
-        kind: type[SingleRequest[R]],
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        arg: object,
-        timeout_ms: int | None,
-    ) -> R:
-        """Wait for the limiter if need be, send one message, and wait for its result."""
-        self._client.check_loop()
-        timeout_ms = await self._wait_for_limiter(len(message.body), timeout_ms)
-        return await self.dispatch(kind, message, queue, selector, arg, timeout_ms)
-
     async def send_half(
         self, message: Message, timeout_ms: int | None
     ) -> tuple[SendResult, Mapping[str, str]]:
         """Send a half message; return also the properties that listeners have added."""
-        self._client.check_loop()
-        timeout_ms = await self._wait_for_limiter(len(message.body), timeout_ms)
+        timeout_ms = await self.wait_for_limiter(message, timeout_ms)
         future: asyncio.Future[SendResult] = self._new_future()
         event = self._dispatch(HalfSend, message, future, None, timeout_ms)
         return await future, event.extra_properties[0] if event is not None else {}
@@ -142,11 +127,9 @@ class SendDispatcher:
                     raise BatchIncomplete(results, len(messages), error) from error
                 queue = results[-1].queue  # the rest follows to the same queue
         except BaseException as error:  # the listeners get its end, also when cancelled
-            if event is not None:
-                listeners.ended(event, error)
+            listeners.ended(event, error)
             raise
-        if event is not None:
-            listeners.ended(event, results)
+        listeners.ended(event, results)
         return results
 
     def flush(self) -> None:
@@ -194,13 +177,15 @@ class SendDispatcher:
                 return None
             tail = self._encoder.tail(message, event)
         except RocketError as error:
-            if event is not None:
-                listeners.ended(event, error)
+            listeners.ended(event, error)
             raise
         if self._batching:
             self._accumulator.flush_topic(publish_info)
         events = (event,) if event is not None else ()
-        self._encoder.send_single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+        encoder = self._encoder
+        encoder.send_single(
+            encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+        )
         return event
 
     # -- selectors ----------------------------------------------------------------------------
@@ -286,14 +271,16 @@ class SendDispatcher:
         follows: bool,
     ) -> Sequence[SendResult]:
         """Send one request of a batch."""
-        left_ms = self._time_for(await self._wait_for_limiter(len(part.body), timeout_ms))
+        left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
         future: asyncio.Future[Sequence[SendResult]] = self._new_future()
         publish_info = self._publish_infos[part.messages[0].topic]
         self._encoder.send_part(publish_info, part, future, queue, left_ms, event, follows=follows)
         return await future
 
-    async def _wait_for_limiter(self, size: int, timeout_ms: int | None) -> int | None:
-        """Wait until a body of this size may be sent; return what is left of the time-out."""
+    async def wait_for_limiter(self, content: Message | BatchPart, timeout_ms: int | None) -> int | None:
+        """Wait until a body may be sent; return what is left of the time-out."""
+        self._client.check_loop()
+        size = len(content.body)
         if self.limiter.would_block(size):
             return await self.limiter.wait(size, self._time_for(timeout_ms))
         return timeout_ms

@@ -77,19 +77,8 @@ class MessageEncoder:
             head_bytes = len(head_text(message.unique_id, wait_store=False))
         return tail_text(message, head_bytes, self._checksum, extra)
 
-    def send_single(
-        self,
-        kind: type[SingleRequest[R]],
-        publish_info: TopicPublishInfo,
-        message: Message,
-        future: asyncio.Future[R],
-        tail: str,
-        queue: MessageQueue | None,
-        timeout_ms: int,
-        events: Sequence[SendEvent],
-    ) -> None:
-        """Send one message in a request of its own, with its properties from `tail`."""
-        send = self._single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+    def send_single(self, send: SingleRequest[Any]) -> None:
+        """Send one message in a request of its own, made by `single`."""
         self._sender.accept(send)
         if send.size > self._compress_above:
             self._compress(send)
@@ -166,7 +155,7 @@ class MessageEncoder:
             body = encode_batch(islice(elements, part.stop - part.start))
             yield BatchPart(messages[part], ids[part], body)
 
-    def _single(
+    def single(
         self,
         kind: type[SingleRequest[R]],
         publish_info: TopicPublishInfo,
@@ -177,6 +166,7 @@ class MessageEncoder:
         timeout_ms: int,
         events: Sequence[SendEvent],
     ) -> SingleRequest[R]:
+        """Return the send of one message. tail: from `tail`."""
         born_ms = time.time_ns() // 1_000_000
         message_id = message.unique_id or self._ids.next(born_ms)
         now_ms = self._now_s() * 1000
@@ -200,7 +190,7 @@ class MessageEncoder:
         """Return a batch as it leaves, with ids and times; a batch of one message as a plain send."""
         count = len(batch.messages)
         if count == 1:
-            return self._single(
+            return self.single(
                 SingleSend,
                 batch.publish_info,
                 batch.messages[0],

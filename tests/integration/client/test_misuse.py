@@ -133,7 +133,7 @@ async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
             if place == "encode":
                 patch.setattr(SendTemplate, "frame", broken)
             else:
-                patch.setattr(MessageEncoder, "_single" if count == 1 else "_gathered", broken)
+                patch.setattr(MessageEncoder, "single" if count == 1 else "_gathered", broken)
             sends = [producer.send_nowait(MESSAGE) for _ in range(count)]
             async with asyncio.timeout(LIMIT_S):
                 ends = await asyncio.gather(*sends, return_exceptions=True)
