@@ -1,7 +1,7 @@
-"""Requests that change and show the accounts of a broker that asks for signatures.
+"""Requests that change and list the accounts of a broker with access control.
 
 Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: only administrators are admitted, secrets are never
-shown, and each request is answered (there a broker without aclEnable is silent to the reading ones).
+listed, and each request gets a response (there, a broker without aclEnable ignores those that read).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OFF = "access control is off at this broker (aclEnable=false)"
 
 @dataclass(eq=False)
 class AccessHandler:
-    """store: None for a broker that asks nobody who they are. address: as it is registered."""
+    """Manages accounts. store: None without access control. address: as it is registered."""
 
     store: AccessStore | None
     config: BrokerConfig
@@ -81,7 +81,7 @@ class AccessHandler:
     def _change(
         self, request: Command, failure: ResponseCode, change: Callable[[AccessStore], str | None]
     ) -> Command:
-        """Make a change; whatever it raises or returns is why it failed."""
+        """Apply a change. The reason for a failure is what it raises or returns."""
         if self.store is None:
             return request.reply(failure, remark=_OFF)
         try:
@@ -114,6 +114,6 @@ class AccessHandler:
 
 
 def _listed(text: str | None) -> list[str] | None:
-    """The parts of a list with commas; None when there are none."""
+    """Return the parts of a list separated by commas; None without any."""
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     return parts or None

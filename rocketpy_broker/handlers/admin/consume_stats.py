@@ -1,7 +1,7 @@
-"""How far topics and their consumers are, for operators.
+"""Offsets and statistics of topics and their consumers, for operators.
 
-Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: QUERY_CORRECTION_OFFSET does what its names say
-(4.6.0 looks the compared group up as a topic, and deletes the offsets of the groups that it leaves out).
+Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: QUERY_CORRECTION_OFFSET reads only
+(4.6.0 looks up the compared group as a topic, and deletes the offsets of the filtered groups).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
 
 _LONG_MAX: Final = 2**63 - 1
-_ANSWER_BYTES_MAX: Final = 12 << 20
-"""An answer that would be larger, by the number of queues in it, is refused before it is made."""
+_RESPONSE_BYTES_MAX: Final = 12 << 20
+"""Limit of a response, estimated from its number of queues. A larger one is rejected before it is built."""
 _QUEUE_BYTES: Final = 120
-"""Of a queue in an answer, besides the names of its topic and broker."""
+"""Size of a queue in a response, without the names of its topic and broker."""
 
 
 @dataclass(eq=False)
 class ConsumeStatsHandler:
-    """Reads store, offsets and statistics. broker_name, address: as the broker is registered.
+    """Responds from store, offsets and statistics. broker_name, address: as the broker is registered.
 
-    now_ms: of a clock that only goes forward. sample: brings the statistics up to date.
+    now_ms: a monotonic clock. sample: updates the statistics.
     """
 
     store: MessageStore
@@ -103,7 +103,7 @@ class ConsumeStatsHandler:
         return request.reply(body=stats.encode())
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """Return those topics that are there, and that the group's members subscribe to if it has any."""
+        """Return these topics, if they exist and the group's online members, if any, subscribe to them."""
         found = ((name, self.topics.get(name)) for name in names)
         return [
             topic
@@ -112,12 +112,12 @@ class ConsumeStatsHandler:
         ]
 
     def _check_size(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Raise UsageError for too large an answer. queues: topics, and how many of their queues it has."""
+        """Raise UsageError if a response is too large. queues: topics, and their numbers of queues."""
         fixed = _QUEUE_BYTES + len(self.broker_name)
         size = sum(count * (fixed + len(name)) for name, count in queues)
-        if size > _ANSWER_BYTES_MAX:
+        if size > _RESPONSE_BYTES_MAX:
             raise UsageError(
-                f"the answer would have about {size} bytes, more than {_ANSWER_BYTES_MAX}; ask for one "
+                f"the response would have about {size} bytes, more than {_RESPONSE_BYTES_MAX}; request one "
                 "topic, or one group"
             )
 
@@ -162,7 +162,7 @@ class ConsumeStatsHandler:
 
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: Command) -> Command:
-        """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe now, and those that once did."""
+        """Handle QUERY_TOPIC_CONSUME_BY_WHO: groups that subscribe to a topic, or have offsets of it."""
         topic = request.header_as(QueryTopicConsumeByWhoRequestHeader).topic
         groups = dict.fromkeys(self.clients.groups_of(topic) + self.offsets.groups_of(topic))
         return request.reply(body=GroupList(group_list=list(groups)).encode())
@@ -196,9 +196,9 @@ class ConsumeStatsHandler:
 
     @handles(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction_offsets(self, channel: Channel, request: Command) -> Command:
-        """Handle QUERY_CORRECTION_OFFSET: the lowest offset of any group, by queue.
+        """Handle QUERY_CORRECTION_OFFSET: the lowest offset of all groups, by queue.
 
-        Queues where the compared group is behind all of them get the highest number there is.
+        The value is 2**63 - 1 for a queue where the compared group is behind all others.
         """
         header = request.header_as(QueryCorrectionOffsetHeader)
         left_out = (header.filter_groups or "").split(",")

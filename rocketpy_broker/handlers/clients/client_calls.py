@@ -1,6 +1,6 @@
-"""What operators ask of a consumer by way of its broker: go back, how far are you, how are you, try this.
+"""Requests of operators that the broker forwards to consumers: reset offsets, report, consume a message.
 
-The broker asks the client on the connection that the client made, and passes the answer on.
+The broker sends them over the connection that the consumer has opened, and forwards the response.
 Source: AdminBrokerProcessor, Broker2Client of RocketMQ 4.6.0.
 """
 
@@ -41,12 +41,12 @@ log = logging.getLogger("rocketpy.broker.calls")
 _CALL_MS: Final = 10_000
 _STATUS_MS: Final = 5_000
 _FOR_C: Final = "CPP"
-"""Clients of this language cannot read maps with objects as keys."""
+"""Clients in this language cannot decode maps whose keys are objects."""
 
 
 @dataclass(eq=False)
 class ClientCallHandler:
-    """Asks consumers. broker_name: as in the queues that consumers know."""
+    """Forwards requests to consumers. broker_name: as in their message queues."""
 
     store: MessageStore
     topics: TopicTable
@@ -59,9 +59,9 @@ class ClientCallHandler:
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: Command) -> Command:
-        """Handle INVOKE_BROKER_TO_RESET_OFFSET: tell all members of a group to go on elsewhere.
+        """Handle INVOKE_BROKER_TO_RESET_OFFSET: tell all members of a group to reset their offsets.
 
-        The members do it, and commit the offsets; that is why one must be online.
+        The members commit the new offsets, so at least one must be online.
         """
         header = request.header_as(ResetOffsetRequestHeader)
         topic = self.topics.get(header.topic)
@@ -86,34 +86,36 @@ class ClientCallHandler:
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
-        """Return where to go on; only ever back unless it is forced. None when the group never was here."""
-        now_at = self.offsets.get(header.group, header.topic, queue_id)
-        if now_at is None:
+        """Return the offset to reset to, ahead only if forced; None if the group has no offset."""
+        current = self.offsets.get(header.group, header.topic, queue_id)
+        if current is None:
             return None
         if header.timestamp == -1:
             there = self.store.max_offset_in_queue(header.topic, queue_id)
         else:
             there = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
         there = max(there, 0)
-        return there if header.is_force or there < now_at else now_at
+        return there if header.is_force or there < current else current
 
     def _send_reset(
         self, header: ResetOffsetRequestHeader, table: dict[MessageQueue, int], *, for_c: bool
     ) -> bool:
-        """Return whether there was somebody to be told."""
+        """Notify the members of the group; return whether it is online."""
         group = self.clients.consumer_group(header.group)
         if group is None:
             return False
         body = (_for_c(table) if for_c else ResetOffsetBody(offset_table=table)).encode()
-        told = ResetOffsetRequestHeader(
+        reset = ResetOffsetRequestHeader(
             topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
         )
         for channel in group.members:
-            command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+            command = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, reset, body)
             try:
                 cast(Channel, channel).oneway(command)
             except RocketError as error:
-                log.warning("a member of %s is not told to reset its offsets: %s", header.group, error)
+                log.warning(
+                    "a member of group %s is not notified to reset its offsets: %s", header.group, error
+                )
         return True
 
     # -- questions ----------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class ClientCallHandler:
 
 
 def _unsigned(request: Command) -> dict[str, str]:
-    """Return the fields of a request without its signature: a client that sees it could use it again."""
+    """Return the fields of a request without its signature, which the receiver could replay."""
     return {name: value for name, value in request.ext_fields().items() if name not in SIGNING_FIELDS}
 
 

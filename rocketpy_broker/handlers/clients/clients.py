@@ -61,7 +61,7 @@ class _GroupName(msgspec.Struct, rename="camel", gc=False):
 
 
 class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_data_set": "consumerDataSet"}):
-    """What a heartbeat of too many groups is refused by: read in a tenth of the time of all of it."""
+    """The part of a heartbeat that names groups; checked first, since it decodes in a tenth of the time."""
 
     client_id: str
     consumer_data_set: list[_GroupName] = []
@@ -69,10 +69,9 @@ class _GroupNames(msgspec.Struct, rename={"client_id": "clientID", "consumer_dat
 
 @dataclass(eq=False)
 class ClientHandler:
-    """Keeps the registry of clients, and tells a group's members when one comes or leaves.
+    """Keeps the registry of clients and notifies a group's members when one joins or leaves.
 
-    now_ms: of a clock that only goes forward. owner: whose a connection is, for its client id; see
-    `ClientRegistry`.
+    now_ms: a monotonic clock. owner: returns the owner of a connection; see `ClientRegistry`.
     """
 
     clients: ClientRegistry
@@ -90,9 +89,9 @@ class ClientHandler:
 
     @handles(RequestCode.HEART_BEAT)
     def heart_beat(self, channel: Channel, request: Command) -> Command | None:
-        """Handle HEART_BEAT; the answer comes when the topics for retries are saved, if any are made.
+        """Handle HEART_BEAT. If retry topics are created, the response waits until they are saved.
 
-        Differs: 4.6.0 makes as many groups as one heartbeat names.
+        Differs: 4.6.0 creates as many groups as a heartbeat names.
         """
         refusal = self._refusal_of_new_groups(request)
         if refusal is not None:
@@ -127,7 +126,7 @@ class ClientHandler:
             return request.reply()
 
         def saved(_: RocketError | None) -> None:
-            """Answer; a failure was logged, and the next heartbeat tries again."""
+            """Respond; a failure was logged, and the next heartbeat tries again."""
             if not request.is_oneway:
                 channel.reply(request.reply())
 
@@ -135,7 +134,7 @@ class ClientHandler:
         return None
 
     def _refusal_of_new_groups(self, request: Command) -> str | None:
-        """Return why a heartbeat is refused that names too many groups; the rest of it is not looked at."""
+        """Return why a heartbeat is rejected that names too many new groups, else None."""
         beat = fastjson.decode(request.body, _GroupNames)
         new = self.groups.are_missing(data.group_name for data in beat.consumer_data_set)
         if new <= self.config.new_groups_max:
@@ -146,9 +145,9 @@ class ClientHandler:
         )
 
     def _prepare_group(self, data: ConsumerData) -> PendingChange[Any] | None:
-        """Make a consumer's group, and the topic that its failed messages return in, if they may be made.
+        """Create a consumer's group and its retry topic, if that is configured.
 
-        Returns the save of the topic, None where there is none to wait for.
+        Returns the pending save of the topic, None if there is nothing to save.
         """
         group = self.groups.find(data.group_name)
         topic = RETRY_TOPIC_PREFIX + data.group_name
@@ -160,7 +159,7 @@ class ClientHandler:
                 own_topic(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
             )
         except UsageError as error:
-            log.warning("no topic %s: %s", topic[:200], error)
+            log.warning("topic %s is not created: %s", topic[:200], error)
             return None
 
     @handles(RequestCode.UNREGISTER_CLIENT)
@@ -175,7 +174,7 @@ class ClientHandler:
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, channel: Channel, request: Command) -> Command:
-        """Handle CHECK_CLIENT_CONFIG: can this broker filter as the consumer wants?"""
+        """Handle CHECK_CLIENT_CONFIG: check whether this broker supports a consumer's filter."""
         body = CheckClientRequestBody.decode(request.body)
         wanted = body.subscription_data
         refusal = self.expressions.refusal(wanted.expression_type, body.group)
@@ -227,7 +226,7 @@ class ClientHandler:
 
     @handles(RequestCode.LOCK_BATCH_MQ)
     def lock_queues(self, channel: Channel, request: Command) -> Command:
-        """Handle LOCK_BATCH_MQ: locks queues, or renews locks."""
+        """Handle LOCK_BATCH_MQ: lock queues, or renew locks."""
         wanted = LockBatchRequestBody.decode(request.body)
         got = self.locks.lock(wanted.consumer_group, wanted.client_id, wanted.mq_set, int(self.now_ms()))
         return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=got).encode())
@@ -240,15 +239,15 @@ class ClientHandler:
         return request.reply()
 
     def channel_closed(self, channel: Channel) -> None:
-        """Forget who was on a channel that is gone."""
+        """Remove the clients of a closed channel."""
         self._notify(self.clients.drop_channel(channel))
 
     def drop_inactive(self) -> None:
-        """Forget clients that sent no heartbeat for too long."""
+        """Remove the clients that sent no heartbeat for too long."""
         self._notify(self.clients.drop_inactive(int(self.now_ms())))
 
     def _notify(self, changed: Iterable[str]) -> None:
-        """Tell all members of groups, new ones too, that they should share their queues anew (QUIRKS 41)."""
+        """Tell all members of these groups, new ones too, to rebalance (QUIRKS 41)."""
         for name in changed:
             group = self.clients.consumer_group(name)
             settings = self.groups.get(name)
@@ -258,7 +257,7 @@ class ClientHandler:
                 continue
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=name)
             for channel in group.members:
-                with contextlib.suppress(RocketError):  # a channel on its way out needs no news
+                with contextlib.suppress(RocketError):  # a closing channel needs no notification
                     cast(Channel, channel).oneway(
                         Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
                     )

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: asked for, committed, copied.
+"""Offsets of consumer groups: queries, commits and copies.
 
 Source: ConsumerManageProcessor, AdminBrokerProcessor of RocketMQ 4.6.0. Differs: CLONE_GROUP_OFFSET without a
 topic copies all topics (4.6.0 copies none then).
@@ -28,7 +28,7 @@ from rocketpy_broker.store import MessageStore
 
 @dataclass(eq=False)
 class OffsetHandler:
-    """Answers from the table of offsets and, for new groups, from the store."""
+    """Responds from the table of offsets and, for new groups, from the store."""
 
     store: MessageStore
     offsets: ConsumerOffsets
@@ -39,8 +39,8 @@ class OffsetHandler:
     def query(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUMER_OFFSET.
 
-        A group that never committed begins at 0 when the queue still has its first message and that is
-        in memory range; else it is told that there is none, and decides itself (QUIRKS 33).
+        A group without an offset gets 0 if the queue still has its first message, in memory range. Else the
+        response is QUERY_NOT_FOUND, and the client decides itself (QUIRKS 33).
         """
         header = request.header_as(QueryConsumerOffsetRequestHeader)
         topic, queue_id = header.topic, header.queue_id
@@ -73,7 +73,7 @@ class OffsetHandler:
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: Command) -> Command:
-        """Handle CLONE_GROUP_OFFSET: let one group go on where another is."""
+        """Handle CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
         header = request.header_as(CloneGroupOffsetRequestHeader)
         source = header.src_group
         for topic in [header.topic] if header.topic else self.offsets.topics_of(source):

@@ -1,15 +1,15 @@
 """PULL_MESSAGE: messages of one queue from an offset on.
 
-A pull that finds nothing may be held until a message arrives (long polling): it is parked, and answered by
-`arrived`, by `sweep` when its time is over, or never when its channel closes.
+Long polling: a pull that finds nothing may be held. `arrived` responds to it when there are messages, `sweep`
+when it times out; if its channel closes, it is dropped.
 
-A filter by properties is asked for `_FILTER_MS` at most in one pull; the consumer is then sent on behind the
-messages that it was asked about (PULL_RETRY_IMMEDIATELY), and the broker serves others in between.
+A filter by properties runs for at most `_FILTER_MS` in one pull. The response then moves the consumer behind
+the messages that were filtered (PULL_RETRY_IMMEDIATELY), and the broker serves other clients in between.
 
-A slave moves no consumer: the offset that it does not have its master may have. Such a pull is answered
-PULL_RETRY_IMMEDIATELY with the offset it came with.
-Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave answers those
-at once, so a consumer whose master is away asks again and again without a pause.
+A slave never moves a consumer's offset, since its master may have the messages that it lacks. The response to
+such a pull is PULL_RETRY_IMMEDIATELY with the requested offset.
+Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave responds to
+such pulls at once, so a consumer without a master pulls in a busy loop.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from rocketpy_broker.store.busy import Reason
 log = logging.getLogger("rocketpy.broker.pull")
 
 OffsetMoved = Callable[[PullMessageRequestHeader, int], None]
-"""Told of a pull from an offset that is not there, and the offset it is sent to."""
+"""Called for a pull from an offset outside the queue, with the offset that the consumer is moved to."""
 
 StillAllowed = Callable[[Channel, Command], Command | None]
-"""Return the refusal of a request that was admitted before, or None when its account still has the rights."""
+"""Returns the rejection of a request that was admitted before, or None if its account is still permitted."""
 
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -61,16 +61,16 @@ _CODES: Final = {
 _WITH_MESSAGES: Final = frozenset(
     {GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING}
 )
-"""Of reads that found the offset in the queue."""
+"""Statuses of reads whose offset is in the queue."""
 
 _FILTER_MS: Final = 2
-"""Ours: nobody else is served meanwhile. A usual filter takes less for all that one pull looks at."""
+"""Ours: nobody else is served meanwhile. An ordinary filter takes less for all messages of a pull."""
 _SUSPEND_MS_MAX: Final = 120_000
-"""Ours: a consumer that asks for more is answered after this long."""
+"""Ours: the longest hold, whatever the consumer requests."""
 
 
 class _Pull(NamedTuple):
-    """One pull that may be served."""
+    """One admitted pull."""
 
     command: Command
     header: PullMessageRequestHeader
@@ -81,9 +81,8 @@ class _Pull(NamedTuple):
 class PullHandler:
     """Serves pulls from the store.
 
-    holds: where pulls wait; whoever owns it calls `arrived`, `sweep` and `channel_closed`.
-    now_ms: of a clock that only goes forward. on_offset_moved: see `OffsetMoved`. still_allowed: see
-    `StillAllowed`; None without access control.
+    holds: the pulls that wait; the owner of this handler calls `arrived`, `sweep` and `channel_closed`.
+    now_ms: a monotonic clock. still_allowed: None without access control.
     """
 
     store: MessageStore
@@ -123,13 +122,13 @@ class PullHandler:
         return self.store.rejection(Reason.SLAVE) is not None
 
     def _may_come(self, code: int) -> bool:
-        """Whether there may be something soon: at a slave also where there is nothing now."""
+        """Whether messages may arrive soon. On a slave also if the requested offset is outside the queue."""
         return code == ResponseCode.PULL_NOT_FOUND or (
             code == ResponseCode.PULL_OFFSET_MOVED and self._is_slave
         )
 
     def _time_limit(self) -> Callable[[], bool]:
-        """Whether filters have been asked for long enough from now on."""
+        """Return a function that says whether filters have run for `_FILTER_MS` since now."""
         now_ms, end_ms = self.now_ms, self.now_ms() + _FILTER_MS
         return lambda: now_ms() >= end_ms
 
@@ -170,7 +169,7 @@ class PullHandler:
         return pull.command.reply(code, remark=result.status.name, header=answer, body=body)
 
     def _broker_for(self, group: str, result: GetMessageResult) -> int:
-        """Return which broker a consumer should pull from next: a slave when it is far behind."""
+        """Return the id of the broker to pull from next: a slave if the consumer is far behind."""
         if not self.config.slave_read:
             return MASTER_ID
         settings = self.groups.find(group)
@@ -179,16 +178,16 @@ class PullHandler:
         return settings.which_broker_when_consume_slowly if result.suggest_slave else settings.broker_id
 
     def _preferred(self, group: str) -> int:
-        """Return the broker that a group reads from."""
+        """Return the id of the broker that a group is configured to read from."""
         settings = self.groups.find(group)
         return settings.broker_id if settings is not None else MASTER_ID
 
     # -- long polling -------------------------------------------------------------------------
 
     def _hold(self, channel: Channel, pull: _Pull, code: int) -> bool:
-        """Keep a pull until there is something; False when it does not want that or may not.
+        """Hold a pull until messages arrive; False if it does not want that or exceeds a limit.
 
-        One from an offset that a slave does not have is kept for a moment: its master may be there again.
+        A pull from an offset that a slave lacks is held for a moment, until the master may be back.
         """
         header = pull.header
         if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
@@ -214,19 +213,19 @@ class PullHandler:
         return True
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """Answer who waits for messages of a queue; part of the store's ArrivalListener."""
+        """Respond to held pulls of a queue that has new messages; an ArrivalListener of the store."""
         waiting = self.holds.waiting_below(topic, queue_id, next_offset)
         if not waiting:
-            return  # also from the flusher's thread, at the end
+            return  # at the end also called from the flusher's thread
         is_over = self._time_limit()
         for held in waiting:
             self._wake(held, is_over)
 
     def _wake(self, held: HeldPull, is_over: Callable[[], bool]) -> None:
-        """Answer a held pull, unless its filter lets none of the new messages through.
+        """Respond to a held pull, unless its filter drops all new messages.
 
-        is_over: whether the filters of all who waited have been asked for long enough. One whose filter was
-        not asked about all new messages is answered, so that its consumer asks again.
+        is_over: says whether the filters of all held pulls have run long enough. If a filter has not seen all
+        new messages, the pull gets a response, so that its consumer pulls again.
         """
         pull: _Pull = held.request
         channel = cast(Channel, held.channel)
@@ -250,12 +249,12 @@ class PullHandler:
         channel.reply_parked(answer)
 
     def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
-        """Return the answer to a held pull that may not be served any more, since something has changed."""
+        """Return the rejection of a held pull that is no longer permitted, else None."""
         refusal = None if self.still_allowed is None else self.still_allowed(channel, pull.command)
         return refusal or self.checks.refusal(channel, pull.command, pull.header)
 
     def _unread(self, held: HeldPull) -> GetMessageResult:
-        """What sends a consumer away to ask again from where its pull has got to."""
+        """Return a result that makes the consumer pull again from the offset that its pull has reached."""
         store, queue = self.store, (held.topic, held.queue_id)
         return GetMessageResult(
             GetMessageStatus.NO_MATCHED_MESSAGE,
@@ -265,7 +264,7 @@ class PullHandler:
         )
 
     def sweep(self) -> None:
-        """Answer the pulls whose time is over; to be called a few times a second."""
+        """Respond to the pulls that have timed out; to be called a few times a second."""
         for held in self.holds.expire(self.now_ms()):
             pull: _Pull = held.request
             cast(Channel, held.channel).reply_parked(self._expired(held, pull))
@@ -278,21 +277,21 @@ class PullHandler:
             result = self._read(pull, held.offset)
             code = _code(result.status, held.offset)
             if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
-                # It has looked at messages that it does not want: let it go on behind them.
+                # Its filter has dropped messages: move the consumer behind them.
                 result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
             return self._answer(pull, code, result)
         except RocketError as error:
             return pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
     def channel_closed(self, channel: Channel) -> None:
-        """Forget the held pulls of a channel that is gone."""
+        """Drop the held pulls of a closed channel."""
         self.holds.drop(channel)
 
 
 def _bare(pull: _Pull) -> _Pull:
-    """The pull without what only its decoding needed: the frame's fields and the text of its subscription.
+    """Return the pull without the fields of its frame and the text of its subscription, to save memory.
 
-    The command keeps the header, by which its rights are looked up again.
+    The command keeps the header, which is needed to check its permissions again.
     """
     request, header = pull.command, pull.header
     header.subscription = header.expression_type = None
@@ -302,13 +301,13 @@ def _bare(pull: _Pull) -> _Pull:
 
 def _code(status: GetMessageStatus, queue_offset: int) -> int:
     if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
-        # An empty queue has no offset but 0; a consumer elsewhere is sent back there.
+        # An empty queue has only offset 0; a consumer at another offset is moved there.
         return ResponseCode.PULL_NOT_FOUND if queue_offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     return _CODES[status]
 
 
 class OffsetMovedEvent(Body, kw_only=True):
-    """What the message says. Source: RocketMQ OffsetMovedEvent."""
+    """Body of an event message. Source: OffsetMovedEvent of RocketMQ."""
 
     consumer_group: str
     message_queue: MessageQueue
@@ -317,7 +316,7 @@ class OffsetMovedEvent(Body, kw_only=True):
 
 
 def offset_moved_message(event: OffsetMovedEvent, host: bytes, now_ms: int) -> MessageInner:
-    """Return the message of an event. host: of the broker, as in records."""
+    """Return the message about a moved offset (QUIRKS 50). host: of the broker, as in records."""
     group = event.consumer_group
     return MessageInner(
         "OFFSET_MOVED_EVENT",

@@ -1,4 +1,4 @@
-"""What a pull may read: permissions, subscription, filter. Source: PullMessageProcessor of RocketMQ 4.6.0."""
+"""Checks of pulls: permissions, subscription, filter. Source: PullMessageProcessor of RocketMQ 4.6.0."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _BROADCASTING = "BROADCASTING"
 
 
 class ExpressionPolicy:
-    """Refuses expressions where they are not allowed, and says in the log, once, which key allows them.
+    """Rejects filter expressions that enablePropertyFilter does not allow, and logs that once.
 
-    config: read at each question, since the key may be changed while the broker runs.
+    config: read at each call, since the key can be changed while the broker runs.
     """
 
     def __init__(self, config: ConsumeConfig) -> None:
@@ -35,13 +35,13 @@ class ExpressionPolicy:
         self._has_said = False
 
     def refusal(self, kind: str | None, group: str) -> str | None:
-        """Return why a group may not filter by a kind of expression, in RocketMQ's words; None if it may."""
+        """Return RocketMQ's remark if a group may not filter by this type of expression, else None."""
         if is_tag_type(kind) or self._config.property_filter:
             return None
         if kind == SQL92 and not self._has_said:
             self._has_said = True
             log.warning(
-                "consumer group %.200r is refused its filter by SQL92; enablePropertyFilter=true allows such",
+                "the SQL92 filter of consumer group %.200r is rejected; enablePropertyFilter=true allows it",
                 group,
             )
         return f"The broker does not support consumer to filter message by {kind}"
@@ -49,7 +49,7 @@ class ExpressionPolicy:
 
 @dataclass(eq=False)
 class PullChecks:
-    """Looks at topics, groups and clients; changes nothing but for groups made on the way."""
+    """Checks pulls against topics, groups and clients. Creates missing groups, if that is configured."""
 
     topics: TopicTable
     groups: SubscriptionGroupTable
@@ -58,7 +58,7 @@ class PullChecks:
     config: BrokerConfig
 
     def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
-        """Return the answer to a pull that may not be, None to one that may."""
+        """Return the response that rejects a pull, or None if the pull is permitted."""
         if not self.config.permission & PERM_READ:
             return _forbidden(request, f"the broker[{self.config.name}] pulling message is forbidden")
         group = self.groups.find(header.consumer_group)
@@ -81,9 +81,9 @@ class PullChecks:
         return None
 
     def filter(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
-        """Return which messages a pull wants, or the code and remark of a refusal.
+        """Return the filter of a pull, or the code and remark of a rejection.
 
-        A pull consumer says it in the request, a push consumer said it in its heartbeat (QUIRKS 32).
+        A pull consumer sends its subscription in the request, a push consumer in its heartbeat (QUIRKS 32).
         """
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             return self._filter_in_request(header)
@@ -131,11 +131,11 @@ class PullChecks:
     def _outdated(
         self, header: PullMessageRequestHeader, found: SubscriptionData
     ) -> SubscriptionData | tuple[int, str]:
-        """Return what a pull gets whose consumer has a newer subscription than its last heartbeat said.
+        """Return the subscription of a pull whose version is newer than that of the last heartbeat.
 
-        All messages where both go by tags, which every consumer checks itself. 4.6.0 refuses each of these
-        pulls (QUIRKS 35). A client of 5.3.3 makes its subscription newer when it gets queues, and drops the
-        heartbeat about that when another one is under way: then it gets nothing for 20 s.
+        It selects all messages if both subscriptions filter by tags, which consumers check again. 4.6.0
+        rejects these pulls (QUIRKS 35). A client of 5.3.3 increases the version when it gets queues, and
+        drops the heartbeat about that while another one is under way; so it would get no messages for 20 s.
         """
         by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
         if not by_tags or found.class_filter_mode:

@@ -1,4 +1,4 @@
-"""Look-ups: offsets of a queue, messages by their place or their key.
+"""Queries: offsets of a queue, messages by offset or by key.
 
 Source: AdminBrokerProcessor, QueryMessageProcessor of RocketMQ 4.6.0.
 """
@@ -31,24 +31,23 @@ from rocketpy_broker.handlers.base import handles
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
-"""defaultQueryMaxNum of 4.6.0: a look-up by unique id returns so many, whatever it asks for."""
+"""defaultQueryMaxNum of 4.6.0: most messages that a query by unique id returns, whatever it requests."""
 
 
 _UNITS_MAX: Final = 4096
-"""Ours: entries of a consume queue in one answer."""
+"""Ours: entries of a consume queue in one response."""
 
 FindSubscription = Callable[[str, str], SubscriptionData | None]
-"""Group and topic -> what the group subscribes to; None when it is not online."""
+"""Group and topic -> the group's subscription; None if the group is not online."""
 
 
 MayRead = Callable[[Channel, bytes], bool]
-"""Whether who asks at a connection may see a record. The index finds those of other topics with the same
-hash."""
+"""Whether the account of a connection may read a record: a hash collision in the index finds other topics."""
 
 
 @dataclass(eq=False)
 class QueryHandler:
-    """Answers from the store. subscription: what a group wants of a topic. may_read: see `MayRead`."""
+    """Responds to queries from the store."""
 
     store: MessageStore
     subscription: FindSubscription
@@ -119,9 +118,9 @@ class QueryHandler:
 
     @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: Command) -> Command:
-        """Handle QUERY_CONSUME_QUEUE: entries of a consume queue, as they are.
+        """Handle QUERY_CONSUME_QUEUE: entries of a consume queue.
 
-        (4.6.0 encodes its answer before it fills it in, so there all of them are missing.)
+        Differs: 4.6.0 encodes its response before it has added the entries.
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id

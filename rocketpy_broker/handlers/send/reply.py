@@ -1,8 +1,8 @@
 """SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: the reply half of request-reply.
 
-A reply is pushed to the client that asked (PUSH_REPLY_MESSAGE_TO_CLIENT) and kept in `<cluster>_REPLY_TOPIC`.
-The sender gets its response when both are done. If the requester is not connected to this broker, the
-response has code 1, and the sender tries the next broker (QUIRKS 30).
+A reply is pushed to the requesting client (PUSH_REPLY_MESSAGE_TO_CLIENT) and stored in
+`<cluster>_REPLY_TOPIC`. The sender gets its response when both are done. If the requester is not connected to
+this broker, the response has code 1, and the sender tries the next broker (QUIRKS 30).
 Source: ReplyMessageProcessor of RocketMQ 4.6.0. Differs: no thread waits.
 """
 
@@ -42,7 +42,7 @@ _PUSH_TIMEOUT_MS: Final = 10_000
 
 @dataclass(eq=False)
 class ReplyHandler:
-    """Brings replies to those who asked. channel_of: the channel of a client id, None when it is not here."""
+    """Pushes replies to requesting clients. channel_of: returns the channel of a client id or None."""
 
     send: SendHandler
     config: SendConfig
@@ -75,7 +75,7 @@ class ReplyHandler:
             try:
                 receipt = self.send.append(message, partial(delivery.stored, message))
             except RocketError as error:
-                log.warning("a reply is not kept: %s", error)
+                log.warning("a reply is not stored: %s", error)
             else:
                 delivery.place = message_id(self.store_host, receipt.physical_offset), receipt.queue_offset
                 delivery.waits_for += 1
@@ -83,7 +83,7 @@ class ReplyHandler:
         return None
 
     def _push(self, header: SendMessageRequestHeader, message: MessageInner) -> asyncio.Future[Command] | str:
-        """Send a reply to the client that asked; return the future of its answer, or why it is not sent."""
+        """Push a reply to the requester; return the future of its response, or the reason for not pushing."""
         properties = props.decode(message.properties)
         client_id = properties.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if client_id is None:
@@ -116,7 +116,7 @@ class ReplyHandler:
 
 
 class _Delivery:
-    """One reply on its way; answers its sender when everything is done."""
+    """One reply that is being pushed and stored; responds to its sender when both are done."""
 
     def __init__(self, channel: Channel, request: Command, queue_id: int, config: SendConfig) -> None:
         self._channel = channel
@@ -125,12 +125,12 @@ class _Delivery:
         self._config = config
         self._failure: str | None = None
         self.place: tuple[str, int] | None = None
-        """Message id and queue offset of the reply that is kept."""
+        """Message id and queue offset of the stored reply."""
         self.waits_for = 1
-        """Things that are not done; the last one to end answers."""
+        """Number of unfinished steps; the last one to finish sends the response."""
 
     def begin_push(self, push: asyncio.Future[Command] | str) -> None:
-        """Wait for the requester's answer."""
+        """Wait for the requester's response."""
         if isinstance(push, str):
             self._failure = push
         else:
@@ -146,14 +146,14 @@ class _Delivery:
         self.step()
 
     def stored(self, message: MessageInner, error: StoreError | None) -> None:
-        """The reply is kept, or not."""
+        """The reply is stored, or not."""
         if error is not None:
-            log.warning("a reply in %s is not kept: %s", message.topic, error)
+            log.warning("a reply in %s is not stored: %s", message.topic, error)
             self.place = None
         self.step()
 
     def step(self) -> None:
-        """One thing is done."""
+        """Count one step as finished."""
         self.waits_for -= 1
         if self.waits_for == 0 and not self._request.is_oneway:
             self._channel.reply(self._answer())
@@ -164,7 +164,7 @@ class _Delivery:
             msg_region=self._config.region_id, trace_on=self._config.trace_on
         )
         if self.place is not None or self._failure is None:
-            place, offset = self.place or ("0", 0)  # clients must find a number
+            place, offset = self.place or ("0", 0)  # clients parse a number
             header = SendMessageResponseHeader(
                 msg_region=self._config.region_id,
                 trace_on=self._config.trace_on,
@@ -176,6 +176,6 @@ class _Delivery:
 
 
 def _java_text(host: bytes) -> str:
-    """Return an address as Java prints a socket address (QUIRKS 30)."""
+    """Return an address as Java prints it (QUIRKS 30)."""
     address, port = host_text(host)
     return f"/[{address}]:{port}" if ":" in address else f"/{address}:{port}"

@@ -1,8 +1,8 @@
-"""Answers to sends, made from a template: the only answer that is written once a message.
+"""Responses to sends. In JSON they are written from a template, since every message costs one.
 
-In a JSON frame only six values change from answer to answer, so the rest is formatted once, when
-the broker's address is known. Binary and msgpack frames take the ordinary way.
-QUIRKS 18: MSG_REGION and TRACE_ON are in every answer to a send, also in refusals.
+Only six values differ between these responses, so the rest of the frame is formatted once, when the broker's
+address is known. Binary and msgpack frames go through the ordinary encoder.
+QUIRKS 18: MSG_REGION and TRACE_ON are in every response to a send, also in rejections.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PREFIX: Final = Struct(">iI")
 
 
 class ParkedResponse(NamedTuple):
-    """A send that is answered once its messages are as safe as was asked for.
+    """A send whose response waits until its messages are written, flushed, replicated or committed.
 
-    request: what is answered. positions: physical offset of each of its messages; queue_offset: of the
-    first. waits: the sender wants them flushed or replicated first, as the broker is set up.
+    positions: physical offset of each message. queue_offset: of the first message. waits: the producer wants
+    the messages flushed or replicated, as the broker is configured.
     """
 
     channel: Channel
@@ -43,13 +43,13 @@ class ParkedResponse(NamedTuple):
 
 
 ParkResponses = Callable[[list[ParkedResponse], int], None]
-"""Takes sends whose answer must wait, and the log offset behind the last of them."""
+"""Takes sends whose responses must wait, and the log offset behind their last message."""
 
 
 class SendResponses:
-    """Encodes answers to sends for one broker.
+    """Encodes the responses to sends of one broker.
 
-    store_host: 8 or 20 bytes; it begins every message id.
+    store_host: 8 or 20 bytes, with which every message id begins.
     """
 
     def __init__(self, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
@@ -63,14 +63,14 @@ class SendResponses:
         ) % (region, b"true" if trace_on else b"false", self._id.encode(), VERSION)
 
     def drop_bodies(self, sends: list[ParkedResponse]) -> None:
-        """Free the bodies of sends: they are written, and may wait long for a flush or for replicas."""
+        """Free the bodies of written sends, whose responses may wait long for a flush or for replicas."""
         for parked in sends:
             parked.request.body = b""
 
     def stored(self, parked: ParkedResponse, code: int = 0) -> bytes:
-        """Return the frame that says where a send's messages are.
+        """Return the frame with the message ids and the queue offset of a send.
 
-        code: 0, or what kept the store from doing all that was asked for (10, 11, 12).
+        code: 0, or the reason why the messages are stored, but not flushed or replicated (10, 11, 12).
         """
         _, request, queue_id, queue_offset, positions, _ = parked
         if request.codec != CODEC_JSON or len(positions) != 1:
@@ -92,5 +92,5 @@ class SendResponses:
         return encode_command(parked.request.reply(code, header=header))
 
     def refused(self, request: Command, code: int, remark: str) -> Command:
-        """Return the answer to a send of which nothing was stored."""
+        """Return the response to a send of which nothing was stored."""
         return request.reply(code, remark=remark, header=self._refusal)

@@ -1,8 +1,8 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the hot path.
 
-A send is appended to the store's run and parked. At the end of the socket buffer the run is written
-with one call, everything parked is answered, and consume queues and index follow once the answers
-have left. No task, timer or lock a message.
+Each send is appended to the store's pending run, and its response is parked. At the end of the socket buffer
+one call writes the run, the parked responses are sent, and consume queues and index are updated afterwards.
+A message costs no task, timer or lock.
 Source: SendMessageProcessor of RocketMQ 4.6.0.
 """
 
@@ -56,22 +56,21 @@ _WAIT: Final = props.PROPERTY_WAIT_STORE_MSG_OK.encode()
 _WAIT_NAME: Final = b"WAIT\x01"
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _DELAY: Final = b"DELAY\x01"
-"""Part of every text that has the property DELAY, and of others, such as of one with MY_DELAY."""
+"""In every text with the property DELAY, and in others, such as one with MY_DELAY."""
 _V3_4_9: Final = 121
-"""Clients since this version say themselves how often a message is retried."""
+"""Since this version, the client says how often a message is retried."""
 
 FindGroup = Callable[[str], SubscriptionGroupConfig | None]
-"""A consumer group's settings by its name; None for a group that may not be."""
+"""Returns the configuration of a consumer group; None if the group does not exist and may not be created."""
 
 
 @dataclass(eq=False)
 class SendHandler:
-    """Stores what producers send.
+    """Stores the messages that producers send.
 
-    answers: made by the broker when it knows its address. schedule_dispatch: brings consume queues and
-    index up to date in the loop's next turn. park: None when a written message is safe enough to be
-    acknowledged; else who answers later (SYNC_FLUSH, SYNC_MASTER). commits: who answers everything later
-    (DLedger). find_group: a consumer group's settings. on_delayed: told the level of each delayed message.
+    schedule_dispatch: updates consume queues and index soon. on_delayed: called with the level of each
+    delayed message. park: parks responses of SYNC_FLUSH and SYNC_MASTER; None if responses leave once
+    messages are written. commits: parks all responses of a DLedger broker.
     """
 
     store: MessageStore
@@ -97,7 +96,7 @@ class SendHandler:
         self._waiting: list[ParkedResponse] = []
         self._stored: list[OnStored] = []
         self.is_run_open = False
-        """Whether messages are appended and not written yet: what reads the store must flush before."""
+        """Whether messages are appended and not written yet. Before reads, call `end_of_buffer`."""
         self._accepts_from_ms = self.config.send.start_accept_ms
 
     # -- requests -----------------------------------------------------------------------------
@@ -113,9 +112,9 @@ class SendHandler:
         return self._send(channel, request, request.header_as(SendMessageRequestHeader))
 
     def _send(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        """Store a message that is like most; hand over any other. Every line here costs each message.
+        """Store a common message here, and any other on the slow path: each line here costs every message.
 
-        A name that is found in the text may be the end of another one; what it is handed over to parses it.
+        A property name found in the text may be the end of another name; the slow path parses the text.
         """
         text = header.properties or ""
         queue_id = header.queue_id
@@ -146,7 +145,7 @@ class SendHandler:
     def _append_one(
         self, channel: Channel, request: Command, message: MessageInner, queue_id: int
     ) -> Command | None:
-        """Append a message and park its answer. queue_id: the one asked for; it is answered (QUIRKS 20)."""
+        """Append a message and park its response, which contains the requested queue_id (QUIRKS 20)."""
         try:
             position, _, queue_offset, _ = self._append(message)
         except RocketError as error:
@@ -160,7 +159,7 @@ class SendHandler:
     def _send_slow_path(
         self, channel: Channel, request: Command, header: SendMessageRequestHeader
     ) -> Command | None:
-        """Look at everything that the hot path found unusual."""
+        """Handle a send with all its special cases."""
         admitted = self.admit(channel, request, header)
         if isinstance(admitted, Command):
             return admitted
@@ -172,7 +171,7 @@ class SendHandler:
     def admit(
         self, channel: Channel, request: Command, header: SendMessageRequestHeader
     ) -> tuple[TopicConfig, int] | Command:
-        """Return where a message may be stored, or the answer that refuses it."""
+        """Return the topic and queue id for a message, or the response that rejects it."""
         refusal = self._refusal(request, header)
         if refusal is not None:
             return refusal
@@ -195,7 +194,7 @@ class SendHandler:
         return topic, queue_id
 
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        """Return the answer to a send that is refused for what it is, whatever its topic's settings."""
+        """Return the response to a send that is rejected whatever its topic's configuration, else None."""
         topic = self._topic(header.topic)
         copy = self.store.rejection(Reason.SLAVE)
         if copy is not None:  # before a topic is made for it
@@ -222,7 +221,7 @@ class SendHandler:
         if topic is None:
             if header.topic.startswith(RETRY_TOPIC_PREFIX):
                 return ensure_topic(self.topics, header.topic, 1, PERM_READ | PERM_WRITE, sys_flag)
-            log.info("%s sent to topic %s, which is not there", channel.remote_address, header.topic)
+            log.info("%s sent to topic %s, which does not exist", channel.remote_address, header.topic)
         return topic
 
     # -- storing ------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ class SendHandler:
     def _store_special(
         self, channel: Channel, request: Command, message: MessageInner, queue_id: int
     ) -> Command | None:
-        """Store a message that is to be delayed, or that waits for the end of its transaction."""
+        """Store a delayed message or a half message."""
         properties = props.decode(message.properties)
         level = 0
         if is_half(properties):
@@ -262,7 +261,7 @@ class SendHandler:
         elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
             return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
-        elif not message.topic.startswith(DLQ_TOPIC_PREFIX):  # who gave up does not wait
+        elif not message.topic.startswith(DLQ_TOPIC_PREFIX):  # a dead letter is not delayed
             try:
                 level = delay_level(properties)
             except UsageError as error:
@@ -277,9 +276,9 @@ class SendHandler:
     def _give_up_retries(
         self, request: Command, header: SendMessageRequestHeader, message: MessageInner
     ) -> Command | None:
-        """Send a message of a retry topic to the dead letters once it was tried often enough.
+        """Move a message of a retry topic to the dead letters if it was retried often enough.
 
-        A consumer sends these when it cannot say CONSUMER_SEND_MSG_BACK. Returns a refusal or None.
+        A consumer sends such messages if CONSUMER_SEND_MSG_BACK fails. Returns a rejection or None.
         """
         group = header.topic.removeprefix(RETRY_TOPIC_PREFIX)
         settings = self.find_group(group)
@@ -294,7 +293,7 @@ class SendHandler:
     def message(
         self, channel: Channel, header: SendMessageRequestHeader, topic: TopicConfig, queue_id: int
     ) -> MessageInner:
-        """Return what the records of a request have in common."""
+        """Return a message with the fields that all records of a request share."""
         sys_flag = header.sys_flag
         if topic.topic_filter_type != "SINGLE_TAG":
             sys_flag |= MessageSysFlag.MULTI_TAGS
@@ -337,10 +336,10 @@ class SendHandler:
         return None
 
     def append(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
-        """Append a message that is no send to the run of this socket buffer.
+        """Append a message of another handler to the run of this socket buffer.
 
-        stored: told when the run is written, in a ledger when it is committed. Raises RocketError when it
-        cannot be appended.
+        stored: called when the run is written, or committed in a DLedger group. Raises RocketError if the
+        message cannot be appended.
         """
         receipt = self._append(message)
         self.is_run_open = True
@@ -350,7 +349,7 @@ class SendHandler:
     # -- answering ----------------------------------------------------------------------------
 
     def end_of_buffer(self) -> None:
-        """Write the run, answer what is in it, and let consume queues and index follow."""
+        """Write the run and send or park the responses to it."""
         if not self.is_run_open:
             return
         self.is_run_open = False
@@ -358,7 +357,7 @@ class SendHandler:
         try:
             self.store.write_out()
         except StoreError as error:
-            log.error("%d sends are not stored: %s", len(waiting), error)
+            log.error("%d sends cannot be written: %s", len(waiting), error)
             for parked in waiting:
                 parked.channel.reply(self._error_response(parked.request, error))
             self._notify_stored(error)
@@ -383,21 +382,21 @@ class SendHandler:
             listener(error)
 
     def _park_waiting(self, waiting: list[ParkedResponse], park: ParkResponses) -> list[ParkedResponse]:
-        """Hand over those whose sender wants more than a written message; return the others."""
+        """Park the responses whose producers want more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
         self.answers.drop_bodies(wanting)
-        # Also without any: what is not flushed cannot be read.
+        # Also an empty list: consumers must not read the run before it is flushed.
         park(wanting, self.store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
     def _error_response(self, request: Command, error: RocketError) -> Command:
-        """Return the answer that says why a send was not stored, with the code clients act on."""
+        """Return the response to a send that was not stored, with the code that clients act on."""
         if isinstance(error, PendingFull):
             return self._reject(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
         if isinstance(error, StoreBusy):
             return self._reject(request, ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, StoreError):
-            # Java's clients try another broker for this code.
+            # Java clients try another broker after this code.
             return self._reject(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
         return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
@@ -407,11 +406,11 @@ class SendHandler:
     # -- channels -----------------------------------------------------------------------------
 
     def channel_opened(self, channel: Channel) -> None:
-        """Remember the address that its messages are born at."""
+        """Encode the born host of this connection's messages once."""
         self._born_hosts[channel] = _host(channel.remote_address)
 
     def channel_closed(self, channel: Channel) -> None:
-        """Forget it."""
+        """Forget the born host of a closed connection."""
         self._born_hosts.pop(channel, None)
 
 
@@ -434,7 +433,7 @@ def respond_when_stored(channel: Channel, request: Command) -> OnStored:
 
 
 def _host(address: str) -> bytes:
-    """Return an address as a record has it; zeros for one that is no IP address (memory://)."""
+    """Return an address as bytes of a record; zeros if it is not an IP address (memory://)."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]").removeprefix("::ffff:").partition("%")[0]
     try:
@@ -444,18 +443,18 @@ def _host(address: str) -> bytes:
 
 
 def _waits(properties: bytes) -> bool:
-    """Return whether a sender waits until its messages are flushed or replicated, as the broker is set up.
+    """Return whether a producer waits until its messages are flushed or replicated.
 
-    properties: of its request, in UTF-8. Source: Message.isWaitStoreMsgOK of RocketMQ 4.6.0.
+    properties: of the request, in UTF-8. Source: Message.isWaitStoreMsgOK of RocketMQ 4.6.0.
     """
     if properties.count(_WAIT_NAME) == properties.count(_WAIT_TRUE):
-        return True  # nothing whose name is WAIT, or ends in it, has another value than true
+        return True  # each property whose name ends in WAIT has the value true
     value = props.find(properties, _WAIT)
     return value is None or value.lower() == b"true"
 
 
 def _without_cluster(text: str) -> str:
-    """Return properties ready for the broker's own CLUSTER, which only single sends get (QUIRKS 22)."""
+    """Return the properties without CLUSTER, which the broker adds to single sends itself (QUIRKS 22)."""
     if "CLUSTER\x01" in text:
         found = props.decode(text)
         if found.pop(props.PROPERTY_CLUSTER, None) is not None:
@@ -464,9 +463,9 @@ def _without_cluster(text: str) -> str:
 
 
 def _check_batch(common: bytes, body: bytes, properties: Sequence[bytes]) -> None:
-    """Raise MessageInvalid for a batch without a message, or with a delay, which would be ignored.
+    """Raise MessageInvalid for an empty batch, and for one with a delay, which would be ignored.
 
-    common: properties of the request. body: of the request; properties: of the messages in it.
+    common: properties of the request. body: of the request. properties: of its messages.
     """
     if not properties:
         raise MessageInvalid("the batch holds no message")

@@ -1,8 +1,8 @@
-"""CONSUMER_SEND_MSG_BACK: a message that a consumer could not process comes again later, or never.
+"""CONSUMER_SEND_MSG_BACK: a consumer returns a message that it could not process.
 
-It goes to %RETRY%group, delayed, or to the dead letters in %DLQ%group (QUIRKS 37).
-Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters do not wait
-once more (there a message that had been retried before waits as long as the last time).
+The message is stored in %RETRY%group with a delay, or as a dead letter in %DLQ%group (QUIRKS 37).
+Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters are not
+delayed (there, a message that was retried before waits as long as the last time).
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ from rocketpy_broker.store import MessageInner, MessageStore
 log = logging.getLogger("rocketpy.broker.send_back")
 
 _FIRST_RETRY_LEVEL: Final = 3
-"""Of the first retry; each one after it waits a level longer."""
+"""Delay level of the first retry; each later retry has the next level."""
 
 
 @dataclass(eq=False)
 class SendBackHandler:
-    """Puts messages back. find_group: a consumer group's settings. on_delayed: told each delay level used."""
+    """Stores returned messages for retries or as dead letters.
+
+    on_delayed: called with the level of each delayed message. on_send_back: called with group and topic of
+    each returned message.
+    """
 
     store: MessageStore
     topics: TopicTable
@@ -68,7 +72,7 @@ class SendBackHandler:
         if not self.config.permission & PERM_WRITE:
             remark = f"the broker[{self.config.name}] sending message is forbidden"
             return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
-        if group.retry_queue_nums <= 0:  # the group wants no retries
+        if group.retry_queue_nums <= 0:  # the group is configured without retries
             return request.reply()
         try:
             return self._put_back(channel, request, header, group)
@@ -82,7 +86,7 @@ class SendBackHandler:
         header: ConsumerSendMsgBackRequestHeader,
         group: SubscriptionGroupConfig,
     ) -> Command | None:
-        """Raises RocketError when nothing could be appended."""
+        """Append the message. Raises RocketError if that fails."""
         topic = RETRY_TOPIC_PREFIX + header.group
         queues = group.retry_queue_nums
         sys_flag = TopicSysFlag.build(unit_sub=header.unit_mode)
@@ -127,9 +131,9 @@ class SendBackHandler:
         return message
 
     def _delay(self, message: MessageInner, record: Record, properties: dict[str, str], level: int) -> int:
-        """Delay a retry. Raises UsageError when no level is configured."""
+        """Delay a retry; return its level. Raises UsageError if no delay level is configured."""
         if not self.delays.level_max:
-            raise UsageError("messageDelayLevel is empty; a message cannot come again later")
+            raise UsageError("messageDelayLevel is empty, so a message cannot be delivered again later")
         own_id = message_id(record.store_host, record.physical_offset)
         properties.setdefault(props.PROPERTY_ORIGIN_MESSAGE_ID, own_id)
         return to_delayed_message(message, properties, level, self.delays.level_max)

@@ -1,7 +1,7 @@
 """END_TRANSACTION: a producer's decision about a half message. RESUME_CHECK_HALF_MESSAGE: an operator's.
 
-Source: EndTransactionProcessor of RocketMQ 4.6.0. Differs: the first decision counts, a second one is ignored
-(there a commit delivers again, also after a rollback); only records of the half topic can be committed.
+Source: EndTransactionProcessor of RocketMQ 4.6.0. Differs: only the first decision counts (there, a
+commit delivers again, even after a rollback), and only records of the half topic can be committed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 
 @dataclass(eq=False)
 class TransactionHandler:
-    """Ends transactions. What it appends joins the run of sends of the same socket buffer."""
+    """Ends transactions. Its records are written together with the sends of the same socket buffer."""
 
     store: MessageStore
     transactions: TransactionService
@@ -45,9 +45,9 @@ class TransactionHandler:
 
     @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE)
     def resume_check(self, channel: Channel, request: Command) -> Command | None:
-        """Handle RESUME_CHECK_HALF_MESSAGE: ask again about a transaction that was given up.
+        """Handle RESUME_CHECK_HALF_MESSAGE: check a discarded transaction again.
 
-        Differs: only a message of TRANS_CHECK_MAX_TIME_TOPIC is taken, where 4.6.0 takes any.
+        Differs: only messages of TRANS_CHECK_MAX_TIME_TOPIC are accepted; 4.6.0 accepts any.
         """
         header = request.header_as(ResumeCheckHalfMessageRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
@@ -57,14 +57,18 @@ class TransactionHandler:
             remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         properties = props.decode(record.properties)
-        if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:  # not where it left no room for that
+        if (
+            props.PROPERTY_TRANSACTION_CHECK_TIMES in properties
+        ):  # it is missing if the record had no room for it
             properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
-        properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)  # that name is no longer known
+        properties.pop(
+            props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None
+        )  # the producer no longer knows that offset
         message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
 
         self.send.append(message, respond_when_stored(channel, request))
-        log.info("%s: transaction %s is asked about again", channel.remote_address, record.physical_offset)
+        log.info("%s: transaction %s is checked again", channel.remote_address, record.physical_offset)
         return None
 
     @handles(RequestCode.END_TRANSACTION)
@@ -72,7 +76,7 @@ class TransactionHandler:
         """Handle END_TRANSACTION, a oneway request as clients send it (QUIRKS 27)."""
         header = request.header_as(EndTransactionRequestHeader)
         decision = header.commit_or_rollback
-        if decision not in (_COMMIT, _ROLLBACK):  # its producer does not know yet
+        if decision not in (_COMMIT, _ROLLBACK):  # the producer has not decided yet
             return request.reply()
         try:
             half = self._half(header)
@@ -81,12 +85,14 @@ class TransactionHandler:
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=half)
             self._end(channel, request, header, half)
         except RocketError as error:
-            log.error("half message %d has no end: %s", header.tran_state_table_offset, error)
+            log.error(
+                "the transaction of half message %d is not ended: %s", header.tran_state_table_offset, error
+            )
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return None
 
     def _half(self, header: EndTransactionRequestHeader) -> Record | str:
-        """Return the half message that is meant, or why there is none. Raises StoreError."""
+        """Return the half message of a request, or the reason why it is invalid. Raises StoreError."""
         if header.commit_log_offset >= self.store.max_physical_offset:
             self.send.end_of_buffer()
         data = self.store.look_message(header.commit_log_offset) if header.commit_log_offset >= 0 else None
@@ -107,7 +113,7 @@ class TransactionHandler:
     def _end(
         self, channel: Channel, request: Command, header: EndTransactionRequestHeader, half: Record
     ) -> None:
-        """Append the committed message and the op record, in this order: of a torn run, the end is missing.
+        """Append the committed message, then the op record: after a torn write, the transaction stays open.
 
         Raises RocketError; then the transaction is still open.
         """
@@ -144,4 +150,4 @@ class TransactionHandler:
 
 
 def _ignore(error: StoreError | None) -> None:
-    """Whoever waits for the op record behind it hears of it."""
+    """Do nothing: the op record behind the message has its own callback."""

@@ -327,7 +327,7 @@ async def test_a_refused_expression_names_the_key_that_allows_it(caplog: pytest.
             await check(client, "a = 1")
             await pull(client, sub="a = 1", kind="SQL92")
     (line,) = (record for record in caplog.records if record.name == "rocketpy.broker.filter")
-    assert "'c' is refused its filter by SQL92; enablePropertyFilter=true" in line.getMessage()
+    assert "SQL92 filter of consumer group 'c' is rejected; enablePropertyFilter=true" in line.getMessage()
 
 
 EXPRESSION = "n = 1"
