@@ -419,17 +419,23 @@ class Channel(StreamProtocol):
         if self._served:
             self.memory.set("requests", sum(request.kept_bytes for request in self._backlog))
 
-    def _handle(self, request: Command) -> None:
+    def run_handler(
+        self, request: Command, handler: Callable[[Channel, Command], Command | bytes | None]
+    ) -> Command | bytes | None:
+        """Return the response of a handler. An error becomes a response, except InvariantError."""
         try:
-            answer = self._endpoint.handle(self, request)
+            return handler(self, request)
         except RocketError as error:
-            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except InvariantError:
-            raise  # ends the connection: what it says next could not be trusted
+            raise  # closes the connection, whose state cannot be trusted
         except Exception:
-            # One request must not take the connection, and all others on it, down with it.
+            # One request must not close the connection, which others use, too.
             log.exception("request code %d from %s failed", request.code, self.remote_address)
-            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
+
+    def _handle(self, request: Command) -> None:
+        answer = self.run_handler(request, self._endpoint.handle)
         if request.is_oneway:
             return
         if answer is None:

@@ -1,1 +1,1 @@
-"""The broker: its services, its request router, and its role in a replica group."""
+"""The broker: its services, its request router, and its replication."""

@@ -1,7 +1,7 @@
-"""A broker: wires store, services and handlers together, starts them in order and stops them.
+"""A broker: creates store, services and handlers, and starts and stops them in order.
 
 Start: open and recover the store; bring consume queues and index up to date; listen; register.
-Stop: say goodbye to name servers, refuse new requests, answer what is parked, flush, close the store.
+Stop: unregister, reject new requests, respond to parked sends, flush, close the store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rocketpy.protocol.message.record import host_bytes
 from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry.plugin import find_telemetry
 from rocketpy.transport import Address, Server, TlsFiles
-from rocketpy_broker.broker.consumer_services import ConsumerServices
+from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
 from rocketpy_broker.broker.delivery_services import DeliveryServices
 from rocketpy_broker.broker.dledger_role import DLedgerReplication
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
@@ -53,53 +53,50 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver, StoreHealth
 log = logging.getLogger("rocketpy.broker")
 
 _NO_HOST = "127.0.0.1"
-"""Stands in message ids for an address that is no IP address (memory://, a host name)."""
+"""Host in message ids for an address without an IP address (memory://, a host name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHealth:
-    """How a broker is. failure: why it takes no messages; None while it does."""
+    """Health of a broker."""
 
     is_serving: bool
+    """Whether it handles requests."""
     failure: str | None
+    """Why it does not accept messages; None while it does."""
     registered_at: tuple[str, ...]
-    """Name servers that know it now."""
+    """Name servers where it is registered."""
     registration_problems: tuple[str, ...]
-    """Why the others do not, or not all of its topics."""
+    """Problems of registrations, also of single topics."""
     connections: int
+    """Open connections of clients."""
     store: StoreHealth
+    """Health of the store."""
     tls_problem: str = ""
-    """Why certificates that were replaced are not used; empty if they are."""
+    """Error of the last reload of replaced certificates; empty without one."""
 
 
 class Broker:
-    """One broker. `start` it, then it serves at `address` until `close`."""
+    """A broker. It serves at `address` from `start` to `close`.
+
+    Args:
+        config: Settings of the broker.
+        disk: File system of the store; None for the real one.
+    """
 
     def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
         self.config = config = fit_open_files_limit(config)
         self.store = _store(config, disk)
         self.recovery: RecoveryReport | None = None
-        """What the store's recovery found, once started."""
+        """Result of the recovery of the store, after the start."""
         self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
         self._access = create_access_guard(config.listen, BROKER_PERMISSIONS, self.tasks)
         self._endpoint = RequestRouter(self.tasks, self._access)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
-        self.consumers = ConsumerServices(
-            config, self.store, self._driver, self.topics, self.tasks, self._access
-        )
-        self.deferred = DeliveryServices(
-            config,
-            self.store,
-            self._driver,
-            self.topics,
-            self.tasks,
-            clients=self.consumers.clients,
-            find_group=self.consumers.groups.find,
-            offsets=self.consumers.offsets,
-            sent_back=lambda group, topic: self.consumers.stats.count_sent_back(topic, group),
-            access=self._access,
-        )
+        self._context = BrokerContext(config, self.store, self._driver, self.topics, self.tasks, self._access)
+        self.consumers = ConsumerServices(self._context)
+        self.deferred = DeliveryServices(self._context, self.consumers)
         self._expired_offsets = None
         if isinstance(self.store, LedgerStore):
             self._expired_offsets = ExpiredQueueOffsets(self.store, self.topics, self.consumers.offsets)
@@ -117,70 +114,70 @@ class Broker:
         self._role_changes: RoleChangeHandler | None = None
         self._replication = self._make_replication()
         self._servers: list[Server] = []
-        """At listenPort, and two below it."""
+        """Servers at listenPort and at listenPort - 2."""
         self._registrar: Registrar | None = None
         self._waiters: FlushWaiters | None = None
         self.metrics: MetricsReporter | None = None
-        """What tells of its metrics, while it runs."""
+        """Reporter of metrics, while the broker runs."""
         self.http: HttpServer | None = None
-        """Where metrics and probes are; None when no port is set."""
+        """HTTP server for metrics and probes; None without metricsPort."""
         if config.metrics.port is not None:
             self.http = HttpServer(config.metrics.host, config.metrics.port, self.tasks)
             add_probes(self.http, live=self._live_checks, ready=self.readiness)
         self._is_serving = False
         self.phase: str | None = "not started"
-        """What it does before and after it serves; None while it serves."""
+        """Current step of start or stop; None while it serves."""
         self._holds_spares = False
 
     def _make_replication(self) -> HaReplication | DLedgerReplication:
         if not isinstance(self.store, LedgerStore) or self._expired_offsets is None:
             return HaReplication(self.config, self.store, self._driver, self.tasks)
         self._role_changes = RoleChangeHandler(
-            self.config,
-            self.store,
-            self.topics,
+            self._context,
             self.consumers,
             self.deferred,
             self._sync,
             self._expired_offsets,
-            self.tasks,
+            self._refresh_registration,
         )
         return DLedgerReplication(self.config, self.store, self._driver, self._role_changes, self.tasks)
 
     @property
     def address(self) -> Address:
-        """Where it listens, with the real port."""
+        """Listening address, with the real port."""
         return self._servers[0].address if self._servers else self.config.listen.address
 
     @property
     def advertised_address(self) -> str:
-        """What name servers tell clients to connect to."""
+        """Address that the broker registers for clients."""
         return advertised(self.address, self.config.advertised_host)
 
     @property
     def replication(self) -> HaReplication:
-        """Its part in HA replication. Raises ConfigInvalid for a broker of a DLedger group."""
+        """HA replication of the broker. Raises ConfigInvalid for a broker in a DLedger group."""
         if isinstance(self._replication, DLedgerReplication):
             raise ConfigInvalid(f"{self.config.name} is in a DLedger group")
         return self._replication
 
     @property
     def ledger(self) -> DLedgerReplication:
-        """Its part in a DLedger group. Raises ConfigInvalid for a broker that is in none."""
+        """DLedger replication of the broker. Raises ConfigInvalid for a broker without a DLedger group."""
         if isinstance(self._replication, HaReplication):
-            raise ConfigInvalid(f"{self.config.name} is in no DLedger group")
+            raise ConfigInvalid(f"{self.config.name} is not in a DLedger group")
         return self._replication
 
     @property
     def is_master(self) -> bool:
-        """Whether it takes messages and every name server knows that: of a DLedger group, only the leader."""
+        """Whether it accepts messages and is registered at every name server. In a DLedger group, only the
+        leader.
+        """
         known = self._registrar is not None and len(self._registrar.registered_at) == len(
             self.config.registration.namesrv
         )
         return self._is_serving and known and not self._replication.is_slave
 
     def health(self) -> BrokerHealth:
-        """How it is now."""
+        """Return the current health."""
         store = self._driver.health()
         failure = store.failure if self.tasks.failure is None else str(self.tasks.failure)
         return BrokerHealth(
@@ -199,7 +196,7 @@ class Broker:
         return "; ".join(filter(None, problems))
 
     def readiness(self) -> list[Check]:
-        """What must be in order for clients to be served well, as /readyz shows it."""
+        """Return the checks of /readyz."""
         health = self.health()
         return broker_checks(
             phase=self.phase,
@@ -213,23 +210,30 @@ class Broker:
         )
 
     def _live_checks(self) -> list[Check]:
-        """What only a restart mends. A full disk or a lost name server is not of these."""
+        """Return the checks of /livez: failures that need a restart, so not a full disk or a lost name
+        server.
+        """
         return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
 
     async def wait_failed(self) -> RocketError:
-        """Wait until it can no longer do its work, and return why; only a restart helps then."""
+        """Wait for a failure that needs a restart, and return it."""
         return await self.tasks.wait_failed()
 
     # -- starting -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover the store, then serve and register. Raises RocketError, OSError; it is closed then."""
+        """Recover the store, then serve and register. On failure, the broker is closed.
+
+        Raises:
+            RocketError: The store or a setting is wrong, or name servers cannot be reached.
+            OSError: A port or a file cannot be used.
+        """
         spare_descriptors.hold()
         self._holds_spares = True
         try:
             self.phase = "opening the store"
             if self.http is not None:
-                await self.http.start()  # probes are answered while the store recovers
+                await self.http.start()  # for probes during the recovery
             if self._access is not None:
                 self._access.start()
             self.recovery = await self._driver.start()
@@ -246,13 +250,13 @@ class Broker:
             await self._register()
             self._replicate()
             self.phase = None
-        except BaseException:
+        except BaseException:  # nothing may stay open
             await self.close()
             raise
         self.tasks.spawn(self._save_offsets(), "offsets")
 
     async def _restore_tables(self) -> None:
-        """Make again, or miss, what is not in the config directory any more. Raises StoreError."""
+        """Restore lost files of the config directory, or report them. Raises StoreError."""
         consumers = self.consumers
         is_copied = self.config.is_slave or self.config.dledger.enabled
         is_ours = self.recovery is not None and self.recovery.is_ours
@@ -271,7 +275,7 @@ class Broker:
         await self._replication.listen(self.address)
 
     def _serve(self) -> None:
-        """Open the gate: from here on requests are handled."""
+        """Create the handlers, and start to handle requests."""
         config, store = self.config, self.store
         host = _host_bytes(self.advertised_address)
         store.set_store_host(host)
@@ -350,9 +354,11 @@ class Broker:
             on_master=self._on_master_found,
         )
         self.topics.on_change = self._registrar.topics_changed
-        if self._role_changes is not None:
-            self._role_changes.registrar = self._registrar
         await self._registrar.start()
+
+    def _refresh_registration(self, broker_id: int | None) -> None:
+        if self._registrar is not None:
+            self._registrar.refresh(self._registrar.broker_id if broker_id is None else broker_id)
 
     def _report(self) -> None:
         consumers = self.consumers
@@ -421,9 +427,10 @@ class Broker:
     # -- stopping -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop in order. Raises StoreError when the last flush fails; everything is closed all the same.
+        """Stop in order. `phase` names the current step.
 
-        `phase` names the step that is waited for.
+        Raises:
+            StoreError: The last flush failed. The broker is closed nevertheless.
         """
         self._is_serving = False
         steps: list[tuple[str, Closable | Step | None]] = [
@@ -464,7 +471,7 @@ def _store(config: BrokerConfig, disk: Disk | None) -> MessageStore:
 
 
 def _host_bytes(address: str) -> bytes:
-    """Return an address as records and message ids have it."""
+    """Encode an address as in records and message ids."""
     parsed = Address.parse(address)
     with contextlib.suppress(RocketError):
         return host_bytes(parsed.host, parsed.port)

@@ -1,4 +1,4 @@
-"""The part of a broker that serves consumers: wires their services and handlers together."""
+"""Services for consumers in one broker: creates and connects them and their handlers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MessageQueue
@@ -42,22 +43,26 @@ _PULL_SWEEP_S = 0.1
 _CLIENT_SWEEP_S = 10.0
 
 
+class BrokerContext(NamedTuple):
+    """Objects that the parts of one broker share. access: None without access control."""
+
+    config: BrokerConfig
+    store: MessageStore
+    driver: StoreDriver
+    topics: TopicTable
+    tasks: Tasks
+    access: AccessGuard | None
+
+
 class ConsumerServices:
     """Groups, clients, offsets, locks and held pulls of one broker.
 
-    `load` before requests come, `start` with them, `stop` when no more come.
+    Call `load` before the first request, `start` with it, and `close` after the last.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        driver: StoreDriver,
-        topics: TopicTable,
-        tasks: Tasks,
-        access: AccessGuard | None = None,
-    ) -> None:
-        """access: who may do what; None without access control."""
+    def __init__(self, context: BrokerContext) -> None:
+        config, store, driver, topics, tasks, access = context
+        self._config, self._store, self._driver, self._topics, self._tasks, self._access = context
         settings = config.store.root / "config"
         self.offsets = ConsumerOffsets(
             settings / "consumerOffset.json", offsets_max=config.consume.offsets_max
@@ -74,12 +79,6 @@ class ConsumerServices:
         driver.connect(polled_queues=self.holds.queues)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
-        self._access = access
-        self._config = config
-        self._tasks = tasks
-        self._store = store
-        self._driver = driver
-        self._topics = topics
         self.booted_ms = system_clock()
         self._days = DayTotals()
         self._calls = ClientCallHandler(store, topics, self.clients, self.offsets, broker_name=config.name)
@@ -111,7 +110,7 @@ class ConsumerServices:
         )
 
     def handlers(self, address: str) -> Sequence[object]:
-        """Its handlers. address: of this broker, as it is registered."""
+        """Return the handlers. address: registered address of the broker."""
         return (
             self._pull_handler,
             self._client_handler,
@@ -134,20 +133,17 @@ class ConsumerServices:
 
     @property
     def closed(self) -> Sequence[Callable[[Channel], None]]:
-        """Whom of it to tell that a channel is gone."""
+        """Listeners for closed channels."""
         return self._pull_handler.channel_closed, self._client_handler.channel_closed
 
     def load(self) -> None:
-        """Read what was saved; the store is open. Raises StoreDamaged."""
+        """Load offsets and groups; the store is open. Raises StoreDamaged."""
         self.offsets.load()
         self.groups.load()
         self.puts = PutCounts(self._store)
 
     def start(self, host: bytes) -> None:
-        """Answer held pulls when messages arrive or their time is over, and forget who is gone.
-
-        host: of this broker, as in records.
-        """
+        """Start the timers of held pulls, clients and locks. host: address of the broker, as in records."""
         self._host = host
         self._sweeper.every(_PULL_SWEEP_S, self._pull_handler.sweep)
         self._sweeper.every(_CLIENT_SWEEP_S, self._sweep_clients)
@@ -155,20 +151,20 @@ class ConsumerServices:
         self._sample()
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """A queue has new messages: an ArrivalListener of the store."""
+        """Respond to held pulls of a queue with new messages: an ArrivalListener of the store."""
         self._pull_handler.arrived(topic, queue_id, next_offset)
 
     async def save(self) -> None:
-        """Save what changed: offsets and groups. Failures are logged."""
-        await self.groups.save()  # first: offsets of a group that is not saved look like a lost file
+        """Save changed offsets and groups. Failures are logged."""
+        await self.groups.save()  # first: offsets without their group look like a lost file
         await self.offsets.save()
 
     def close(self) -> None:
-        """Stop sweeping."""
+        """Stop the timers."""
         self._sweeper.close()
 
     def runtime_info(self) -> dict[str, str]:
-        """What the broker tells operators of itself."""
+        """Return the runtime information for operators."""
         return runtime_info(
             self._store,
             self._config,
@@ -185,7 +181,7 @@ class ConsumerServices:
             channel, permissions_to_read(decode(record, check_crc=False))
         )
 
-    # -- now and then -------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------
 
     def _sweep_clients(self) -> None:
         self._client_handler.drop_inactive()
@@ -196,7 +192,7 @@ class ConsumerServices:
         self._days.update(time.localtime()[:3], self.puts.total, self.stats.pulled_total)
 
     def _note_moved_offset(self, header: PullMessageRequestHeader, offset: int) -> None:
-        """Store an event about it once no run of sends is open (QUIRKS 50)."""
+        """Store an OFFSET_MOVED_EVENT message when no run of sends is open (QUIRKS 50)."""
         queue = MessageQueue(header.topic, self._config.name, header.queue_id)
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._tasks.run, self._store_events)
@@ -227,7 +223,7 @@ def _count_subscriptions(channel: Channel, size: int) -> bool:
 
 
 def _host(channel: Channel) -> str:
-    """Return the host that a connection comes from, without access control the owner of its client id."""
+    """Return the host of a connection, which owns the client id without access control."""
     return channel.remote_host
 
 

@@ -1,7 +1,7 @@
-"""The part of a broker that is a peer of a DLedger group: takes the role that the group gives it.
+"""DLedger replication of a broker: its peer in the group, and the role that follows from it.
 
-A leader becomes the master once all it has is committed and in its queues; whoever follows becomes a slave. A
-change is done in order, one after the other: what one began is ended before the next begins.
+A leader becomes the master once all its entries are committed and in its queues. A follower becomes a slave.
+Changes of the role run one after the other; each one completes before the next.
 
 Source: DLedgerRoleChangeHandler of RocketMQ 4.6.0.
 """
@@ -35,10 +35,10 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 log = logging.getLogger("rocketpy.broker.dledger")
 
 NOBODY: Final = -1
-"""The broker's id until it has a role; see `Registrar`."""
-_LOOK_S: Final = 0.01
+"""Broker id before the first role; see `Registrar`."""
+_POLL_S: Final = 0.01
 _DISPATCH_DELAY_S: Final = 0.005
-"""Commits may come one by one, on every peer: some are dispatched together. Readers do not wait for it."""
+"""Commits may be single messages. This delay dispatches several together; readers do not wait for it."""
 _CONNECTIONS_MIN: Final = 4
 _CONNECTIONS_MAX: Final = 256
 _VOTE_WAIT_MS_MAX: Final = 3000
@@ -46,7 +46,7 @@ _RETRY_S: Final = 1.0
 
 
 class DLedgerReplication:
-    """The peer of one broker, and its role."""
+    """The DLedger peer of one broker, and its role."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class DLedgerReplication:
             heartbeats_missed_max=dledger.heartbeats_missed_max,
             vote_interval_ms_min=dledger.vote_interval_ms_min,
             vote_interval_ms_max=dledger.vote_interval_ms_max,
-            # A peer that hangs holds up no round of votes for longer than others are silent.
+            # A hanging peer delays an election by no more than the election timeout.
             vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
             pending_max=dledger.pending_max,
             file_bytes=config.store.commit_log.segment_bytes,
@@ -96,7 +96,7 @@ class DLedgerReplication:
         store.log.on_expired = self.peer.expire
         self.broker_id = NOBODY
         self._master_term: int | None = None
-        """The term in which this broker is the master; None while it is not."""
+        """Term in which this broker is the master; None while it is not."""
         self._is_started = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -104,41 +104,41 @@ class DLedgerReplication:
         self._leader_id: str | None = None
         driver.connect(wait_for_commit=self._wait_for_commit)
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and stop---------------------------------------------------------------------------
 
     def load(self, *, is_clean: bool) -> None:
-        """The store is open: take no messages until this broker leads."""
+        """Reject messages until this broker is the master; the store is open."""
         self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
 
     async def listen(self, address: Address) -> None:
-        """Take part in the group. Raises RocketError, OSError."""
+        """Join the group. Raises RocketError, OSError."""
         await self.peer.start()
         self._is_started = True
 
     @property
     def advertised_address(self) -> str:
-        """No slave copies it over an HA port."""
+        """Empty: there is no HA port."""
         return ""
 
     def follow(self, ha_address: str) -> None:
-        """Slaves hear of their leader from the group."""
+        """Do nothing: followers know their leader from the group."""
 
     def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> None:
-        """Nobody waits for an HA slave; see `commits`."""
+        """Return None: sends do not wait for HA slaves, but for `commits`."""
 
     def slaves(self) -> list[SlaveState]:
-        """No slave copies it over an HA port."""
+        """Return no slaves: there is no HA port."""
         return []
 
     def slave_state(self) -> None:
-        """It copies nobody over an HA port."""
+        """Return None: it is not an HA slave."""
 
     def may_sync(self) -> bool:
-        """Whether topics and offsets are another's."""
+        """Whether topics and offsets are copied from the master."""
         return self.is_slave
 
     def commits(self, answers: SendResponses) -> CommitWaiters:
-        """Return who holds answers until what they acknowledge is committed."""
+        """Return the waiters for the commit of messages."""
         self._waiters = CommitWaiters(
             answers,
             self._tasks,
@@ -149,15 +149,15 @@ class DLedgerReplication:
         return self._waiters
 
     def start(self) -> None:
-        """Take roles from now on."""
+        """Start to follow changes of the role."""
         self._task = self._tasks.spawn(self._follow_role_changes(), "roles")
 
     async def stop_role_changes(self) -> None:
-        """Change the role no more: the broker stops."""
+        """Stop changes of the role, as the broker is stopping."""
         await self._tasks.cancel(self._task)
 
     async def close(self) -> None:
-        """Leave the group, once sends that wait for a majority are answered; the store must still be open."""
+        """Leave the group after the responses to parked sends. The store must be open."""
         await self.stop_role_changes()
         if self._waiters is not None:
             await self._waiters.drain()
@@ -166,20 +166,22 @@ class DLedgerReplication:
             await self.peer.close()
 
     async def _wait_for_commit(self) -> None:
-        """Wait until what is appended now is committed. Raises StoreError when this broker does not lead."""
+        """Wait for the commit of all appended messages. Raises StoreError if this broker is not the
+        leader.
+        """
         term, until = self._master_term, self._store.appended_offset
         try:
             async with asyncio.timeout(self._config.dledger.commit_wait_ms / 1000):
                 while term is not None and term == self._master_term:
                     if self._store.committed_offset >= until:
                         return
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError as error:
-            raise StoreError("no majority of the group answers") from error
+            raise StoreError("no majority of the group responds") from error
         raise StoreError("this broker does not lead its group")
 
     def info(self) -> dict[str, str]:
-        """What operators are told of it; see `ledger_status`, which reads it."""
+        """Return the runtime information for operators, which `dledger_status` reads."""
         if not self._is_started:
             return {}
         dledger, health = self._config.dledger, self.peer.health()
@@ -199,13 +201,13 @@ class DLedgerReplication:
         }
 
     def health(self) -> PeerHealth | None:
-        """How the peer is; None before it takes part."""
+        """Return the health of the peer; None before it joins."""
         return self.peer.health() if self._is_started else None
 
     # -- PeerListener -------------------------------------------------------------------------
 
     def committed(self, index: int) -> None:
-        """Part of PeerListener: what is committed goes to queues, and whoever waits for it is answered."""
+        """Dispatch committed messages, and release the responses that wait for them."""
         try:
             self._store.commit(index)
         except StoreError as error:
@@ -216,7 +218,7 @@ class DLedgerReplication:
             self._waiters.committed(self._store.committed_offset)
 
     def changed(self, state: PeerState) -> None:
-        """Part of PeerListener: stop taking messages at once; the rest of a change follows."""
+        """Reject messages at once after a loss of leadership. The rest of the change follows."""
         if self._master_term is not None and not self._is_leading(self._master_term):
             self._stop_leading()
         if state.leader_id is not None and state.leader_id != self._leader_id:
@@ -225,7 +227,7 @@ class DLedgerReplication:
         self._changed.set()
 
     def failed(self, error: StoreError | InvariantError) -> None:
-        """Part of PeerListener."""
+        """Stop leading, and fail the broker."""
         self._stop_leading()
         self._tasks.fail_with(
             error if isinstance(error, StoreError) else StoreError(str(error) or repr(error))
@@ -235,7 +237,7 @@ class DLedgerReplication:
 
     @property
     def is_slave(self) -> bool:
-        """Whether it is no master now."""
+        """Whether it is not the master."""
         return self._master_term is None
 
     def _is_leading(self, term: int) -> bool:
@@ -243,7 +245,7 @@ class DLedgerReplication:
         return state.role is Role.LEADER and state.term == term
 
     def _stop_leading(self) -> None:
-        """Take no more messages; what was taken and is not committed may be lost."""
+        """Reject messages. Uncommitted messages may be lost."""
         self._master_term = None
         self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
         self._store.follow()
@@ -256,14 +258,14 @@ class DLedgerReplication:
             try:
                 await self._change_role(self.peer.state)
             except RocketError as error:
-                log.error("the role is not taken, and tried again in %s s: %s", _RETRY_S, error)
+                log.error("change of the role failed; retrying in %s s: %s", _RETRY_S, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             await self._changed.wait()
 
     async def _change_role(self, state: PeerState) -> None:
         if self._master_term is not None:
-            return  # it leads on: whatever ended that term has set this to None
+            return  # still the master: the end of its term would have set None
         if self.broker_id == MASTER_ID or (self.broker_id == NOBODY and state.role is Role.FOLLOWER):
             self.broker_id = self._config.dledger.slave_id
             log.info("%s is a slave, %d, in term %d", self._config.name, self.broker_id, state.term)
@@ -277,17 +279,17 @@ class DLedgerReplication:
             await self._role_changes.change_to_master()
 
     async def _is_caught_up(self, term: int) -> bool:
-        """Wait until all that this leader has is committed and in its queues; False: it leads no more."""
+        """Wait until all entries are committed and dispatched; return False if it is no longer the leader."""
         while self._is_leading(term):
             if self.peer.committed_index == self.peer.end_index:
                 self._store.dispatch()
                 if self._store.is_dispatched:
                     return True
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return False
 
 
 def _few_connections(options: ChannelOptions) -> ChannelOptions:
-    """The options of a port for peers, which are few; clients' connections must not lack descriptors."""
+    """Return options for the port of peers, which need few connections, so that clients get more."""
     few = max(_CONNECTIONS_MIN, min(_CONNECTIONS_MAX, options.max_connections // 4))
     return replace(options, max_connections=few)

@@ -1,9 +1,11 @@
-"""Where queues go on whose messages have all expired, on a peer that never had them.
+"""Next offsets of queues whose messages have all expired, for peers that joined late.
 
-A peer that joins its group late copies the entries that are left. Of a queue without any it knows nothing;
-as the next leader it would number its messages from 0 again, below what groups have consumed. So a slave
-asks its master. What it is told is kept in memory; where it was not, the groups' offsets say how far
-a queue must have been. Source: none; a slave of RocketMQ 4.6.0 begins at 0.
+Such a peer copies only the entries that remain. It has no entries of these queues, so as the next leader it
+would number their messages from 0 again, below the offsets of consumer groups. Therefore a slave asks its
+master for the next offsets and keeps them in memory. Without a response, the offsets of consumer groups give
+a minimum.
+
+Source: none; a slave of RocketMQ 4.6.0 starts at 0.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 
 
 class ExpiredQueueOffsets:
-    """What one broker knows of such queues."""
+    """Next offsets of expired queues in one broker."""
 
     def __init__(self, store: LedgerStore, topics: TopicTable, offsets: ConsumerOffsets) -> None:
         self._store = store
@@ -26,15 +28,15 @@ class ExpiredQueueOffsets:
         self._offsets = offsets
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._asked: dict[str, int] = {}
-        """Where the log began here when the master was asked, by topic: what came later is here."""
+        """Start of the log at the request to the master, by topic. Later entries are in the log."""
 
     async def copy_from_master(self, ask: Ask) -> None:
-        """Ask the master for what is not known here. Raises RocketError."""
+        """Ask the master for unknown next offsets. Raises RocketError."""
         begin = self._store.min_physical_offset
         for topic in self._unknown(begin):
             try:
                 answer = await ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            except BrokerError:  # it has no such topic
+            except BrokerError:  # the master does not have the topic
                 answer = b"{}"
             if not answer:
                 return
@@ -43,11 +45,11 @@ class ExpiredQueueOffsets:
                 self._next_offsets[queue.topic, queue.queue_id] = offsets.max_offset
 
     def knows(self, topic: str) -> bool:
-        """Whether the master was asked about that topic, and nothing was lost here since."""
+        """Whether the offsets of a topic are known, and no entries have expired since."""
         return self._asked.get(topic) == self._store.min_physical_offset
 
     def _unknown(self, begin: int) -> list[str]:
-        """Topics with a queue that is empty here, while the log lacks what came before `begin`."""
+        """Return topics with an empty queue, if the log lacks entries before `begin`."""
         if begin <= 0:
             return []
         return [
@@ -66,10 +68,7 @@ class ExpiredQueueOffsets:
         return queue is None or queue.max_physical_offset < 0
 
     def restore(self) -> None:
-        """Let the queues that are empty here go on where they were, as this broker leads now.
-
-        Raises StoreError.
-        """
+        """Set the next offsets of empty queues when this broker becomes the leader. Raises StoreError."""
         if self._store.min_physical_offset <= 0:
             return
         next_offsets = dict(self._next_offsets)

@@ -1,7 +1,6 @@
-"""The part of a broker that replicates: as a master it serves its log, as a slave it copies another's.
+"""HA replication of a broker: a master serves its log, a slave copies the log of its master.
 
-Both ends are always there, as in RocketMQ: a slave serves slaves of its own. What a role changes is begun by
-`lead` and `follow`, and ended by whichever comes next.
+Every broker has both ends, as in RocketMQ: a slave may have slaves of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class HaReplication:
         self._store = store
         self._driver = driver
         self.is_slave = config.is_slave
-        """Whether it copies a master now."""
+        """Whether it copies a master."""
         ha = config.ha
         self.epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
         self.connected = ConnectedSlaves(
@@ -78,28 +77,28 @@ class HaReplication:
         driver.connect(on_written=self._wake_slaves)
 
     def _server_settings(self, settings: HaSettings) -> HaSettings:
-        """With access control and without a secret, those of an HA port that no slave is let in at."""
+        """Return the settings of the HA port. With access control and no secret, it rejects every slave."""
         config = self._config
         if not config.accepts_any_replica or config.replica_address.scheme == "memory":
             return settings
         if not config.listen.is_open:
-            log.info("the HA port serves no slave: aclEnable is true and haSecret is not set")
+            log.info("the HA port rejects all slaves: aclEnable is true and haSecret is not set")
             return replace(settings, secret=secrets.token_hex(32))
         if config.listen.acl_file is not None or not config.listen.is_local:
             log.warning(
-                "whoever reaches the HA port gets every message: insecure is true and haSecret is not set"
+                "all who reach the HA port can copy every message: insecure is true and haSecret is not set"
             )
         return settings
 
     @property
     def broker_id(self) -> int:
-        """Who it is among the brokers of its name."""
+        """Id among the brokers of its name."""
         return self._config.broker_id
 
     def load(self, *, is_clean: bool) -> None:
-        """Read what is known of epochs; the store is open. Raises StoreDamaged, StoreError.
+        """Load the epochs; the store is open. is_clean: whether the last stop was clean.
 
-        is_clean: whether the last stop was.
+        Raises StoreDamaged, StoreError.
         """
         self.epochs.load()
         if self.is_slave:
@@ -110,7 +109,7 @@ class HaReplication:
             self.epochs.become_master(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
 
     async def listen(self, address: Address) -> None:
-        """Open the HA port. address: where the broker listens. Raises OSError."""
+        """Open the HA port. address: listening address of the broker. Raises OSError."""
         options = self._config.listen.options
         if address.scheme == "memory":
             await self.server.start(Address("memory", f"{address.host}-ha"), options)
@@ -124,19 +123,22 @@ class HaReplication:
                 raise
             await self.server.start(Address(address.scheme, address.host, 0), options)
             log.warning(
-                "HA port %d cannot be used (%s), %s is; set haListenPort", port, error, self.server.address
+                "HA port %d cannot be used (%s); listening at %s instead. Set haListenPort",
+                port,
+                error,
+                self.server.address,
             )
 
     @property
     def advertised_address(self) -> str:
-        """What name servers tell slaves to connect to. Raises ConfigInvalid before `listen`."""
+        """HA address that the broker registers. Raises ConfigInvalid before `listen`."""
         address = self.server.address
         if address is None:
             raise ConfigInvalid("the HA port is not open")
         return advertised(address, self._config.ha_host or self._config.advertised_host)
 
     def info(self) -> dict[str, str]:
-        """What operators are told of it; see `replicas`, which reads it."""
+        """Return the runtime information for operators, which `ha_status` reads."""
         end, address = self._store.max_physical_offset, self.server.address
         table = {
             "haBrokerName": self._config.name,
@@ -155,29 +157,29 @@ class HaReplication:
         return table
 
     def health(self) -> None:
-        """It is in no DLedger group."""
+        """Return None: there is no DLedger peer."""
 
     def slaves(self) -> list[SlaveState]:
-        """Who copies this broker."""
+        """Return the states of connected slaves."""
         return self.connected.states(self._store.max_physical_offset)
 
     def slave_state(self) -> HaClientState | None:
-        """What it is doing as a slave; None for a master."""
+        """Return the state as a slave; None for a master."""
         return self.client.state if self.is_slave else None
 
     def may_sync(self) -> bool:
-        """Whether its master is one to take topics and offsets from."""
+        """Whether topics and offsets may be copied from the master."""
         return self.client.state is not HaClientState.REFUSED
 
     # -- roles --------------------------------------------------------------------------------
 
     def commits(self, answers: SendResponses) -> None:
-        """Nobody waits for a majority."""
+        """Return None: sends do not wait for a majority."""
 
     def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> ParkResponses | None:
-        """Who holds answers until a slave has what they acknowledge; None when nobody does.
+        """Return the function that parks responses until a slave has the messages; None without SYNC_MASTER.
 
-        are_before: whether sends wait for the disk, and come here afterwards.
+        are_before: whether sends wait for a flush, after which they are parked here.
         """
         if self._config.ha.role is not BrokerRole.SYNC_MASTER:
             return None
@@ -198,14 +200,14 @@ class HaReplication:
             self._waiters.acked()
 
     def start(self) -> None:
-        """Copy the master, if this is a slave: the one configured, or told to `follow`."""
+        """On a slave, start to copy the configured master, or the one passed to `follow`."""
         if self.is_slave:
             if self._config.ha.master_address is not None:
                 self.client.set_master(self._config.ha.master_address)
             self.client.start()
 
     def follow(self, ha_address: str) -> None:
-        """A name server says that this is the master's HA port; what is configured goes before that."""
+        """Copy the master at an address from a name server. A configured address takes precedence."""
         if not self.is_slave or self._config.ha.master_address is not None:
             return
         address = Address.parse(ha_address)
@@ -218,10 +220,10 @@ class HaReplication:
             self.server.schedule_send()
 
     async def stop_role_changes(self) -> None:
-        """It has one role for all its life."""
+        """Do nothing: the role does not change."""
 
     async def close(self) -> None:
-        """Copy and serve no more, once sends that wait for a slave are answered; the store must be open."""
+        """Stop after the responses to parked sends. The store must be open."""
         await self.client.close()
         if self._waiters is not None:
             await self._waiters.drain()

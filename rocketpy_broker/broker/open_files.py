@@ -1,7 +1,7 @@
-"""How a server shares out the files that its process may have open (RLIMIT_NOFILE, ulimit -n).
+"""Divides the file descriptors of a process (RLIMIT_NOFILE, ulimit -n) between connections and the store.
 
-Each connection takes one, and so does each file of the store. The store's share is never given to
-connections: a flush or a new file that fails because no descriptor is left would stop the broker.
+Each connection and each file of the store needs a descriptor. Connections never get the share of the store: a
+flush or a new file that fails for lack of a descriptor would stop the broker.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ log = logging.getLogger("rocketpy.broker")
 
 LIMIT_MIN: Final = 64
 _FIXED: Final = 32
-"""Standard streams, event loop, listening sockets, logs, and the store's lock, checkpoint, index and spare
-descriptors."""
+"""Standard streams, event loop, listening sockets, logs, and lock, checkpoint, index and spare descriptors of
+the store."""
 _STORE_PART: Final = 8
-"""Consume queues get one for so many, and the files of the commit log as many again."""
+"""One of this many is for consume queues, and as many are for files of the commit log."""
 _STORE_MIN: Final = 4
 _UNLIMITED: Final = 1 << 20
 
 
 class OpenFileShares(NamedTuple):
-    """connections: of clients. Half as many again are left for connections that are being made and for those
-    of replicas. queue_files: see `ConsumeQueueConfig.handles_max`.
+    """connections: of clients. Half as many are left for new connections and for replicas. queue_files: see
+    `ConsumeQueueConfig.handles_max`.
     """
 
     connections: int
@@ -39,7 +39,7 @@ class OpenFileShares(NamedTuple):
 
 
 def open_files_limit() -> int:
-    """How many files this process may have open."""
+    """Return the number of files that this process may have open."""
     if sys.platform == "win32":
         return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -47,7 +47,7 @@ def open_files_limit() -> int:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the soft limit of this process to the hard one; for a process that does nothing else."""
+    """Raise the soft limit of this process to the hard one. Only for a process of its own."""
     if sys.platform == "win32":
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -55,14 +55,14 @@ def raise_open_files_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        log.info("the limit of open files stays at %d: %s", open_files_limit(), error)
+        log.info("the limit of open files remains %d: %s", open_files_limit(), error)
 
 
 def share_open_files(limit: int) -> OpenFileShares:
-    """Return who gets how many. Raises ConfigInvalid for less than 64."""
+    """Return the shares of a limit. Raises ConfigInvalid below 64."""
     if limit < LIMIT_MIN:
         raise ConfigInvalid(
-            f"the limit of open files is {limit}, and a server needs {LIMIT_MIN} or more: raise it "
+            f"the limit of open files is {limit}, but a server needs at least {LIMIT_MIN}: raise it "
             "(ulimit -n, or LimitNOFILE of systemd)"
         )
     rest = limit - _FIXED
@@ -71,9 +71,9 @@ def share_open_files(limit: int) -> OpenFileShares:
 
 
 def fit_open_files_limit(config: BrokerConfig) -> BrokerConfig:
-    """Return a configuration that this process has files enough for; says what had to be lowered.
+    """Return the configuration with limits that fit the descriptors; log a warning for a lower limit.
 
-    Raises ConfigInvalid when there are too few for anything.
+    Raises ConfigInvalid if there are too few descriptors.
     """
     limit = open_files_limit()
     shares = share_open_files(limit)
@@ -85,7 +85,7 @@ def fit_open_files_limit(config: BrokerConfig) -> BrokerConfig:
 
 
 def fit_namesrv_open_files_limit(config: NamesrvConfig) -> NamesrvConfig:
-    """The same for a name server, which has no store."""
+    """Do the same for a name server, which has no store."""
     limit = open_files_limit()
     return replace(config, listen=_lowered(config.listen, limit, share_open_files(limit)))
 

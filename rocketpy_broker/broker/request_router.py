@@ -1,8 +1,7 @@
-"""The broker's endpoint: request code -> handler, for all channels of one broker."""
+"""The endpoint of a broker: passes each request to the handler of its request code."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -18,20 +17,18 @@ from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import ChangePending
 
-log = logging.getLogger("rocketpy.broker")
-
 _WAITING_BYTES_MAX: Final = 8 << 20
-"""Of messages of one connection whose topic is being saved, so that there is room for the next frame."""
+"""Most bytes of messages of one connection that wait for a new topic. It leaves room for the next frame."""
 
 
 class RequestRouter:
-    """Hands requests to their handlers; while the broker is not in service, refuses them all.
+    """Passes requests to their handlers. While the broker is not in service, it rejects all requests.
 
-    Deny by default: a code without a permission (`BROKER_PERMISSIONS`) is refused, handler or not.
+    Deny by default: a request code without a permission (`BROKER_PERMISSIONS`) is rejected.
     """
 
     def __init__(self, tasks: Tasks, guard: AccessGuard | None = None) -> None:
-        """tasks: of the broker, which a broken invariant fails. guard: checks clients; None admits all."""
+        """tasks: fail the broker after an InvariantError. guard: None without access control."""
         self._tasks = tasks
         self._guard = guard
         self._handlers: dict[int, Handler] = {}
@@ -48,7 +45,7 @@ class RequestRouter:
         send: SendHandler,
         closed: Iterable[Callable[[Channel], None]] = (),
     ) -> None:
-        """Answer from now on. closed: who else is told that a channel is gone."""
+        """Start to handle requests. closed: listeners for closed channels."""
         self._handlers = {
             code: handler if code in _JOINING_RUNS else _after_run(send, handler)
             for code, handler in handlers.items()
@@ -62,14 +59,13 @@ class RequestRouter:
             send.channel_opened(channel)
 
     def refuse(self, reason: str) -> None:
-        """Answer every request with SERVICE_NOT_AVAILABLE from now on; clients try another broker."""
+        """Respond SERVICE_NOT_AVAILABLE to every request; clients try another broker."""
         self._handlers = {}
         self._refusal = reason
 
     # -- Endpoint -----------------------------------------------------------------------------
 
     def channel_opened(self, channel: Channel) -> None:
-        """Part of Endpoint."""
         self._channels.add(channel)
         if self._guard is not None:
             self._guard.opened(channel)
@@ -77,17 +73,11 @@ class RequestRouter:
             listener(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """Part of Endpoint."""
+        """Check a request and run its handler."""
         handler = self._handlers.get(request.code)
         if handler is not None:
             refusal = None if self._guard is None else self._guard.check(channel, request)
-            try:
-                return handler(channel, request) if refusal is None else refusal
-            except ChangePending as waiting:
-                return self._wait(waiting, handler, channel, request)
-            except InvariantError as error:
-                self._tasks.fail(f"request {request.code}", error)
-                raise
+            return self._run(handler, channel, request) if refusal is None else refusal
         if self._refusal is not None:
             return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
         return request.reply(
@@ -95,50 +85,54 @@ class RequestRouter:
             remark=f"request type {request.code} not supported by this broker",
         )
 
-    def _wait(
-        self, waiting: ChangePending, handler: Handler, channel: Channel, request: Command
-    ) -> Command | None:
-        """Handle a request again when what it needs is saved; refuse it if its connection keeps too much."""
-        memory, size = channel.memory, request.kept_bytes
-        if memory.sizes["waiting"] + size > _WAITING_BYTES_MAX or not memory.add("waiting", size):
-            remark = "too many bytes are kept for this connection while a new topic is saved; send later"
-            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
-        waiting.wait(partial(self._handle_saved, handler, channel, request, size))
-        return None
-
-    def _handle_saved(
-        self, handler: Handler, channel: Channel, request: Command, size: int, failure: RocketError | None
-    ) -> None:
-        """Handle a request again: what it waited for is saved, or that has failed. size: as counted."""
-        channel.memory.add("waiting", -size)
-        if channel.is_closed and request.code not in _JOINING_RUNS:
-            return  # nobody is there; a message that was sent oneway is stored all the same
-        answer: Command | bytes | None
+    def _run(self, handler: Handler, channel: Channel, request: Command) -> Command | bytes | None:
         try:
-            if self._refusal is not None:  # the broker stops
-                answer = request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
-            else:
-                answer = handler(channel, request) if failure is None else _failed(request, failure)
-        except ChangePending as waiting:
-            answer = self._wait(waiting, handler, channel, request)
-            if answer is None:
-                return
-        except RocketError as error:
-            answer = _failed(request, error)
+            return handler(channel, request)
+        except ChangePending as pending:
+            return self._wait(pending, handler, channel, request)
         except InvariantError as error:
             self._tasks.fail(f"request {request.code}", error)
+            raise
+
+    def _wait(
+        self, pending: ChangePending, handler: Handler, channel: Channel, request: Command
+    ) -> Command | None:
+        """Run a handler again after a save. Reject the request if its connection has too many waiting
+        bytes.
+        """
+        memory, size = channel.memory, request.kept_bytes
+        if memory.sizes["waiting"] + size > _WAITING_BYTES_MAX or not memory.add("waiting", size):
+            remark = "too many bytes of this connection wait for a new topic to be saved; send later"
+            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
+        pending.wait(partial(self._run_saved, handler, channel, request, size))
+        return None
+
+    def _run_saved(
+        self, handler: Handler, channel: Channel, request: Command, size: int, failure: RocketError | None
+    ) -> None:
+        """Run a handler again after a save, or after its failure. size: counted bytes of the request."""
+        channel.memory.add("waiting", -size)
+        if channel.is_closed and request.code not in _JOINING_RUNS:
+            return  # nobody needs the response; but a oneway message must be stored
+
+        def run(channel: Channel, request: Command) -> Command | bytes | None:
+            if self._refusal is not None:  # the broker is stopping
+                return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
+            if failure is not None:
+                raise failure
+            return self._run(handler, channel, request)
+
+        try:
+            response = channel.run_handler(request, run)
+        except InvariantError:
             channel.abort()
             return
-        except Exception:
-            log.exception("request code %d from %s failed", request.code, channel.remote_address)
-            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
-        if answer is not None and not request.is_oneway:
-            channel.reply(answer)
-        # At once: who waits for a commit must be known before it happens, or before the role changes.
+        if response is not None and not request.is_oneway:
+            channel.reply(response)
+        # At once: a send must be registered before its commit, and before the role changes.
         self.end_of_buffer()
 
     def end_of_buffer(self) -> None:
-        """Part of Endpoint."""
         try:
             self._end_of_buffer()
         except InvariantError as error:
@@ -146,7 +140,6 @@ class RequestRouter:
             raise
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Part of Endpoint."""
         self._channels.discard(channel)
         if self._guard is not None:
             self._guard.closed(channel)
@@ -163,7 +156,7 @@ _JOINING_RUNS: Final = frozenset({
 
 
 def _after_run(send: SendHandler, handler: Handler) -> Handler:
-    """Return a handler that sees every message which came before it in the same socket buffer."""
+    """Return a handler that first writes the messages that came earlier in the same socket buffer."""
 
     def handle(channel: Channel, request: Command) -> Command | bytes | None:
         if send.is_run_open:
@@ -171,10 +164,6 @@ def _after_run(send: SendHandler, handler: Handler) -> Handler:
         return handler(channel, request)
 
     return handle
-
-
-def _failed(request: Command, error: RocketError) -> Command:
-    return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
 def _nothing() -> None:

@@ -1,7 +1,8 @@
-"""A broker's two ports for clients: listenPort, and listenPort - 2, which RocketMQ calls its VIP channel.
+"""The two ports of a broker for clients: listenPort, and listenPort - 2, RocketMQ's VIP channel.
 
-Java's slaves and DLedger followers ask their master for topics at the second port only, and Java's clients
-with vipChannelEnabled send most of their requests there. Both ports serve the same requests.
+Java slaves and DLedger followers request topics from their master only at the second port. Java clients with
+vipChannelEnabled send most requests there. Both ports serve the same requests.
+
 Source: BrokerController fastRemotingServer, BrokerOuterAPI getAllTopicConfig, MixAll brokerVIPChannel.
 """
 
@@ -21,15 +22,14 @@ log = logging.getLogger("rocketpy.broker")
 
 _BELOW: Final = 2
 _TRIES: Final = 16
-"""With listenPort 0: how many free ports are tried until the port two below is free, too."""
+"""With listenPort 0: number of free ports to try until listenPort - 2 is free, too."""
 
 
 async def serve_ports(config: BrokerConfig, endpoint: RequestRouter, on_failure: OnFailure) -> list[Server]:
-    """Listen at listenPort, and two below it as `BrokerConfig.vip_channel` says; return the open servers.
+    """Listen at listenPort, and at listenPort - 2 if `BrokerConfig.vip_channel` allows it.
 
-    With listenPort 0 both ports are any free ones. The first of the servers returned is that of listenPort.
-    on_failure: see `serve`. Raises OSError when listenPort is in use, or the second port is and
-    vipChannelEnable=true was set; nothing is left open then.
+    Return the servers, that of listenPort first. on_failure: see `serve`. Raises OSError if listenPort is in
+    use, or the second port with vipChannelEnable=true; no port is open then.
     """
     memory = config.listen.options.memory_budget()
     tries = 1 if config.listen.address.port else _TRIES
@@ -38,7 +38,7 @@ async def serve_ports(config: BrokerConfig, endpoint: RequestRouter, on_failure:
         first = await _serve_first(config, endpoint, on_failure, memory)
         try:
             second = await _serve_second(config, endpoint, first, on_failure, may_fail=not tries)
-        except BaseException as error:
+        except BaseException as error:  # the first port must not stay open
             await first.close()
             if tries and isinstance(error, OSError):
                 continue
@@ -65,7 +65,7 @@ async def _serve_first(
 async def _serve_second(
     config: BrokerConfig, endpoint: RequestRouter, first: Server, on_failure: OnFailure, *, may_fail: bool
 ) -> Server | None:
-    """Open the second port; None where there is none. may_fail: warn instead of raising an OSError."""
+    """Listen at the second port; None without one. may_fail: log a warning instead of an OSError."""
     address = first.address
     if config.vip_channel is False or address.scheme not in ("tcp", "tls") or address.port <= _BELOW:
         return None

@@ -110,7 +110,7 @@ Part = Callable[[Broker], Any]
 TIMERS: list[tuple[str, Part, str]] = [
     ("delivery of delayed messages", lambda broker: broker.deferred.delay._queues, "deliver"),
     ("sweep of held pulls", lambda broker: broker.consumers.holds, "expire"),
-    ("heartbeats to slaves", lambda broker: broker.replication.server, "_poll_all"),
+    ("heartbeats to slaves", lambda broker: broker.replication.server, "_poll_slaves"),
 ]
 
 
