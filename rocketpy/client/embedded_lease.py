@@ -39,20 +39,20 @@ class EmbeddedServers(Protocol):
 class Lease:
     """One client's share of the servers behind an address."""
 
-    def __init__(self, room: _Room) -> None:
-        self._room = room
+    def __init__(self, pool: _ServerPool) -> None:
+        self._pool = pool
         self._ended = False
 
     @property
     def namesrv_address(self) -> str:
         """Where the name server is reached."""
-        return self._room.namesrv_address
+        return self._pool.namesrv_address
 
     async def close(self) -> None:
         """Give it back; the last one stops the servers."""
         if not self._ended:
             self._ended = True
-            await self._room.leave()
+            await self._pool.leave()
 
 
 def is_embedded(namesrv: str) -> bool:
@@ -68,15 +68,15 @@ async def lease(namesrv: str) -> Lease:
     StoreLocked.
     """
     place = _place_of(namesrv)
-    rooms = _rooms.setdefault(asyncio.get_running_loop(), {})
-    for other, room in rooms.items():
-        if place.path is not None and other.path == place.path and other != place and room.is_open:
+    pools = _rooms.setdefault(asyncio.get_running_loop(), {})
+    for other, pool in pools.items():
+        if place.path is not None and other.path == place.path and other != place and pool.is_open:
             raise ConfigInvalid(
                 f"{namesrv}: this store is open with other options, as {other}; name the same address"
             )
-    room = rooms.setdefault(place, _Room(place))
-    await room.enter()
-    return Lease(room)
+    pool = pools.setdefault(place, _ServerPool(place))
+    await pool.enter()
+    return Lease(pool)
 
 
 class _Place(NamedTuple):
@@ -90,12 +90,12 @@ class _Place(NamedTuple):
         return f"{_SCHEME}{f'//{self.path}' if self.path else ''}{'?' if options else ''}{options}"
 
 
-class _Room:
+class _ServerPool:
     """The servers of one address; starting and stopping wait for each other."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
-        self._tenants = 0
+        self._leases = 0
         self._turn = asyncio.Lock()
         self._servers: EmbeddedServers | None = None
 
@@ -114,17 +114,17 @@ class _Room:
         async with self._turn:
             if self._servers is None:
                 self._servers = await _find_open()(self._place.path, dict(self._place.options))
-            self._tenants += 1
+            self._leases += 1
 
     async def leave(self) -> None:
         async with self._turn:
-            self._tenants -= 1
-            if self._tenants == 0 and self._servers is not None:
+            self._leases -= 1
+            if self._leases == 0 and self._servers is not None:
                 servers, self._servers = self._servers, None
                 await servers.close()
 
 
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Place, _Room]] = WeakKeyDictionary()
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Place, _ServerPool]] = WeakKeyDictionary()
 
 
 def _place_of(namesrv: str) -> _Place:

@@ -1,0 +1,72 @@
+"""The glossary names classes that exist, and the words that it retired stay away."""
+
+import ast
+import importlib
+import re
+
+import pytest
+
+from tools.import_map import ROOT, SOURCES
+
+PAGE = ROOT / "docs/internals/glossary.md"
+ROWS = re.findall(
+    r"^\| (?!Word|--)(.+?) \| (.+?) \| (.+?) \| `([\w.]+)` \|$", PAGE.read_text("utf-8"), re.MULTILINE
+)
+# What the code called things before; each has a better name in the glossary.
+RETIRED = frozenset(
+    [
+        "Answers",
+        "Asked",
+        "Asker",
+        "Asking",
+        "Callee",
+        "Consumption",
+        "Demand",
+        "Doubt",
+        "Engine",
+        "Gathered",
+        "Held",
+        "Ledgers",
+        "Links",
+        "Preparer",
+        "Publisher",
+        "Questions",
+        "Room",
+        "Settlers",
+        "Submitter",
+        "Taker",
+        "Takers",
+        "Verdict",
+    ]
+)
+ALLOWED = {
+    "AllocateByMachineRoom": "RocketMQ's AllocateMessageQueueByMachineRoom",
+    "ByMachineRoom": "RocketMQ's SelectMessageQueueByMachineRoom",
+    "HeldPull": "a pull that is held, as in PullRequestHoldService",
+}
+
+
+@pytest.mark.parametrize(("word", "place"), [(row[0], row[3]) for row in ROWS])
+def test_each_word_names_a_class(word: str, place: str) -> None:
+    """A reader who looks for the word in the code would find nothing."""
+    module, _, name = place.rpartition(".")
+    assert isinstance(getattr(importlib.import_module(module), name), type), word
+
+
+def test_each_word_has_one_meaning() -> None:
+    """Two rows for one word would be two meanings."""
+    words = [row[0] for row in ROWS]
+    assert len(words) > 50
+    assert len(set(words)) == len(words)
+
+
+def test_no_class_has_a_retired_word() -> None:
+    """A reader would meet a word that no documentation explains."""
+    found = {
+        node.name
+        for source in SOURCES.values()
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and set(re.findall(r"[A-Z][a-z]+", node.name)) & RETIRED
+    }
+    assert found == set(ALLOWED)
