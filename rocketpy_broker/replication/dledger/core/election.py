@@ -1,12 +1,12 @@
-"""Votes and heartbeats: who leads. Pure.
+"""Leader election: votes and heartbeats. Pure.
 
-A candidate asks in rounds. Its first round after it lost a leader is held in the old term, where everybody
-has voted already: that finds out whether the others still hear the leader, and only when they do not is the
-term raised. A peer that was started again asks so, too, but does not lead that term, whatever it hears: it
-might have led it before. One that has just led raises the term at once: so nobody leads one term twice.
+A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which
+all peers have voted: it finds out whether the others still have the leader, and only if not is the term
+incremented. A restarted peer starts with such a round too, but never leads that term, since it may have
+led it before. A peer that has just led increments the term at once. So no peer leads a term twice.
 
-Source: DLedgerLeaderElector of DLedger 0.1. Differs: the end of the ledger that a vote compares is its newest
-entry's own term (D#52), and a heartbeat of a higher term is followed at once.
+Source: DLedgerLeaderElector of DLedger 0.1. Differs: a vote compares the term in the newest entry itself
+(D#52), and a peer enters the term of a heartbeat at once.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 
 
 class ElectionResult(enum.Enum):
-    """How a round of votes ended."""
+    """The result of a round of votes, with DLedger's names."""
 
-    PASSED = "this peer leads"
-    REVOTE_IMMEDIATELY = "ask again now: some had to take on the term first"
-    WAIT_TO_REVOTE = "ask again in this term"
-    WAIT_TO_VOTE_NEXT = "ask in a higher term"
+    PASSED = "this peer is elected"
+    REVOTE_IMMEDIATELY = "vote again now: some peers had to enter the term first"
+    WAIT_TO_REVOTE = "vote again in this term"
+    WAIT_TO_VOTE_NEXT = "vote again in a higher term"
 
 
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 
 
 def tally_votes(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> ElectionResult | None:
-    """Say how a round ended; None: it goes on. results: how often each was heard, this peer's own among them.
+    """Return the result of a round of votes; None: it continues. results: counts, own vote included.
 
-    is_over: everybody has answered, or it has taken too long.
+    is_over: all peers have responded, or the round has timed out.
     """
     accepted = results[VoteResult.ACCEPT]
     ready_soon = accepted + results[VoteResult.REJECT_TERM_NOT_READY]
@@ -58,27 +58,27 @@ def tally_votes(results: Counter[VoteResult], quorum: int, *, is_over: bool) -> 
     if ready_soon >= quorum:
         return ElectionResult.REVOTE_IMMEDIATELY
     if results.total() - results[VoteResult.UNKNOWN] < quorum:
-        return ElectionResult.WAIT_TO_REVOTE  # a peer that is cut off does not drive the term up
+        return ElectionResult.WAIT_TO_REVOTE  # an isolated peer does not increment the term
     if accepted + sum(results[result] for result in _NEWER_LEDGER) >= quorum:
         return ElectionResult.WAIT_TO_REVOTE
     return ElectionResult.WAIT_TO_VOTE_NEXT
 
 
 class _Round:
-    """Questions to everybody, and what was answered."""
+    """One round of requests to all peers, and their responses."""
 
     def __init__(self, term: int, began_ms: float, *, is_probe: bool = False) -> None:
         self.term = term
         self.began_ms = began_ms
         self.is_probe = is_probe
-        """Whether it can only find out that there is a leader."""
+        """Whether it only finds out if there is a leader."""
         self.open: set[int] = set()
         self.results: Counter[VoteResult] = Counter()
         self.codes: Counter[int] = Counter()
 
 
 class LeaderElector:
-    """One peer's part in it. chance: returns numbers from 0 up to 1, evenly spread."""
+    """The election on one peer. rng: returns random numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class LeaderElector:
         self._next_heartbeat_ms = now_ms
         self._last_quorum_ms = now_ms
 
-    # -- being asked --------------------------------------------------------------------------
+    # -- requests of other peers --------------------------------------------------------------
 
     def on_vote(self, request_id: int, request: VoteRequest, now_ms: float) -> None:
-        """Answer a candidate. The vote is durable before the answer leaves: both are in one Ready."""
+        """Respond to a candidate. The vote is durable before the response is sent: both are in one Ready."""
         state = self._state
         response = VoteResponse(
             group=request.group,
@@ -142,7 +142,7 @@ class LeaderElector:
         return VoteResult.ACCEPT
 
     def on_heartbeat(self, request_id: int, request: HeartBeatRequest, now_ms: float) -> None:
-        """Answer a leader."""
+        """Respond to a leader."""
         self._outbox.respond(request_id, self._answer_heartbeat(request, now_ms))
 
     def _answer_heartbeat(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
@@ -158,7 +158,7 @@ class LeaderElector:
         return HeartBeatResponse()
 
     def accept_leader(self, leader: str, term: int, now_ms: float) -> RaftResponseCode:
-        """Follow whoever says that it leads `term`, unless that is over. Returns SUCCESS or what is wrong."""
+        """Follow a peer that claims to lead `term`. Returns SUCCESS, or why not: the term may be over."""
         state = self._state
         if term < state.term:
             return RaftResponseCode.EXPIRED_TERM
@@ -171,18 +171,18 @@ class LeaderElector:
         return RaftResponseCode.SUCCESS if state.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
 
     def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
-        # Who waits for its turn keeps it: else a peer that asks often, and in vain, holds up the others.
-        keeps_turn = self._state.role is Role.CANDIDATE and self._vote_round is None
+        # A waiting candidate keeps its time: else a peer that asks often, and in vain, delays the others.
+        keeps_time = self._state.role is Role.CANDIDATE and self._vote_round is None
         self._state.enter_term(term)
         self._increment_term_next = self._probe_next = False
         self._vote_round = self._heartbeat_round = None
-        ask_at_ms = now_ms + self._election_wait_ms()
-        self._next_election_ms = min(self._next_election_ms, ask_at_ms) if keeps_turn else ask_at_ms
+        election_ms = now_ms + self._election_wait_ms()
+        self._next_election_ms = min(self._next_election_ms, election_ms) if keeps_time else election_ms
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """Do what is due in this role."""
+        """Do what is due in the current role."""
         match self._state.role:
             case Role.LEADER:
                 self._tick_leader(now_ms)
@@ -194,7 +194,7 @@ class LeaderElector:
                 self._tick_candidate(now_ms)
 
     def step_down(self, highest_term: int, now_ms: float) -> None:
-        """Lead no more. highest_term: the newest that was heard of."""
+        """Stop leading. highest_term: the highest known term."""
         self._state.become_candidate(highest_term)
         self._increment_term_next = True
         self._heartbeat_round = None
@@ -204,7 +204,7 @@ class LeaderElector:
         low, high = self._settings.vote_interval_ms_min, self._settings.vote_interval_ms_max
         return self._last_round_ms + low + self._rng() * (high - low)
 
-    # -- standing -----------------------------------------------------------------------------
+    # -- as a candidate -----------------------------------------------------------------------
 
     def _tick_candidate(self, now_ms: float) -> None:
         if self._vote_round is None:
@@ -239,7 +239,7 @@ class LeaderElector:
         self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
     def on_vote_response(self, number: int, response: VoteResponse | None, now_ms: float) -> None:
-        """Count an answer to a question of this peer's; None: there was none."""
+        """Count a response to a vote request; None: the request failed."""
         vote_round = self._vote_round
         if vote_round is None or number not in vote_round.open:
             return
@@ -274,11 +274,11 @@ class LeaderElector:
             self._next_election_ms = now_ms
         elif outcome is ElectionResult.PASSED:
             self._state.become_leader()
-            self._increment_term_next = True  # should it ever stand again
+            self._increment_term_next = True  # should it become a candidate again
             self._last_quorum_ms = now_ms
             self._send_heartbeats(now_ms)
 
-    # -- leading ------------------------------------------------------------------------------
+    # -- as the leader ------------------------------------------------------------------------
 
     def _tick_leader(self, now_ms: float) -> None:
         if now_ms - self._last_quorum_ms > self._settings.silence_ms:
@@ -303,7 +303,7 @@ class LeaderElector:
         self._count_heartbeats(heartbeat_round, now_ms)
 
     def on_heartbeat_response(self, number: int, response: HeartBeatResponse, now_ms: float) -> None:
-        """Count an answer to a heartbeat."""
+        """Count a response to a heartbeat."""
         heartbeat_round = self._heartbeat_round
         if heartbeat_round is None or number not in heartbeat_round.open:
             return
@@ -317,11 +317,11 @@ class LeaderElector:
             self._count_heartbeats(heartbeat_round, now_ms)
 
     def _count_heartbeats(self, heartbeat_round: _Round, now_ms: float) -> None:
-        agreed = heartbeat_round.codes[RaftResponseCode.SUCCESS]
-        if agreed >= self._settings.quorum:
+        accepted = heartbeat_round.codes[RaftResponseCode.SUCCESS]
+        if accepted >= self._settings.quorum:
             self._last_quorum_ms = now_ms
-        elif agreed + heartbeat_round.codes[RaftResponseCode.TERM_NOT_READY] >= self._settings.quorum:
-            # Java peers that have to take on the term first.
+        elif accepted + heartbeat_round.codes[RaftResponseCode.TERM_NOT_READY] >= self._settings.quorum:
+            # Java peers have to enter the term first.
             self._next_heartbeat_ms = min(
                 self._next_heartbeat_ms, now_ms + self._settings.vote_interval_ms_min
             )

@@ -1,10 +1,10 @@
-"""Entries and index units: what the files of a ledger hold.
+"""Codecs of entries and index units, the contents of a ledger's files.
 
 All numbers are big-endian, since DLedger 0.1. An entry, in a file of `data/` and in a push::
 
     offset  size  field
          0     4  magic, 1
-         4     4  size of all of it, 48 + body
+         4     4  size of the whole entry, 48 + body
          8     8  index: 0, 1, 2, … in the ledger
         16     8  term of the leader that took it
         24     8  pos: offset of this entry from the start of the first data file
@@ -14,9 +14,9 @@ All numbers are big-endian, since DLedger 0.1. An entry, in a file of `data/` an
         44     4  body length
         48     n  body: the message record, whose own physical offset is pos + 48 (QUIRKS 62)
 
-An entry never crosses a file end: eight bytes at least stay free behind it, and where the next one does not
-fit, a blank fills the file: i32 -1, i32 rest of the file, then anything. An index unit, 32 bytes at
-index * 32 of the files of `index/`, which are 160 MiB each (QUIRKS 63)::
+An entry never crosses the end of a file: at least eight bytes stay free after it. If the next entry does not
+fit, a blank fills the file: i32 -1, i32 rest of the file, then arbitrary bytes. An index unit has 32 bytes:
+it is at index * 32 in the files of `index/`, which have 160 MiB each (QUIRKS 63)::
 
     offset  size  field                    offset  size  field
          0     4  magic, 1                     16     8  index
@@ -41,7 +41,7 @@ MAGIC: Final = 1
 BLANK_MAGIC: Final = -1
 _HEADER: Final = Struct(">iiqqqiiii")
 HEADER_BYTES: Final = _HEADER.size
-"""Before the body: 48."""
+"""Size of the header: 48."""
 _BLANK: Final = Struct(">ii")
 _INDEX_UNIT: Final = Struct(">iqiqq")
 INDEX_UNIT_BYTES: Final = _INDEX_UNIT.size
@@ -49,10 +49,10 @@ INDEX_FILE_BYTES: Final = INDEX_UNIT_BYTES * 5 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One entry. As JSON, inside a push, the body is base64.
+    """One entry. In the JSON of a push, the body is base64.
 
-    size: of all of it, in bytes. pos: where it lies, in bytes from the start of the first file.
-    Two are equal only when their bytes are: a follower's entry is compared with its leader's.
+    size: of the whole entry, in bytes. pos: in bytes from the start of the first file. Entries are equal only
+    if their bytes are; followers rely on that.
     """
 
     body: bytes
@@ -67,16 +67,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def of(cls, index: int, term: int, pos: int, body: bytes) -> Entry:
-        """Return the entry that holds `body`, as 0.1 makes one."""
+        """Return the entry with this body, as 0.1 creates it."""
         return cls(body=body, index=index, pos=pos, size=HEADER_BYTES + len(body), term=term)
 
     @property
     def end_pos(self) -> int:
-        """Just behind its last byte."""
+        """Position after its last byte."""
         return self.pos + self.size
 
     def check(self) -> None:
-        """Raise RemoteProtocolError for one that no file could hold."""
+        """Raise RemoteProtocolError if no file could hold this entry."""
         if self.magic != MAGIC or self.size != HEADER_BYTES + len(self.body):
             raise RemoteProtocolError(
                 f"entry {self.index}: magic {self.magic}, size {self.size} with a body of {len(self.body)}"
@@ -86,14 +86,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Blank(NamedTuple):
-    """The rest of a data file. size: bytes from here to the file's end."""
+    """Fills the rest of a data file. size: bytes up to the end of the file."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """Where an entry lies. pos, size: in bytes."""
+    """Position, size, index and term of an entry."""
 
     magic: int
     pos: int
@@ -103,7 +103,7 @@ class IndexUnit:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return the entry as its data file holds it."""
+    """Return the bytes of an entry in its data file."""
     header = _HEADER.pack(
         entry.magic,
         entry.size,
@@ -119,14 +119,17 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes, start: int, pos: int) -> Entry | Blank:
-    """Return what begins at `start` of `data`, a piece of a data file.
+    """Decode the entry or blank at `start` of `data`, a piece of a data file.
 
-    pos: where that is in the ledger; an entry must say the same. Raises TornTail when the data ends too
-    soon, RecordCorrupt when these bytes are no entry (zeros included).
+    pos: position of that in the ledger, which the entry must contain.
+
+    Raises:
+        TornTail: The data ends inside it.
+        RecordCorrupt: The bytes are not an entry or blank; zeros are not.
     """
     rest = len(data) - start
     if rest < _BLANK.size:
-        raise TornTail(pos, f"{rest} bytes are left, too few for anything")
+        raise TornTail(pos, f"{rest} bytes are left, fewer than a header")
     magic, size = _BLANK.unpack_from(data, start)
     if magic == BLANK_MAGIC:
         if size < _BLANK.size:
@@ -155,14 +158,15 @@ def decode_entry(data: bytes, start: int, pos: int) -> Entry | Blank:
 
 
 def encode_blank(size: int) -> bytes:
-    """Return the begin of a blank of `size` bytes; what follows does not matter."""
+    """Return the first bytes of a blank of `size` bytes; the rest is arbitrary."""
     return _BLANK.pack(BLANK_MAGIC, size)
 
 
 def next_pos(end_pos: int, size: int, file_bytes: int) -> int:
-    """Return where an entry of `size` bytes goes in a ledger that ends at `end_pos`.
+    """Return the position of an entry of `size` bytes that is appended at `end_pos`.
 
-    Source: MmapFileList.preAppend: the next file, when the rest would hold less than a blank's eight bytes.
+    It is in the next file if less than the eight bytes of a blank would remain in this one.
+    Source: MmapFileList.preAppend.
     """
     used = end_pos % file_bytes
     if used and size + _BLANK.size > file_bytes - used:
@@ -171,12 +175,12 @@ def next_pos(end_pos: int, size: int, file_bytes: int) -> int:
 
 
 def encode_index_unit(entry: Entry) -> bytes:
-    """Return the 32 bytes that point at an entry."""
+    """Return the index unit of an entry, 32 bytes."""
     return _INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
 
 
 def decode_index_unit(data: bytes, start: int = 0) -> IndexUnit | None:
-    """Return the unit at `start`; None for one that was never written (zeros).
+    """Decode the unit at `start`; None for zeros, a unit that was never written.
 
     Raises TornTail, RecordCorrupt.
     """
@@ -186,5 +190,5 @@ def decode_index_unit(data: bytes, start: int = 0) -> IndexUnit | None:
     if unit == IndexUnit(0, 0, 0, 0, 0):
         return None
     if unit.magic != MAGIC or unit.size < HEADER_BYTES or unit.pos < 0 or unit.index < 0:
-        raise RecordCorrupt(start, f"no index unit: {unit}")
+        raise RecordCorrupt(start, f"invalid index unit: {unit}")
     return unit

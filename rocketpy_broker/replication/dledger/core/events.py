@@ -1,4 +1,4 @@
-"""What goes into a `RaftNode`, and what comes out."""
+"""The input events of a `RaftNode`, and its output: what the shell has to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEADER_REQUESTS = (PushEntryRequest, HeartBeatRequest)
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; one every 10 ms or so."""
+    """Time has passed; stepped every 10 ms or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The shell wants to delete what is older than this entry, which is committed and stored.
+    """The shell is about to delete the entries before this one, which is committed and stored.
 
-    It must wait until the node has been told: from then on nobody asks for those entries.
+    It must delete them after this event, so that the node never reads a deleted entry.
     """
 
     begin_index: int
@@ -60,7 +60,7 @@ Event = Tick | RequestReceived | ResponseReceived | Propose | Expire
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A request for a peer."""
+    """A request to send to a peer; its `ResponseReceived` carries the number."""
 
     number: int
     peer: str
@@ -69,7 +69,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """The response to a request."""
+    """The response to a `RequestReceived`."""
 
     request_id: int
     message: RaftMessage
@@ -77,9 +77,9 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class ProposalResult:
-    """What became of a proposal. code: SUCCESS once a majority has it durably; index, pos: -1 if it has none.
+    """The result of a proposal. code: SUCCESS once it is committed. index, pos: -1 if it was not appended.
 
-    WAIT_QUORUM_ACK_TIMEOUT and TERM_CHANGED leave open whether it stays in the ledger.
+    After WAIT_QUORUM_ACK_TIMEOUT or TERM_CHANGED the entry may still be committed.
     """
 
     proposal_id: int
@@ -90,11 +90,11 @@ class ProposalResult:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What is to be done, in the order of the fields; then `RaftNode.advance`.
+    """Work for the shell, in the order of the fields; `RaftNode.advance` follows.
 
     term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: may be
-    sent only then, since they promise what was written; see `requests_before_write`. results:
-    for the proposers. committed_index: entries up to here may be applied.
+    sent only then, since they promise what was written; see `requests_before_write`. results: for the
+    proposers. committed_index: entries up to here may be applied.
     """
 
     term_state: TermState | None
@@ -106,10 +106,10 @@ class Ready:
 
     @property
     def requests_before_write(self) -> tuple[SendRequest, ...]:
-        """Calls that may leave before `write` is made: so disks work side by side.
+        """Requests that may be sent before the write, so that the disks of a group work in parallel.
 
-        Pushes and heartbeats promise nothing of this peer's own disk: a leader counts itself only by what is
-        durable, and one that was restarted stands in a new term.
+        Pushes and heartbeats promise nothing of this peer's own disk: a leader counts only its durable
+        entries, and a restarted one becomes a candidate in a new term.
         """
         if self.term_state is not None:
             return ()
@@ -117,7 +117,7 @@ class Ready:
 
     @property
     def requests_after_write(self) -> tuple[SendRequest, ...]:
-        """All other calls."""
+        """All other requests."""
         if self.term_state is not None:
             return self.requests
         return tuple(
@@ -125,14 +125,14 @@ class Ready:
         )
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do (a new committed_index alone is nothing)."""
+        """Whether there is any work. A new committed_index alone is none."""
         return bool(
             self.term_state is not None or self.write or self.requests or self.responses or self.results
         )
 
 
 class Outbox:
-    """Collects what is to be sent."""
+    """Collects the requests, responses and results of the next Ready."""
 
     def __init__(self) -> None:
         self.requests: list[SendRequest] = []
@@ -143,12 +143,16 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self.requests or self.responses or self.results)
 
+    def clear(self) -> None:
+        """Start the next Ready."""
+        self.requests, self.responses, self.results = [], [], []
+
     def request(self, peer: str, message: RaftMessage) -> int:
-        """Ask a peer; return the number that its answer will name."""
+        """Add a request; return its number, which the response carries."""
         self._number += 1
         self.requests.append(SendRequest(self._number, peer, message))
         return self._number
 
     def respond(self, request_id: int, message: RaftMessage) -> None:
-        """Answer a request."""
+        """Add a response."""
         self.responses.append(SendResponse(request_id, message))

@@ -1,9 +1,9 @@
-"""How a follower takes what its leader pushes. Pure.
+"""Handles the pushes of the leader on a follower. Pure.
 
-One number carries the safety: up to `matched`, the ledger is known to be equal to that of this term's leader.
-Entries go in behind it and nowhere else; it, not the ledger's end, limits what counts as committed (D#278);
-and nothing up to it, or up to what is committed (D#316), is ever cut, so a push that comes late or twice does
-no harm. 0.1 has no such number: it appends whatever has the right index, and cuts where it is told to.
+The safety depends on one number: up to `matched`, the ledger is known to equal that of this term's leader.
+Entries are appended only after it. It, not the end of the ledger, limits the committed index (D#278). Entries
+up to it, or up to the committed index (D#316), are never truncated, so late or repeated pushes are harmless.
+0.1 has no such number: it appends any entry with the next index, and truncates where a push says.
 
 Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 """
@@ -28,7 +28,7 @@ _INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
 
 
 class Follower:
-    """A peer's following side. Answers leave after what they speak of was written: see Ready."""
+    """The follower's part of a peer. Responses are sent after the write that they confirm; see `Ready`."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class Follower:
         self._matched = -1
         self._is_compared = False
         self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
-        """Pushes that came before the one for their previous entry: by index."""
+        """Pushes that arrived before the push of the previous entry, by index."""
 
     def on_push(self, request_id: int, request: PushEntryRequest, now_ms: float) -> None:
-        """Do what a leader asks for, and answer."""
+        """Handle a push, and respond."""
         code = self._accept_leader(request, now_ms)
         if code is not _SUCCESS:
             self._respond(request_id, request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
-            # One that was started again, perhaps empty, would wait for the next entry to be compared.
+            # Else a restarted follower, which may be empty, would not be compared before the next entry.
             self._respond(request_id, request, _SUCCESS if self._is_compared else _INCONSISTENT)
         elif request.entry is None:
             self._respond(request_id, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
@@ -69,7 +69,7 @@ class Follower:
             self._commit(request)
 
     def tick(self, now_ms: float) -> None:
-        """Tell the leader of a gap that did not close in time."""
+        """Report a gap that was not closed in time to the leader."""
         for index, (request_id, request, came_ms) in list(self._early.items()):
             if now_ms - came_ms > self._settings.push_timeout_ms:
                 del self._early[index]
@@ -135,7 +135,7 @@ class Follower:
         return _SUCCESS
 
     def _put(self, entry: Entry) -> bool:
-        """Write an entry behind the previous one, which is the leader's, in place of what was there."""
+        """Write an entry after the previous one, which equals the leader's, and replace what was there."""
         view = self._view
         if entry.index <= self._state.committed_index:
             return False
@@ -155,18 +155,18 @@ class Follower:
         return _SUCCESS
 
     def _truncate(self, entry: Entry) -> RaftResponseCode:
-        """Make this entry, which stays or comes in, the last one (QUIRKS 60)."""
+        """Make this entry the last one; it is written if it is missing or differs (QUIRKS 60)."""
         view, committed = self._view, self._state.committed_index
         if view.find(entry.index) == entry:
             view.truncate_after(max(entry.index, self._matched, committed))
         elif entry.index <= max(committed, self._matched):
             return _INCONSISTENT
         elif entry.index - 1 <= max(committed, self._matched):
-            # What comes before it is equal to the leader's, or there is nothing before it.
+            # The entries before it equal the leader's, or there are none.
             if not self._put(entry):
                 return _INCONSISTENT
         else:
-            # The leader's ledger begins here; whether what comes before it was ever committed, nobody knows.
+            # The leader's ledger starts here, and it is unknown which of the older entries were committed.
             view.reset_to(entry.index)
             view.append(entry)
         self._matched, self._is_compared = max(self._matched, entry.index), True

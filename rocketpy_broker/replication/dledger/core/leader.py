@@ -1,10 +1,10 @@
-"""How a leader brings its followers up to its own ledger, and when an entry is committed. Pure; one a term.
+"""Replicates the leader's ledger to its followers, and commits entries. Pure; one object per term.
 
-Per follower: COMPARE until an entry is found that both have, TRUNCATE when the follower has more behind it,
-then APPEND entry by entry, many in flight; COMMIT when there is nothing else to say.
+For each follower: COMPARE until a common entry is found, TRUNCATE if the follower has entries after it, then
+APPEND each entry, with many in flight. COMMIT tells an idle follower the committed index.
 
-Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only an entry of the
-leader's own term is committed by counting (D#4), and what is counted is durable on each peer.
+Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only entries of the
+leader's own term are committed by counting (D#4), and only durable entries are counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
 
 @dataclass(slots=True)
 class _Sent:
-    """An entry on its way. size: in bytes. at_ms: when it was sent last."""
+    """An entry without an acknowledgement. size: in bytes. at_ms: when it was last sent."""
 
     index: int
     size: int
@@ -38,36 +38,36 @@ class _Sent:
 
 
 class PeerProgress:
-    """One follower, as its leader knows it."""
+    """The replication progress of one follower, as its leader knows it."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.phase = PushType.COMPARE
         self.compare_index = -1
-        """That is compared or truncated to; -1: not chosen yet."""
+        """The entry to compare, or to truncate after; -1: not chosen yet."""
         self.common_index = -1
-        """The follower's entry was found to be the same here; -1: nowhere yet."""
+        """The newest entry that is known to be equal on both; -1: none yet."""
         self.conflict_index = -1
-        """… and another, or none, from here on; -1: nowhere yet."""
+        """The oldest entry that is known to differ, or to be missing there; -1: none yet."""
         self.next_index = -1
-        """Of the entry to append next."""
+        """The entry to send next."""
         self.match_index = -1
-        """The follower has the ledger up to here durably."""
+        """The newest entry that is durable on the follower."""
         self.open_request: int | None = None
-        """The open COMPARE or TRUNCATE."""
+        """Number of the open COMPARE or TRUNCATE."""
         self.open_commit: int | None = None
-        """The COMMIT that was sent last; None once it is answered."""
+        """Number of the open COMMIT."""
         self.open_appends: dict[int, int] = {}
-        """Index of the entry by the number of its open call."""
+        """Index of the entry, by the number of its open APPEND."""
         self.in_flight: deque[_Sent] = deque()
-        """Entries that are not acknowledged, in their order."""
+        """Entries without an acknowledgement, in their order."""
         self.in_flight_bytes = 0
         self.retry_at_ms = float("-inf")
         self.last_sent_ms = float("-inf")
-        """When the follower last heard how far the group is."""
+        """When the follower was last sent a push, which has the committed index."""
 
     def restart_compare(self) -> None:
-        """Go back to where nothing is known of the follower's end."""
+        """Start again with COMPARE, as if nothing were known of the follower's ledger."""
         self.phase, self.compare_index, self.open_request = PushType.COMPARE, -1, None
         self.open_commit = None
         self.common_index = self.conflict_index = -1
@@ -76,13 +76,13 @@ class PeerProgress:
         self.in_flight_bytes = 0
 
     def start_appending(self, index: int) -> None:
-        """Go on to APPEND: the follower's ledger is equal up to `index`, and ends there."""
+        """Continue with APPEND: the follower's ledger ends at `index`, and is equal."""
         self.phase, self.open_request = PushType.APPEND, None
         self.next_index = index + 1
         self.acknowledge(index)
 
     def acknowledge(self, index: int) -> None:
-        """Take note that the follower has everything up to `index`."""
+        """Note that the entries up to `index` are durable on the follower."""
         self.match_index = max(self.match_index, index)
         while self.in_flight and self.in_flight[0].index <= self.match_index:
             self.in_flight_bytes -= self.in_flight.popleft().size
@@ -99,9 +99,9 @@ class Leader:
         self.term = state.term
         self.followers = [PeerProgress(peer) for peer in settings.others]
         self._pending: deque[tuple[int, int, float, int]] = deque()
-        """Index, ticket, deadline and position of proposals that are not committed, in order."""
+        """Index, proposal id, deadline and position of uncommitted proposals, in order."""
         self._last_matched: list[int] = []
-        """How far each peer was when entries were counted last."""
+        """Durable index of each peer at the last `maybe_commit`."""
         if settings.no_op is not None:
             pos = view.next_entry_pos(len(settings.no_op(0)))
             self._append(settings.no_op(pos + HEADER_BYTES))
@@ -109,7 +109,7 @@ class Leader:
     # -- proposals ----------------------------------------------------------------------------
 
     def propose(self, proposal_id: int, body: bytes, now_ms: float) -> None:
-        """Append an entry; its Outcome follows."""
+        """Append an entry; its `ProposalResult` follows."""
         if len(self._pending) >= self._settings.pending_max:
             self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.LEADER_PENDING_FULL))
             return
@@ -117,7 +117,7 @@ class Leader:
         self._pending.append((entry.index, proposal_id, now_ms + self._settings.append_wait_ms, entry.pos))
 
     def append(self, body: bytes) -> Entry | None:
-        """Append an entry without a ticket; None when too much waits. Send it with `push`."""
+        """Append an entry without a result; None if too many are uncommitted. `push` sends it."""
         if self._view.end_index - self._state.committed_index >= self._settings.pending_max:
             return None
         return self._append(body)
@@ -128,20 +128,20 @@ class Leader:
         return entry
 
     def maybe_commit(self) -> None:
-        """Commit what a majority has, and tell who waited for it."""
+        """Commit the entries that are durable on a majority, and finish their proposals."""
         known = [self._view.durable_index, *[peer.match_index for peer in self.followers]]
         if known == self._last_matched:
             return
         self._last_matched = known
         index = sorted(known)[-self._settings.quorum]
-        # Figure 8 of the raft paper: an old term's entry may be on a majority and still be replaced.
+        # Figure 8 of the Raft paper: an entry of an earlier term may be on a majority and still be replaced.
         if index > self._state.committed_index and self._view.get(index).term == self.term:
             self._state.commit(index)
         while self._pending and self._pending[0][0] <= self._state.committed_index:
             self._finish_first(_SUCCESS)
 
     def fail_pending(self) -> None:
-        """Another term has come: whether what waits will be committed is open."""
+        """Finish all proposals, as this term is over; they may be committed or not."""
         while self._pending:
             self._finish_first(RaftResponseCode.TERM_CHANGED)
 
@@ -152,12 +152,12 @@ class Leader:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """End what has waited too long."""
+        """Finish proposals that have timed out."""
         while self._pending and self._pending[0][2] <= now_ms:
             self._finish_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
 
     def push(self, now_ms: float) -> None:
-        """Send followers what they lack."""
+        """Send the followers their missing entries."""
         for follower in self.followers:
             if follower.phase is PushType.APPEND:
                 self._push_entries(follower, now_ms)
@@ -178,7 +178,7 @@ class Leader:
         view = self._view
         sent, most = follower.in_flight, self._settings.in_flight_max
         if (sent[0].index if sent else follower.next_index) < view.begin_index:
-            follower.restart_compare()  # what it lacks is gone here: it begins with what is left
+            follower.restart_compare()  # its next entry has expired here
             return
         while follower.next_index <= view.end_index and len(sent) < most:
             entry = view.get(follower.next_index)
@@ -213,7 +213,7 @@ class Leader:
     # -- answers ------------------------------------------------------------------------------
 
     def on_response(self, number: int, response: PushEntryResponse | None, now_ms: float) -> None:
-        """Take a follower's answer; None: there was none."""
+        """Handle a follower's response; None: the request failed."""
         for follower in self.followers:
             if number == follower.open_request:
                 follower.open_request = None
@@ -255,15 +255,16 @@ class Leader:
             self._choose_compare_index(follower, response)
 
     def _choose_compare_index(self, follower: PeerProgress, response: PushEntryResponse) -> None:
-        """Choose the entry to compare next, or truncate: behind the last that is the same, and only there.
+        """Choose the entry to compare next; truncate once the newest common entry is known.
 
-        Ledgers that differ at an index differ behind it too, so halves will do (0.1 goes back one by one).
+        Ledgers that differ at an index differ after it too, so this is a binary search. 0.1 goes back one by
+        one.
         """
         begin = self._view.begin_index
         other = follower.conflict_index if follower.conflict_index >= 0 else self._view.end_index + 1
         low = max(follower.common_index, begin - 1, response.begin_index - 1)
         if other - low > 1:
-            # The follower's newest entry first: it mostly is the same, and then nothing has to be sought.
+            # The follower's newest entry first: it is usually equal, which ends the search.
             is_first = follower.common_index < 0 and other == response.end_index + 1
             follower.compare_index = other - 1 if is_first else (low + other) // 2
             return

@@ -1,7 +1,7 @@
-"""The ledger as a peer sees it: what is stored, and behind it what is still to be written.
+"""The ledger as the Raft core sees it: the stored entries, followed by those that are not written yet.
 
-Every change goes through here and comes out of `take` as a `Write`. Only after `written` does an entry count
-as durable. Between the two the view may change again, be cut even: then only what was not cut counts.
+All changes go through this view, and `take` returns them as a `Write`. After `written`, its entries count as
+durable, except those that were truncated in between.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry, 
 
 
 class StoredLedger(Protocol):
-    """What lies on disk. An index is -1 while the ledger is empty."""
+    """The ledger on disk. An index is -1 while the ledger is empty."""
 
     @property
     def begin_index(self) -> int:
-        """Of the oldest entry that is kept."""
+        """Index of the oldest entry."""
 
     @property
     def end_index(self) -> int:
-        """Of the newest."""
+        """Index of the newest entry."""
 
     @property
     def start_pos(self) -> int:
-        """Where the first entry goes while there is none, in bytes.
+        """Position of the first entry in an empty ledger.
 
-        Not 0 in a store that began without DLedger: there it is behind the old log.
+        0, or the end of the old commit log in a store that was created without DLedger.
         """
 
     def get(self, index: int) -> Entry:
-        """Return an entry between the two."""
+        """Return an entry from `begin_index` to `end_index`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change to what is stored, to be made in this order and then flushed.
+    """One change to the stored ledger, to be made in this order and then flushed.
 
-    is_reset: everything goes, and the ledger begins again with `entries`, which come with it or later, then
-    where it began before. keep_until: entries behind this
-    index go; None: none do. entries: go to the end.
+    is_reset: remove all entries; the ledger starts again at the first of `entries`, or at its old start if
+    there are none yet. truncate_after: remove the entries after this index. entries: append them.
     """
 
     is_reset: bool
@@ -53,78 +52,78 @@ class Write:
 
 
 class LedgerView:
-    """One peer's ledger. file_bytes: size of a data file."""
+    """The ledger of one peer. file_bytes: size of a data file."""
 
     def __init__(self, stored: StoredLedger, file_bytes: int) -> None:
         self._stored = stored
         self._file_bytes = file_bytes
         self._begin = stored.begin_index
         self._start_pos = stored.start_pos
-        """Where the first entry goes while there is none."""
+        """Position of the first entry while there is none."""
         self._stored_end = stored.end_index
-        """Up to here the stored entries are this ledger's, and durable."""
+        """The stored entries up to here are durable and not truncated."""
         self._tail: list[Entry] = []
-        """What comes behind them."""
+        """The entries after them."""
         self._taken = 0
-        """So many of the tail are being written."""
+        """How many entries of the tail are being written."""
         self._is_reset = False
         self._keep_until: int | None = None
 
     @property
     def begin_index(self) -> int:
-        """Of the oldest entry; -1 in an empty ledger."""
+        """Index of the oldest entry; -1 in an empty ledger."""
         return self._begin
 
     @property
     def end_index(self) -> int:
-        """Of the newest entry; -1 in an empty ledger."""
+        """Index of the newest entry; -1 in an empty ledger."""
         return self._tail[-1].index if self._tail else self._stored_end
 
     @property
     def end_term(self) -> int:
-        """The newest entry's own term (D#52: not that of whoever pushed it); -1 in an empty ledger."""
+        """Term in the newest entry itself, not of the peer that pushed it (D#52); -1 in an empty ledger."""
         return self.get(self.end_index).term if self._begin >= 0 else -1
 
     @property
     def durable_index(self) -> int:
-        """Entries up to this one survive power loss."""
+        """Index of the newest entry that survives power loss."""
         return self._stored_end
 
     def find(self, index: int) -> Entry | None:
-        """Return an entry; None where there is none."""
+        """Return an entry, or None if it is not here."""
         return self.get(index) if 0 <= self._begin <= index <= self.end_index else None
 
     def get(self, index: int) -> Entry:
-        """Return an entry that is there."""
+        """Return an entry that is here."""
         if index > self._stored_end:
             return self._tail[index - self._stored_end - 1]
         return self._stored.get(index)
 
     def expire(self, index: int) -> None:
-        """Entries before this one, all committed, are about to be deleted: offer them no more."""
+        """Drop the entries before this one: they are committed, and are about to be deleted."""
         ensure(self._begin <= index <= self._stored_end, f"{index} of {self._begin} to {self._stored_end}")
         self._begin = index
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether `take` would return any."""
+        """Whether `take` returns a change."""
         return self._is_reset or self._keep_until is not None or self._taken < len(self._tail)
 
     def next_entry_pos(self, body_bytes: int) -> int:
-        """Return where the next entry goes, with a body of so many bytes."""
+        """Return the position of the next entry, if its body has this size."""
         end = self.get(self.end_index).end_pos if self._begin >= 0 else self._start_pos
         return next_pos(end, HEADER_BYTES + body_bytes, self._file_bytes)
 
     def append(self, entry: Entry) -> None:
-        """Put an entry at the end."""
+        """Append an entry."""
         if entry.index != self.end_index + 1:
-            raise InvariantError(f"entry {entry.index} behind {self.end_index}")
+            raise InvariantError(f"entry {entry.index} appended after entry {self.end_index}")
         if self._begin < 0:
             self._begin = entry.index
         self._tail.append(entry)
 
     def truncate_after(self, index: int) -> None:
-        """Cut what lies behind an entry, or everything with -1."""
+        """Remove the entries after an index; with -1, all."""
         if index >= self.end_index:
             return
         if index < self._begin:
@@ -132,14 +131,14 @@ class LedgerView:
             self.reset_to(index + 1)
             return
         if index < self._stored_end + self._taken:
-            # Stored, or about to be: the files have to be cut too.
+            # These entries are stored, or being written, so the files must be truncated too.
             self._keep_until = index if self._keep_until is None else min(index, self._keep_until)
             self._taken = max(0, index - self._stored_end)
         del self._tail[max(0, index - self._stored_end) :]
         self._stored_end = min(self._stored_end, index)
 
     def reset_to(self, index: int) -> None:
-        """Empty the ledger; the next entry has this index."""
+        """Remove all entries; the next one has this index."""
         self._is_reset, self._keep_until = True, None
         self._tail.clear()
         self._taken = 0
@@ -147,14 +146,14 @@ class LedgerView:
         self._begin = -1
 
     def take(self) -> Write:
-        """Return what is to be written now. `written` must follow before the next one is taken."""
+        """Return the changes to write now. `written` must be called before the next `take`."""
         write = Write(self._is_reset, self._keep_until, tuple(self._tail[self._taken :]))
         self._is_reset, self._keep_until = False, None
         self._taken = len(self._tail)
         return write
 
     def written(self) -> None:
-        """What was taken is durable, except for what was cut since."""
+        """Note that the changes that `take` returned are durable."""
         self._stored_end += self._taken
         del self._tail[: self._taken]
         self._taken = 0

@@ -1,19 +1,19 @@
-"""One peer of a group: events and `now_ms` in, a `Ready` out. Pure; the shell's loop is::
+"""The Raft core of one peer: events and `now_ms` in, a `Ready` out. Pure. The shell's loop is::
 
     node.step(event, now_ms)
     while ready := node.take_ready():
-        save(ready.term_state), store(ready.write)   # and flush: durable first
-        send(ready.calls), send(ready.answers)       # only then may peers hear of it
-        tell(ready.outcomes)
+        save(ready.term_state), store(ready.write)     # and flush: durable first
+        send(ready.requests), send(ready.responses)    # only then may peers know of it
+        report(ready.results)
         node.advance(now_ms)
 
-Events may be stepped while a Ready is being stored; only one Ready is out at a time.
+Events may be stepped while a Ready is being stored. Only one Ready is taken at a time.
 
-A broker's own messages go in by `append` and `push`, without an event each. Answers to a leader take effect
-with `push`, or when a Ready is taken.
+A broker appends its messages with `append` and `push`, without an event each. Responses to a leader take
+effect with `push`, or when a Ready is taken.
 
-Source: DLedgerServer of DLedger 0.1. Differs: GET serves only what is committed (I5), PULL is refused where
-0.1 is silent.
+Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries (I5), and PULL gets a
+response, where 0.1 sends none.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ _NOTHING = Write(is_reset=False, truncate_after=None, entries=())
 class RaftNode:
     """A peer that has just started.
 
-    stored: its ledger, recovered. state, checkpoint: from its files. chance: numbers from 0 up to 1.
-    Raises StoreDamaged for a ledger from a later term than the vote.
+    stored: its recovered ledger. state, checkpoint: from its files. rng: returns random numbers in [0, 1).
+
+    Raises:
+        StoreDamaged: The ledger has a later term than the vote.
     """
 
     def __init__(
@@ -89,17 +91,17 @@ class RaftNode:
         self._leader: Leader | None = None
         self._is_ready_taken = False
         self._deferred_response_ms: float | None = None
-        """When the last answer came, while what follows from it is still to be done."""
+        """Time of the last response whose effects were deferred; None: there is none."""
         self._wire_appends: dict[int, tuple[int, AppendEntryRequest]] = {}
-        """Token and request of appends that came over the wire, by the ticket (below 0) made for them."""
+        """Request id and request of appends over the wire, by their negative proposal id."""
 
     @property
     def role(self) -> Role:
-        """What this peer does in `state.term`."""
+        """The role in `state.term`."""
         return self.state.role
 
     def step(self, event: Event, now_ms: float) -> None:
-        """Take an event."""
+        """Handle an event."""
         match event:
             case Tick():
                 self._elector.tick(now_ms)
@@ -108,7 +110,7 @@ class RaftNode:
                 self._on_request(request_id, message, now_ms)
             case ResponseReceived(number, message):
                 self._on_response(number, message, now_ms)
-                if self._is_still_leader:  # many answers come at once: what they make possible is done once
+                if self._is_still_leader:  # many responses arrive at once, and their effects are done once
                     self._deferred_response_ms = now_ms
                     return
             case Propose(proposal_id, body):
@@ -122,32 +124,32 @@ class RaftNode:
             self._respond_to_appends()
 
     def append(self, body: bytes) -> Entry | None:
-        """Append an entry, at once and without an Outcome; `push` follows.
+        """Append an entry without a `ProposalResult`; `push` must follow.
 
-        It is committed when `committed_index` has reached it in this term. Returns None when too much waits.
-        Raises NotLeader.
+        It is committed once the committed index has reached it in this term. Returns None if too many entries
+        are uncommitted. Raises NotLeader.
         """
         if self._leader is None:
             raise NotLeader(f"{self.state.self_id} does not lead", leader_hint=self.state.leader_id)
         return self._leader.append(body)
 
     def push(self, now_ms: float) -> None:
-        """Send what was appended, and commit what answers since made possible."""
+        """Send what was appended, and commit what responses have acknowledged."""
         self._update_leader(now_ms)
 
     @property
     def _is_still_leader(self) -> bool:
-        """Whether this peer leads, as it did after the last event."""
+        """Whether this peer still leads the term of its `Leader`."""
         state, leader = self.state, self._leader
         return leader is not None and state.role is Role.LEADER and state.term == leader.term
 
     @property
     def followers(self) -> Sequence[PeerProgress]:
-        """What a leader knows of the others; nothing on any other peer."""
+        """Progress of the followers; empty unless this peer leads."""
         return () if self._leader is None else self._leader.followers
 
     def take_ready(self) -> Ready:
-        """Return what is to be done; falsy when there is nothing, or the last one is still being done."""
+        """Return the work for the shell; falsy if there is none, or `advance` is still to be called."""
         if self._deferred_response_ms is not None and not self._is_ready_taken:
             self._update_leader(self._deferred_response_ms)
         outbox = self._outbox
@@ -161,21 +163,19 @@ class RaftNode:
             tuple(outbox.results),
             self.state.committed_index,
         )
-        outbox.requests.clear()
-        outbox.responses.clear()
-        outbox.results.clear()
+        outbox.clear()
         self._is_ready_taken = True
         return ready
 
     def advance(self, now_ms: float) -> None:
-        """What `take_ready` returned last is done."""
-        ensure(self._is_ready_taken, "nothing was taken")
+        """Note that the last Ready is done."""
+        ensure(self._is_ready_taken, "no Ready was taken")
         self._is_ready_taken = False
         self.view.written()
         self._update_leader(now_ms)
 
     def _update_leader(self, now_ms: float) -> None:
-        """Begin or end leading, as the last event made it; commit and push what it made possible."""
+        """Start or stop leading after an event; as the leader, commit and push."""
         self._deferred_response_ms = None
         state, leader = self.state, self._leader
         if leader is not None and not self._is_still_leader:
@@ -248,7 +248,7 @@ class RaftNode:
             self._leader.propose(proposal_id, body, now_ms)
 
     def _respond_to_appends(self) -> None:
-        """Turn outcomes of appends that came over the wire into answers."""
+        """Turn the results of appends over the wire into responses."""
         if not self._wire_appends:
             return
         results = self._outbox.results
@@ -265,7 +265,7 @@ class RaftNode:
             )
             self._outbox.respond(request_id, response)
 
-    # -- answers ------------------------------------------------------------------------------
+    # -- responses ----------------------------------------------------------------------------
 
     def _on_response(self, number: int, message: RaftMessage | None, now_ms: float) -> None:
         leader = self._leader
@@ -277,7 +277,7 @@ class RaftNode:
         ):
             self._elector.step_down(message.term, now_ms)
             return
-        # A call that failed has no answer to tell it by; whoever made it knows its number.
+        # A failed request has no message to tell its kind; its sender knows the number.
         if message is None or isinstance(message, VoteResponse):
             self._elector.on_vote_response(number, message, now_ms)
         if isinstance(message, HeartBeatResponse):

@@ -1,4 +1,4 @@
-"""Times and sizes of a group, and who is in it."""
+"""Settings of a DLedger group: its peers, timings and limits."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ from rocketpy.errors import ConfigInvalid
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RaftSettings:
-    """What a peer goes by; defaults of DLedger 0.1. Raises ConfigInvalid.
+    """Settings of one peer, with the defaults of DLedger 0.1. Raises ConfigInvalid.
 
-    peers: address by id, this peer's own among them.
+    peers: address by id, including this peer's.
     """
 
     group: str
     self_id: str
     peers: dict[str, str]
     heartbeat_ms: int = 2000
-    """heartBeatTimeIntervalMs: how often a leader says that it leads."""
+    """heartBeatTimeIntervalMs: interval of a leader's heartbeats."""
     heartbeats_missed_max: int = 3
-    """maxHeartBeatLeak: after so many intervals of silence (6 s) a follower, or a leader, gives up."""
+    """maxHeartBeatLeak: after so many intervals (6 s) without a heartbeat a follower starts an election, and
+    without a quorum of responses a leader steps down."""
     vote_interval_ms_min: int = 300
-    """minVoteIntervalMs: a candidate waits at least this long between two rounds."""
+    """minVoteIntervalMs: minimum wait of a candidate between two rounds of votes."""
     vote_interval_ms_max: int = 1000
-    """maxVoteIntervalMs: … and at most this long; where in between, chance decides."""
+    """maxVoteIntervalMs: maximum wait; the wait is random in between."""
     vote_wait_ms: int = 3000
-    """A round of votes ends after this, with what was heard until then."""
+    """A round of votes ends after this time, with the votes received until then."""
     push_timeout_ms: int = 1000
-    """maxPushTimeOutMs: a push that was not answered is sent again; a gap is reported to the leader."""
+    """maxPushTimeOutMs: then a leader repeats a push without a response, and a follower reports a gap."""
     commit_push_ms: int = 1000
-    """An idle follower is told how far the group is at least this often."""
+    """Interval in which idle followers receive the committed index."""
     retry_ms: int = 500
-    """After a COMPARE or TRUNCATE that failed, the next try waits this long."""
+    """Wait before a failed COMPARE or TRUNCATE is repeated."""
     append_wait_ms: int = 3000
-    """How long an append waits for a majority (0.1: 2.5 s, and RocketMQ's commit log 3 s for that answer)."""
+    """Timeout of a proposal (0.1: 2.5 s, and RocketMQ's commit log waits 3 s for that result)."""
     pending_max: int = 10_000
-    """maxPendingRequestsNum: appends that may wait; more are refused, LEADER_PENDING_FULL."""
+    """maxPendingRequestsNum: limit of uncommitted entries; more are rejected with LEADER_PENDING_FULL."""
     in_flight_max: int = 1000
-    """Pushes to one follower that may be unanswered; as many may wait there for one that is missing."""
+    """Limit of unacknowledged pushes to one follower, and of pushes that wait there for a missing entry."""
     in_flight_bytes_max: int = 4 << 20
-    """… and so many bytes of entries, or one entry."""
+    """Limit of their bytes; a single entry may be larger."""
     file_bytes: int = 1 << 30
-    """mappedFileSizeForEntryData: the same on every peer, since it decides where entries lie."""
+    """mappedFileSizeForEntryData: must be the same on every peer, as positions of entries depend on it."""
     no_op: Callable[[int], bytes] | None = None
-    """Makes the body of the entry with which a new leader begins its term (D#305), of one length, from the
-    body's position. None: what older terms left is committed with the first entry of a client."""
+    """Returns the body of a new leader's first entry (D#305) for its position; the length is constant. None:
+    entries of earlier terms are committed with the first appended entry."""
     secret: str = field(default="", repr=False)
-    """dLegerSecret (ours): every peer must know it. Empty: nobody is asked."""
+    """dLegerSecret, a setting of rocketpy: all peers must have the same. Empty: no authentication."""
     takes_appends: bool = True
-    """Whether clients may append over the wire. A broker's ledger takes messages only, through the broker."""
+    """Whether clients may append over the wire. A broker sets False: only it appends, and only messages."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:
@@ -62,15 +63,15 @@ class RaftSettings:
 
     @property
     def silence_ms(self) -> int:
-        """How long a leader may be silent, or alone."""
+        """Time without a heartbeat, or a quorum, after which a term's leader is given up."""
         return self.heartbeats_missed_max * self.heartbeat_ms
 
     @property
     def quorum(self) -> int:
-        """How many peers are a majority."""
+        """Number of peers that are a majority."""
         return len(self.peers) // 2 + 1
 
     @property
     def others(self) -> list[str]:
-        """Every peer but this one, in order of their ids."""
+        """Ids of all other peers, sorted."""
         return sorted(self.peers.keys() - {self.self_id})
