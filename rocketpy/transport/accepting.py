@@ -1,7 +1,7 @@
-"""Listening TCP ports: accept connections, a few at a time, and hand them over.
+"""TcpListener: accepts connections at TCP ports, a few at a time.
 
-asyncio's own accept loop takes as many connections at once as the backlog is long, and logs a traceback for
-each that it has no file descriptor for. This one takes few, and says once what is wrong.
+asyncio's own accept loop accepts as many connections at once as the backlog is long, and logs a traceback for
+each one without a file descriptor. This one accepts a few, and logs such errors at a limited rate.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rocketpy.transport.tls_detection import readable
 log = logging.getLogger("rocketpy.transport")
 
 Adopt = Callable[[socket.socket], Coroutine[Any, Any, None]]
-"""Makes an accepted socket a connection. Closes it when it raises: asyncio does once it has taken it over."""
+"""Makes a connection of an accepted socket; closes the socket when it raises."""
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 4
-"""Connections accepted before those that were are handed over: until then each takes a descriptor unseen."""
+"""Connections that are accepted before the event loop handles them; until then no limit counts them."""
 _PAUSE_S: Final = 0.2
-"""After a failure: connections end meanwhile, and give descriptors back."""
-_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Pause after an error, in which connections may end and free their descriptors."""
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _UNFINISHED_SHARE: Final = 4
-"""Connections whose first byte or TLS handshake is awaited: at most one for so many of maxConnections."""
+"""At most this part of maxConnections may wait for their first byte or TLS handshake."""
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
@@ -45,7 +45,7 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, where in dict.fromkeys(found):
-            # IPv4 of "::" has an entry of its own.
+            # "::" is bound for IPv6 only; IPv4 has an entry of its own.
             listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
             sockets.append(listening)
             listening.setblocking(False)
@@ -57,9 +57,9 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 class TcpListener:
-    """Accepts connections of its sockets until `close`.
+    """Accepts connections at its sockets until `close`.
 
-    adopt: see `Adopt`. While it runs, a connection is unfinished; of too many, the oldest is closed.
+    adopt: see `Adopt`. A connection is unfinished while it runs; of too many, the oldest is closed.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class TcpListener:
 
     @property
     def address(self) -> Address:
-        """Where it listens, with its real port."""
+        """The address, with the actual port."""
         name = self._sockets[0].getsockname()
         return Address(self._scheme, name[0], name[1])
 
     async def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         await self.tasks.close()
         for listening in self._sockets:
             listening.close()
 
     async def _accept(self, listening: socket.socket) -> None:
-        # Not by sock_accept: what that has accepted is lost when it is cancelled at the same time.
+        # sock_accept would lose an accepted socket when it is cancelled at the same time.
         while True:
             try:
                 await readable(listening)
@@ -98,8 +98,8 @@ class TcpListener:
                     self._take(connection, str(peer[0]))
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 pass
-            except OSError as error:  # those that are open are served on
-                self._tell(error)
+            except OSError as error:  # open connections continue
+                self._log_accept_error(error)
                 await asyncio.sleep(_PAUSE_S)
             await asyncio.sleep(0)
 
@@ -119,31 +119,31 @@ class TcpListener:
     def _finished(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
         self._unfinished.pop(task, None)
         if task.cancelled():
-            connection.close()  # perhaps it was cancelled before it began
+            connection.close()  # it may have been cancelled before its start
 
     async def _adopted(self, connection: socket.socket, host: str) -> None:
         try:
             await self._adopt(connection)
         except ssl.SSLError as error:
-            _cut(error)
+            _drop_traceback(error)
             reason = tls_reason(error)
             self._limited_log.warning(f"{host} {reason}", "TLS handshake with %s failed: %s", host, reason)
         except OSError as error:  # TimeoutError is one
-            _cut(error)
+            _drop_traceback(error)
             reason = str(error) or type(error).__name__
             log.info("the connection from %s ended before its first request: %s", host, reason)
         except InvariantError:
             raise
-        except Exception:  # noqa: BLE001 - one client must not take down the port of all others
+        except Exception:  # noqa: BLE001 - one client must not close the port of all others
             self._limited_log.exception("adopt", "a connection could not be accepted")
 
-    def _tell(self, error: OSError) -> None:
+    def _log_accept_error(self, error: OSError) -> None:
         text = "cannot accept connections at %s: %s; those that are open are served on"
-        if error.errno in _NO_DESCRIPTOR:
+        if error.errno in _OUT_OF_DESCRIPTORS:
             text += ", and others wait until one ends. Raise the limit of open files (ulimit -n)"
         self._limited_log.error(str(error.errno), text, self.address, os.strerror(error.errno or 0))
 
 
-def _cut(error: BaseException) -> None:
-    """Free what a failed TLS handshake took, 256 KiB: asyncio's frames and the error refer to each other."""
+def _drop_traceback(error: BaseException) -> None:
+    """Free the 256 KiB of a failed TLS handshake: asyncio's frames and the error form a cycle."""
     error.__traceback__ = None

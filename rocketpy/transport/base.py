@@ -1,8 +1,7 @@
-"""What a transport is: addresses, limits and the protocol a new one implements.
+"""Addresses, limits, and the interface of a transport.
 
-A transport moves bytes; the channel on top of it speaks frames and commands, and is the same
-over each. To add a transport (QUIC, a proxy), write a class with the two methods of
-`Transport` and `register_transport` it under a scheme.
+A transport moves bytes; the channel on top of it sends and receives frames, and is the same over each. To add
+a transport (QUIC, a proxy), implement `Transport` and register it under a scheme with `register_transport`.
 """
 
 from __future__ import annotations
@@ -22,16 +21,18 @@ from rocketpy.transport.tls import Tls
 
 _PER_HOST = 1024
 _ROOM_FOR_HELD: Final = 8 << 20
-"""For held pulls, 1 KiB each or more, and for subscriptions."""
+"""For held pulls, of 1 KiB or more each, and for subscriptions."""
 _CONNECTIONS_AT_LIMIT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a peer is reached, and by which transport.
+    """The address of a peer.
 
-    scheme: tcp, tls, memory, or that of a registered transport.
-    host, port: for tcp and tls. For memory the host is the name and the port is 0.
+    Attributes:
+        scheme: ``tcp``, ``tls``, ``memory``, or the scheme of a registered transport.
+        host: The host; the name for ``memory``.
+        port: The port; 0 for ``memory``.
     """
 
     scheme: str
@@ -40,9 +41,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Return the address that a text means: ``host:port``, ``tls://host:port``, ``memory://name``.
+        """Parse ``host:port``, ``tls://host:port`` or ``memory://name``, with an IPv6 host in brackets.
 
-        An IPv6 host stands in brackets. Raises ConfigInvalid for anything else.
+        Raises:
+            ConfigInvalid: The text is not an address.
         """
         scheme, separator, _ = text.partition("://")
         try:
@@ -55,7 +57,7 @@ class Address:
             host, port = parts.netloc, 0
         if not host or port is None or parts.path.strip("/"):
             raise ConfigInvalid(
-                f"address {text!r} is not understood; write host:port, tls://host:port or memory://name"
+                f"address {text!r} is malformed; write host:port, tls://host:port or memory://name"
             )
         return cls(scheme, host, port)
 
@@ -68,44 +70,44 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelOptions:
-    """Limits of a channel. Each has a bound and says what happens when it is reached."""
+    """Limits of a channel, and what happens when they are reached."""
 
     codec: int = CODEC_JSON
-    """How our request headers are written; see `rocketpy.protocol.remoting.frame`."""
+    """Encoding of request headers; see `rocketpy.protocol.remoting.frame`."""
     max_frame_bytes: int = MAX_FRAME_BYTES
-    """A frame that announces more closes the channel (RocketMQ: 16 MiB)."""
+    """A longer frame closes the channel (RocketMQ: 16 MiB)."""
     max_header_bytes: int = MAX_HEADER_BYTES
-    """A header above this closes the channel."""
+    """A longer header closes the channel."""
     write_high_bytes: int = 1024 * 1024
-    """Unsent bytes above which we stop reading from the peer, and `drain` waits."""
+    """Unsent bytes above which reading from the peer pauses, and `drain` waits."""
     write_limit_bytes: int = 8 * 1024 * 1024
-    """Unsent bytes above which a served peer that does not read is cut off; None on client side."""
+    """Unsent bytes above which a server closes the connection of a peer that does not read."""
     max_unanswered: int = 4096
-    """Requests taken and not yet answered above which we stop reading from the peer."""
+    """Unanswered requests above which reading from the peer pauses."""
     connect_timeout_ms: int = 3000
-    """Time for a connection to be made, TLS included."""
+    """Timeout of connecting, including TLS."""
     idle_timeout_ms: int = 120_000
-    """A served connection without a byte for this long is closed (RocketMQ: 120 s). Its peer has as long
-    again to take what is unsent."""
+    """A server closes a connection without input for this long (RocketMQ: 120 s). Its peer has the same time
+    again to read unsent bytes."""
     frame_timeout_ms: int = 15_000
-    """A served connection whose frame is not whole after this long is closed."""
+    """A server closes a connection whose frame is incomplete for this long."""
     max_connections: int = 8192
-    """Connections a listener holds. For one more the oldest is closed that has never sent a byte; when there
-    is none, the new one."""
+    """Maximum number of connections of a listener. Beyond it, the oldest connection without input is closed,
+    or else the new one."""
     max_connections_per_host: int | None = None
-    """Of one peer's host. None: 1024, and no limit for this machine itself."""
+    """Maximum number of connections from one host. None: 1024, and no limit for the local machine."""
     ssl: Tls | None = field(default=None, repr=False)
-    """For tls://: files that may change, or a context. None: the authorities that the system trusts (clients
-    only)."""
+    """For tls://: files, which are reloaded when they change, or a context. None: the authorities that the
+    system trusts (clients only)."""
     also_plain: bool = False
-    """Listening at tls://: serve clients without TLS at the same port too, told apart by their first byte."""
+    """At a tls:// port: also serve clients without TLS, recognised by their first byte."""
     connection_bytes_max: int | None = None
-    """Bytes that a server keeps for one connection: received parts of frames, unsent answers, held pulls and
-    subscriptions. Above it pulls are not held, heartbeats are answered SYSTEM_BUSY, and anything else closes
-    the connection. None: room for a whole frame, for `write_limit_bytes` and 8 MiB more."""
+    """Maximum memory of a server for one connection: incomplete frames, unsent responses, held pulls and
+    subscriptions. Beyond it pulls are not held, heartbeats get SYSTEM_BUSY, and other use closes the
+    connection. None: a whole frame, `write_limit_bytes` and 8 MiB."""
     total_bytes_max: int | None = None
-    """Bytes that a server keeps for all connections; above it those that keep most are closed. None: 16 times
-    as much as for one."""
+    """Maximum memory of a server for all connections; beyond it the connections that use most are closed.
+    None: 16 times `connection_bytes_max`."""
 
     __setstate__ = set_fields
 
@@ -130,23 +132,23 @@ _POSITIVE = (
 
 
 class Listener(Protocol):
-    """A place that accepts connections."""
+    """Accepts connections at an address."""
 
     @property
     def address(self) -> Address:
-        """Where it is reached; with the real port when port 0 was asked for."""
+        """The address, with the actual port when port 0 was requested."""
 
     async def close(self) -> None:
-        """Accept no more and close the accepted channels."""
+        """Stop accepting connections."""
 
 
 class Transport(Protocol):
-    """A way to move bytes between two ends."""
+    """Opens and accepts connections that carry bytes."""
 
     async def connect(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
-        """Connect, give a new protocol object its asyncio transport, and return when that is done.
+        """Connect, and return when a new protocol object has its asyncio transport.
 
         Raises OSError, ssl.SSLError or ConnectFailed.
         """
@@ -154,15 +156,15 @@ class Transport(Protocol):
     async def listen(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> Listener:
-        """Accept connections at an address, each with a new protocol object."""
+        """Accept connections at an address; each gets a new protocol object."""
 
 
 def host_limit(host: str, options: ChannelOptions) -> int | None:
-    """How many connections a peer's host may have; None: any number."""
+    """Return how many connections a host may have; None for any number."""
     if options.max_connections_per_host is not None:
         return options.max_connections_per_host
     try:
         is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
-        is_local = True  # no IP address: a transport within this process
+        is_local = True  # not an IP address, so a transport inside this process
     return None if is_local else _PER_HOST

@@ -1,4 +1,4 @@
-"""Opening channels and servers, whatever the transport."""
+"""connect and serve: open channels and servers over every transport."""
 
 from __future__ import annotations
 
@@ -33,9 +33,13 @@ _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": 
 
 
 def register_transport(scheme: str, transport: Transport) -> None:
-    """Make addresses ``scheme://...`` use a transport. Raises ConfigInvalid for a scheme that is taken."""
+    """Use a transport for the addresses ``scheme://...``.
+
+    Raises:
+        ConfigInvalid: The scheme already has a transport.
+    """
     if scheme in _TRANSPORTS:
-        raise ConfigInvalid(f"the scheme {scheme!r} has a transport already")
+        raise ConfigInvalid(f"the scheme {scheme!r} already has a transport; choose another one")
     _TRANSPORTS[scheme] = transport
 
 
@@ -47,7 +51,7 @@ def _transport_for(address: Address) -> Transport:
 
 
 def check_scheme(address: Address) -> Address:
-    """Return the address if there is a transport for it. Raises ConfigInvalid."""
+    """Return the address, if its scheme has a transport. Raises ConfigInvalid."""
     _transport_for(address)
     return address
 
@@ -66,7 +70,7 @@ async def connect(
 async def connect_raw(
     address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
 ) -> None:
-    """Open a connection that carries no frames, for replication. Raises ConnectFailed, ConfigInvalid."""
+    """Open a connection without framing, for replication. Raises ConnectFailed, ConfigInvalid."""
     options = options or ChannelOptions()
     transport = _transport_for(address)
     try:
@@ -76,27 +80,27 @@ async def connect_raw(
         raise ConnectFailed(
             f"{address} cannot be reached: no connection within {options.connect_timeout_ms} ms"
         ) from None
-    except (OSError, ssl.SSLError, UnicodeError) as error:  # Unicode: a text that cannot be a host's name
+    except (OSError, ssl.SSLError, UnicodeError) as error:  # UnicodeError: the text cannot be a host name
         raise ConnectFailed(f"{address} cannot be reached: {_reason(error, address)}") from None
 
 
 def _reason(error: OSError | UnicodeError, address: Address) -> str:
-    """Why there is no connection, in words for whoever has to mend it."""
+    """Return why the connection failed."""
     if isinstance(error, ConnectionError) and error.errno is None:
         ended = str(error) or "the peer ended the connection"
         return f"{ended}; {_NO_HANDSHAKE}" if address.scheme == "tls" else ended
     if isinstance(error, ssl.SSLError):
         return tls_reason(error)
-    if isinstance(error, UnicodeError) or (error.errno or 0) < 0:  # below 0: names of hosts
+    if isinstance(error, UnicodeError) or (error.errno or 0) < 0:  # below 0: errors of name resolution
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    # asyncio puts what was called in place of the reason, and of several addresses all into one text.
+    # asyncio replaces the reason by the name of the call, and joins the errors of several addresses.
     numbers = [error.errno] if error.errno else map(int, re.findall(r"\[Errno (\d+)\]", str(error)))
     reasons = dict.fromkeys(os.strerror(number).lower() for number in numbers)
     return ", ".join(reasons) or str(error) or type(error).__name__
 
 
 async def local_address(address: Address) -> str | None:
-    """Where connections to an address come from, as ``host:port``. Sends nothing; needs no server there.
+    """Return the local ``host:port`` of connections to an address, without connecting to it.
 
     None when the address is not IP, or its host name is not resolved within 200 ms.
     """
@@ -125,7 +129,7 @@ def _is_ip(host: str) -> bool:
 async def listen_raw(
     address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions | None = None
 ) -> Listener:
-    """Accept connections that carry no frames. Raises OSError, ConfigInvalid."""
+    """Accept connections without framing. Raises OSError, ConfigInvalid."""
     return await _transport_for(address).listen(address, protocol, options or ChannelOptions())
 
 
@@ -139,8 +143,16 @@ async def serve(
 ) -> Server:
     """Accept channels at an address, all handled by one endpoint.
 
-    on_failure: called when the server can no longer accept connections or supervise them. memory: a budget
-    that several servers share; None: one of its own. Raises OSError, ConfigInvalid.
+    Args:
+        address: The address to listen at.
+        endpoint: Handles the requests of all channels.
+        options: The limits; None for the defaults.
+        on_failure: Called when the server can no longer accept or supervise connections.
+        memory: A budget that several servers share; None for one of its own.
+
+    Raises:
+        OSError: The address cannot be used.
+        ConfigInvalid: The address has no transport, or TLS is misconfigured.
     """
     address = Address.parse(address) if isinstance(address, str) else address
     options = options or ChannelOptions()
@@ -151,43 +163,43 @@ async def serve(
 
 
 class Server:
-    """A listener and the channels it accepted; closes those that are idle or stuck in a frame."""
+    """A listener and its channels; closes channels that are idle or whose frame stays incomplete."""
 
     def __init__(
         self, endpoint: Endpoint, options: ChannelOptions, tasks: Tasks, memory: MemoryBudget
     ) -> None:
         self.memory = memory
-        self._closings = RateLimitedLog(log)
+        self._close_log = RateLimitedLog(log)
         self._endpoint = endpoint
         self._options = options
         self._tasks = tasks
         self._channels: set[Channel] = set()
-        """Oldest first, with the time of the connection; some may have said something since."""
+        """The open channels."""
         self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
     def address(self) -> Address:
-        """Where it is reached, with the real port."""
+        """The address, with the actual port."""
         if self._listener is None:
             raise ConfigInvalid("the server was not started")
         return self._listener.address
 
     @property
     def channels(self) -> frozenset[Channel]:
-        """The channels that are open now."""
+        """The open channels."""
         return frozenset(self._channels)
 
     async def start(self, transport: Transport, address: Address) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._listener = await transport.listen(address, self._accept, self._options)
         if isinstance(self._listener, TcpListener):
             self._listener.tasks.on_failure.append(self._tasks.fail_with)
         self._schedule_sweep()
 
     async def close(self) -> None:
-        """Accept no more, close every channel and wait until all are gone."""
+        """Stop accepting, close every channel and wait until all have ended."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._listener is not None:
@@ -205,14 +217,14 @@ class Server:
     def _accept(self) -> StreamProtocol:
         memory = self.memory
         if memory.connections >= self._options.max_connections and not memory.close_silent():
-            self._closings.warning("full", "refusing a connection: %d are open", memory.connections)
-            return _Refusal()
+            self._close_log.warning("full", "refusing a connection: %d are open", memory.connections)
+            return _RejectingProtocol()
         return Channel(
-            _Membership(self._endpoint, self._channels, self._options, self._closings, memory),
+            _ServerEndpoint(self._endpoint, self._channels, self._options, self._close_log, memory),
             self._options,
             served=True,
             budget=self.memory,
-            closings=self._closings,
+            close_log=self._close_log,
         )
 
     def _schedule_sweep(self) -> None:
@@ -228,37 +240,37 @@ class Server:
         for channel in list(self._channels):
             if channel.frame_started is not None and channel.frame_started < stuck_since:
                 text = "closing connection to %s: its frame does not end"
-                self._closings.warning("unfinished", text, channel.remote_address)
+                self._close_log.warning("unfinished", text, channel.remote_address)
                 channel.abort()
             elif now - channel.last_received > 2 * idle_s:
-                channel.abort()  # it is closing all the time, and its peer does not take what is unsent
+                channel.abort()  # it is closing, and its peer does not read the unsent bytes
             elif now - channel.last_received > idle_s:
                 log.info("closing connection to %s: idle", channel.remote_address)
                 channel.close()
         self._schedule_sweep()
 
 
-class _Refusal(StreamProtocol):
-    """What one connection too many gets."""
+class _RejectingProtocol(StreamProtocol):
+    """Closes a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
-class _Membership:
-    """Keeps the server's set of channels and passes everything else on to the endpoint."""
+class _ServerEndpoint:
+    """Tracks the channels of the server; forwards the other events to its endpoint."""
 
-    __slots__ = ("_channels", "_closings", "_endpoint", "_memory", "_options", "end_of_buffer", "handle")
+    __slots__ = ("_channels", "_close_log", "_endpoint", "_memory", "_options", "end_of_buffer", "handle")
 
     def __init__(
         self,
         endpoint: Endpoint,
         channels: set[Channel],
         options: ChannelOptions,
-        closings: RateLimitedLog,
+        close_log: RateLimitedLog,
         memory: MemoryBudget,
     ) -> None:
-        self._closings = closings
+        self._close_log = close_log
         self._memory = memory
         self._endpoint = endpoint
         self._channels = channels
@@ -273,7 +285,7 @@ class _Membership:
         self._endpoint.channel_opened(channel)
         limit = host_limit(host, self._options)
         if limit is not None and self._memory.hosts[host] > limit:
-            self._closings.warning(host, "refusing a connection: %d are open from %s", limit, host)
+            self._close_log.warning(host, "refusing a connection: %d are open from %s", limit, host)
             channel.abort()
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:

@@ -1,8 +1,7 @@
 """memory://name: both ends in one process and one event loop, the same frames, no socket.
 
-Bytes written by one end reach the other in the next turn of the loop, in order, so that code
-behaves as over a socket. An end that pauses reading fills the writer's buffer, and the writer
-is told, as over a socket.
+As over a socket, bytes that one end writes reach the other in order, in the next turn of the loop. While an
+end pauses reading, the buffer of the writer fills up and its protocol is paused.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from rocketpy.errors import ConfigInvalid, ConnectFailed
 from rocketpy.transport.base import Address, ChannelOptions
 from rocketpy.transport.stream import StreamProtocol
 
-_NOBODY: Final = StreamProtocol()
-"""In place of the protocol of a connection that has ended."""
+_NO_PROTOCOL: Final = StreamProtocol()
+"""Replaces the protocol of a connection that has ended."""
 
 
 class MemoryTransport:
@@ -45,7 +44,7 @@ class MemoryTransport:
     async def listen(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> MemoryListener:
-        """Listen under a name that nobody else has."""
+        """Listen under a name. Raises ConfigInvalid when it is in use."""
         if address.host in self._listeners:
             raise ConfigInvalid(f"{address} is in use already")
         listener = MemoryListener(self._listeners, address, protocol)
@@ -54,7 +53,7 @@ class MemoryTransport:
 
 
 class MemoryListener:
-    """A name that can be connected to."""
+    """A name at which connections are accepted."""
 
     def __init__(
         self, names: dict[str, MemoryListener], address: Address, protocol: Callable[[], StreamProtocol]
@@ -67,7 +66,7 @@ class MemoryListener:
 
     @property
     def address(self) -> Address:
-        """Where it is reached."""
+        """The address."""
         return self._address
 
     async def close(self) -> None:
@@ -77,9 +76,9 @@ class MemoryListener:
 
 
 class _Pipe(asyncio.Transport):
-    """One end: what is written here waits here until the peer's protocol has taken it.
+    """One end of a connection: buffers written bytes until the protocol of the peer has received them.
 
-    reading: whether this end takes what the peer wrote. lost: whether its protocol was told of the end.
+    reading: whether this end accepts bytes from the peer. lost: whether `connection_lost` was called.
     """
 
     peer: _Pipe
@@ -143,7 +142,7 @@ class _Pipe(asyncio.Transport):
             self._end(None)
 
     def _end(self, error: Exception | None) -> None:
-        """Both ends are gone: each protocol hears of it once."""
+        """End the connection: call `connection_lost` of both protocols, once each."""
         for end in (self, self.peer):
             if not end.lost:
                 end.lost = end.closing = True
@@ -151,8 +150,8 @@ class _Pipe(asyncio.Transport):
                 end.forget()
 
     def forget(self) -> None:
-        """Free the protocol and what is unsent: the ends refer to each other, and so would keep them."""
-        self.protocol = _NOBODY
+        """Release the protocol and unsent bytes, since the two ends refer to each other."""
+        self.protocol = _NO_PROTOCOL
         self._chunks.clear()
         self._size = 0
 

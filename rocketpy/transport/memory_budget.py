@@ -1,9 +1,8 @@
-"""Bytes that a server keeps for its connections: counted by kind, and bounded per connection and in total.
+"""Memory that a server uses for its connections: counted by kind, and limited per connection and in total.
 
-Counted are received parts of frames, requests that wait for their turn, answers that the peer has not read,
-held pulls, subscriptions and messages that wait. A connection above its own limit is refused what it asks
-for, or closed. Above the total limit the connections that keep most are closed first, so a client that keeps
-little never pays for one that keeps a lot.
+It counts incomplete frames, backlogged requests, unread responses, held pulls, subscriptions and waiting
+messages. Above the limit of a connection, its requests are rejected or it is closed. Above the total limit,
+the connections that use most are closed first, so that a client which uses little is not affected.
 
 RocketMQ has no such limit: Netty's buffers and the hold service's lists grow until the process ends.
 """
@@ -18,16 +17,16 @@ from rocketpy.errors import ConnectionLost
 
 Kind = Literal["frame", "requests", "answers", "pulls", "subscriptions", "waiting"]
 KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "answers", "pulls", "subscriptions", "waiting")
-"""frame: the part of a frame that was received. requests: that wait for their connection's turn.
-answers: written, and not taken by the socket. pulls: held (long polling). subscriptions: of consumer groups,
-and the names of groups that a client belongs to. waiting: messages whose topic is being saved."""
+"""frame: an incomplete frame. requests: backlogged requests. answers: responses in the write buffer. pulls:
+held (long polling). subscriptions: of consumer groups, and the group names of a client. waiting: messages
+whose topic is being saved."""
 
 _RELIEVED: Final = 7 / 8
-"""Above the limit, connections are closed down to this share of it: sorting them again must be rare."""
+"""Above the limit, connections are closed down to this share, so that sorting them stays rare."""
 
 
 class MemoryBudget:
-    """The bytes of all connections of a server, or of several that share it.
+    """The memory of all connections of a server, or of several servers.
 
     connection_bytes_max, total_bytes_max: limits in bytes; see `ChannelOptions`.
     """
@@ -37,62 +36,62 @@ class MemoryBudget:
         self.total_bytes_max = total_bytes_max
         self.total = 0
         self.hosts: Counter[str] = Counter()
-        """How many connections there are from each host."""
+        """Number of connections from each host."""
         self.refusals = 0
-        """Requests refused and connections closed because of the limits, since the start."""
+        """Number of requests rejected and connections closed because of the limits."""
         self._by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self._connections: dict[ConnectionMemory, None] = {}
         self._silent: dict[ConnectionMemory, None] = {}
-        """Connections that may not have sent a whole frame, the oldest first."""
+        """Connections that may not have sent a whole frame, oldest first."""
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of connections."""
         return len(self._connections)
 
     def close_silent(self) -> bool:
-        """Close the oldest connection that never sent a whole frame; False when there is none.
+        """Close the oldest connection that has not sent a whole frame; False when there is none.
 
-        Whoever opens connections and says nothing would keep all others out until they are idle.
+        Otherwise silent connections could keep out all others until their idle timeout.
         """
         while self._silent:
             connection = next(iter(self._silent))
             del self._silent[connection]
-            if not connection.has_spoken:
-                connection.give_way()
+            if not connection.has_sent_frame:
+                connection.evict()
                 return True
         return False
 
     def by_kind(self) -> Mapping[Kind, int]:
-        """Return the bytes that are kept now."""
+        """Return the bytes in use, by kind."""
         self._refresh()
         return dict(self._by_kind)
 
     def enter(self, connection: ConnectionMemory) -> None:
-        """A connection was made."""
+        """Add a connection."""
         self._connections[connection] = None
         self._silent[connection] = None
 
     def leave(self, connection: ConnectionMemory) -> None:
-        """A connection is gone."""
+        """Remove a connection."""
         del self._connections[connection]
         self._silent.pop(connection, None)
 
     def count(self, kind: Kind, grown: int) -> None:
-        """So many bytes more are kept."""
+        """Add to the bytes in use. grown: may be negative."""
         self._by_kind[kind] += grown
         self.total += grown
 
     def _refresh(self) -> None:
-        """Correct counts of unsent answers: sockets take them without a word."""
+        """Update the counts of unsent responses, which sockets drain without a callback."""
         for connection in self._connections:
             if connection.sizes["answers"]:
                 connection.refresh()
 
     def relieve(self, needed: int, asking: ConnectionMemory | None) -> bool:
-        """Make room for `needed` more bytes by closing who keeps most.
+        """Free memory for `needed` more bytes by closing the connections that use most.
 
-        False when there is none. Where `asking` would keep most, it is to be refused, and is not closed.
+        False when that is not enough, or when `asking` itself would use most; it is not closed.
         """
         if self.total + needed <= self.total_bytes_max:
             return True
@@ -114,39 +113,39 @@ def _nothing_unsent() -> int:
     return 0
 
 
-def _is_gone(_error: Exception) -> None:
-    """Nothing is left to be closed."""
+def _ignore(_error: Exception) -> None:
+    """Do nothing."""
 
 
 class ConnectionMemory:
-    """The bytes that one connection keeps.
+    """The memory of one connection.
 
-    budget: None counts for nobody and limits nothing, as at the client's end. unsent: bytes written that the
-    socket has not taken. fail: closes the connection.
+    budget: None for no counting and no limits, as in a client. unsent: returns the bytes in the write buffer.
+    fail: closes the connection.
     """
 
-    __slots__ = ("_budget", "_fail", "_unsent", "has_spoken", "sizes", "total")
+    __slots__ = ("_budget", "_fail", "_unsent", "has_sent_frame", "sizes", "total")
 
     def __init__(
         self,
         budget: MemoryBudget | None,
         unsent: Callable[[], int] = _nothing_unsent,
-        fail: Callable[[Exception], None] = _is_gone,
+        fail: Callable[[Exception], None] = _ignore,
     ) -> None:
         self._budget = budget
         self._unsent = unsent
         self._fail = fail
         self.sizes: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self.total = 0
-        self.has_spoken = False
-        """Whether a whole frame has come: it is no idle flood's."""
+        self.has_sent_frame = False
+        """Whether a whole frame was received."""
         if budget is not None:
             budget.enter(self)
 
     def add(self, kind: Kind, size: int) -> bool:
-        """Count bytes that are about to be kept; False, with nothing counted, when they must not be.
+        """Count bytes before they are used; False, with nothing counted, when a limit forbids them.
 
-        Other connections may be closed to make room. `size` may be negative, for bytes that are given back.
+        Other connections may be closed to free memory. `size` is negative for released bytes.
         """
         budget = self._budget
         if budget is None:
@@ -161,7 +160,7 @@ class ConnectionMemory:
         return True
 
     def set(self, kind: Kind, size: int) -> None:
-        """Count bytes that are kept already. Too many of one connection close it; of all, the greediest."""
+        """Set the bytes in use; above a limit this connection, or those that use most, are closed."""
         budget = self._budget
         if budget is None:
             return
@@ -176,29 +175,29 @@ class ConnectionMemory:
             budget.relieve(0, None)
 
     def refresh(self) -> None:
-        """Count the unsent answers again."""
+        """Update the count of unsent responses."""
         if self._budget is not None:
             self._change(self._budget, "answers", self._unsent() - self.sizes["answers"])
 
     def close(self, reason: str) -> None:
-        """Close the connection, and count nothing for it any more."""
+        """Close the connection, and stop counting for it."""
         budget, fail = self._budget, self._fail
         self.end()
         if budget is not None:
             budget.refusals += 1
             fail(ConnectionLost(reason))
 
-    def give_way(self) -> None:
-        """Close the connection for another one that needs its place."""
+    def evict(self) -> None:
+        """Close the connection to make place for a new one."""
         fail = self._fail
         self.end()
         fail(ConnectionLost("it sent nothing yet, and a new connection needs its place"))
 
     def end(self) -> None:
-        """The connection is gone, and what it kept too."""
+        """Release the memory of a connection that has ended."""
         budget, self._budget = self._budget, None
-        # They refer to the channel, which would hold its buffers until a garbage collection.
-        self._unsent, self._fail = _nothing_unsent, _is_gone
+        # References to the channel would keep its buffers until a garbage collection.
+        self._unsent, self._fail = _nothing_unsent, _ignore
         if budget is None:
             return
         budget.leave(self)

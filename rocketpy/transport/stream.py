@@ -18,32 +18,31 @@ _thread = threading.local()
 class StreamProtocol(asyncio.BufferedProtocol):
     """Takes the bytes of one connection by `data_received`.
 
-    asyncio calls the methods of its BufferedProtocol; a transport that has bytes in hand anyway calls
-    `data_received` itself.
+    asyncio calls the methods of its BufferedProtocol; a transport that already has bytes calls
+    `data_received`.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of asyncio.BufferedProtocol: the connection is there."""
+        """The connection is open."""
         self._buffer = _read_buffer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Part of asyncio.BufferedProtocol: where the next read goes, and how much it takes at most."""
+        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Part of asyncio.BufferedProtocol: something was read."""
+        """Pass the bytes of the read on."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Handle the next bytes of the stream."""
         raise NotImplementedError
 
 
 def _read_buffer() -> memoryview:
-    """One place for all connections of an event loop, since what is read is taken out at once.
+    """Return the read buffer, which all connections of an event loop share: each read is copied at once.
 
-    A loop has one thread. Windows' loop hands the buffer to the system before there is anything to
-    read, so there each connection has its own.
+    On Windows the system holds the buffer while it waits for input, so each connection has its own.
     """
     if sys.platform == "win32":
         return memoryview(bytearray(_READ_BYTES))

@@ -46,7 +46,7 @@ class TcpTransport:
                 if options.also_plain:
                     return None
                 await refuse_plain_text(connection)
-            except BaseException:
+            except BaseException:  # closes the socket in every case
                 connection.close()
                 raise
 

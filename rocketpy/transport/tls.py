@@ -1,7 +1,7 @@
-"""TLS of one end: its certificate, key and trusted authorities in files, and words for what goes wrong.
+"""TlsFiles: certificate, key and trusted authorities in files, and texts for TLS errors.
 
-The files are looked at again while the process runs. New connections use what they hold then; files that
-cannot be used change nothing, and are reported.
+The files are reloaded when they change. New connections use the new content; files that cannot be used are
+reported, and the former content stays in use.
 
 Source: TlsHelper, FileWatchService of RocketMQ 4.6.0.
 """
@@ -21,15 +21,15 @@ from rocketpy.errors import ConfigInvalid
 
 log = logging.getLogger("rocketpy.transport")
 
-_LOOK_S: Final = 1.0
-"""How often the files are looked at, at most."""
+_CHECK_S: Final = 1.0
+"""Minimum interval between two checks of the files."""
 _FIELDS: Final = ("cert_path", "key_path", "key_password_file", "trust_cert_path")
 _UNFIT: Final = {
     9: "is not valid yet: it begins at a later time than this machine's",
     10: "has expired",
     26: "is not made for this end: its extended key usage lacks server or client authentication",
 }
-"""What makes our own certificate useless, by OpenSSL's number of the verification error."""
+"""Reasons why the own certificate is unusable, by OpenSSL's number of the verification error."""
 _PARTIAL_CHAIN: Final = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
@@ -39,13 +39,18 @@ _BEGIN_KEY: Final = "PRIVATE KEY-----"
 class TlsFiles:
     """A certificate, its key and trusted authorities, in PEM files that may be replaced at any time.
 
-    cert_path: the certificate and those that lead to its authority; clients may have none. key_path: its key;
-    None: in the same file. key_password: for an encrypted key; key_password_file: a file that holds it.
-    trust_cert_path: the authorities whose certificates are trusted. None: for a client those that the system
-    trusts, for a server none. server: which end it is. verify_mode: whether a server asks clients for a
-    certificate. names: what errors call these fields, where users know them by other names.
+    Args:
+        cert_path: The certificate and its chain; optional for clients.
+        key_path: The key; None when it is in the same file.
+        key_password: The password of an encrypted key.
+        key_password_file: A file with that password.
+        trust_cert_path: The trusted authorities. None: for a client those of the system, for a server none.
+        server: Whether this is the server end.
+        verify_mode: Whether a server requests a certificate from clients.
+        names: Names of these arguments in error texts, when users know them by other names.
 
-    Raises ConfigInvalid, naming the field and the file.
+    Raises:
+        ConfigInvalid: A file cannot be used; the text names the argument and the file.
     """
 
     def __init__(
@@ -69,35 +74,35 @@ class TlsFiles:
         self.verify_mode: Final = verify_mode if server else ssl.CERT_REQUIRED
         """Whether peers must show a certificate: CERT_REQUIRED, CERT_OPTIONAL or CERT_NONE."""
         self._names = names or {}
-        self._signature = self._look()
+        self._signature = self._file_signatures()
         self._changing: object = None
-        """The files as they were at the last look, while they are others than those in use."""
-        self._looked_at = time.monotonic()
+        """Signatures of changed files that are not in use yet."""
+        self._checked_at = time.monotonic()
         self._context = self._load()
         self._problem = ""
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For a new connection: what the files hold, or held before they could no longer be used."""
-        if time.monotonic() - self._looked_at >= _LOOK_S:
+        """The context for a new connection, from the last usable content of the files."""
+        if time.monotonic() - self._checked_at >= _CHECK_S:
             self.refresh()
         return self._context
 
     @property
     def problem(self) -> str:
-        """Why the files are not used as they are now; empty when they are."""
-        if time.monotonic() - self._looked_at >= _LOOK_S:
+        """Why the current files are not in use; empty when they are."""
+        if time.monotonic() - self._checked_at >= _CHECK_S:
             self.refresh()
         return self._problem
 
     def refresh(self) -> None:
-        """Load files that have changed, once two looks in a row found them the same.
+        """Reload changed files, once two consecutive checks found the same content.
 
-        Certificate and key are often written one after the other. Files with a problem are loaded again and
-        again: a certificate may not be valid yet, or a key not be readable until its owner is changed.
+        Certificate and key are often written one after the other. Unusable files are loaded again at each
+        check: a certificate may become valid, or a key readable.
         """
-        self._looked_at = time.monotonic()
-        found = self._look()
+        self._checked_at = time.monotonic()
+        found = self._file_signatures()
         if found == self._signature and not self._problem:
             self._changing = None
         elif found != self._changing:
@@ -110,15 +115,15 @@ class TlsFiles:
         shown = ", ".join(map(str, self._paths.values()))
         try:
             self._context = self._load()
-        except (ConfigInvalid, OSError, ValueError) as error:  # the files may change while they are read
+        except (ConfigInvalid, OSError, ValueError) as error:  # the files may change during the read
             if str(error) != self._problem:
-                log.error("TLS: new connections go on with the former certificates: %s", error)
+                log.error("TLS: new connections keep the former certificates: %s", error)
             self._problem = str(error)
         else:
             self._problem = ""
-            log.warning("TLS: new connections use what %s now hold", shown)
+            log.warning("TLS: new connections use the new content of %s", shown)
 
-    def _look(self) -> tuple[object, ...]:
+    def _file_signatures(self) -> tuple[object, ...]:
         return tuple(map(_signature, self._paths.values()))
 
     # -- loading ------------------------------------------------------------------------------
@@ -180,9 +185,9 @@ class TlsFiles:
             if asked:
                 raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
             raise self._invalid("cert_path", f"and {self._named(key)} cannot be used: {error}") from None
-        except ValueError as error:  # a password longer than OpenSSL takes
+        except ValueError as error:  # the password is too long for OpenSSL
             raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
-        self._judge(key)
+        self._verify_own(key)
 
     def _password_of(self, key: str) -> str:
         if self._password is not None:
@@ -194,8 +199,8 @@ class TlsFiles:
             )
         return self._read("key_password_file", "", "").rstrip("\r\n")
 
-    def _judge(self, key: str) -> None:
-        """Let OpenSSL judge our certificate as a peer will, by a handshake in memory."""
+    def _verify_own(self, key: str) -> None:
+        """Verify the own certificate as a peer would, with a TLS handshake in memory."""
         mine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         peer.check_hostname = False
@@ -240,7 +245,7 @@ class TlsFiles:
 
 
 Tls = ssl.SSLContext | TlsFiles
-"""How an end does TLS."""
+"""The TLS configuration of one end."""
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
@@ -257,7 +262,7 @@ def _signature(path: Path) -> object:
 
 
 def _first_certificate(path: Path) -> str:
-    """An end's own certificate, which comes before those of authorities."""
+    """Return the first certificate in a file, which is the own one."""
     text = path.read_text("ascii", "replace")
     return text[text.index(_BEGIN) : text.index(_END) + len(_END)] + "\n"
 
@@ -282,7 +287,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 
 
 def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str]:
-    """Return the names in the peer's verified certificate, in small letters; empty without one.
+    """Return the names in the verified certificate of the peer, in lower case; empty without one.
 
     These are the host names and IP addresses in subjectAltName, or the common name if it has none of them.
     """
@@ -296,7 +301,7 @@ def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 
 _WITHOUT_AUTHORITY: Final = (18, 19, 20, 21)
-"""OpenSSL's numbers of: self-signed, or by an authority that is not there."""
+"""OpenSSL's numbers of: self-signed, or signed by an unknown authority."""
 _UNTRUSTED: Final = "no authority that is trusted here has signed it"
 _NO_TLS: Final = "the peer speaks no TLS"
 _NO_CLIENT_CERTIFICATE: Final = (
@@ -323,17 +328,17 @@ _NOT_ANSWERED: Final = (
     "; it had answered nothing yet: it may ask for a client certificate, or not trust the one shown; its log "
     "says which"
 )
-"""With TLS 1.3 a client hears of that only after its first request, and often not at all."""
+"""With TLS 1.3 a client learns this only after its first request, and often not at all."""
 
 
 def ending_hint(transport: asyncio.BaseTransport | None) -> str:
-    """What to add when a connection ends on which the peer has answered nothing; empty without TLS."""
+    """Return a hint for the error of a connection that ended before any response; empty without TLS."""
     is_tls = transport is not None and transport.get_extra_info("ssl_object") is not None
     return _NOT_ANSWERED if is_tls else ""
 
 
 def tls_reason(error: BaseException) -> str:
-    """Return why TLS with a peer failed; other errors than ssl's in their own words."""
+    """Return why TLS with a peer failed; the plain text for other errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = _UNTRUSTED if error.verify_code in _WITHOUT_AUTHORITY else error.verify_message
         return f"the peer's certificate is refused: {why}"

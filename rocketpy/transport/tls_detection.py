@@ -1,7 +1,7 @@
-"""TCP ports for clients with TLS, or with and without: the first byte of a connection tells which it is.
+"""Detects TLS by the first byte of a connection, for ports that serve clients with and without TLS.
 
-A TLS client begins with a handshake record, whose first byte is 0x16; a remoting frame begins with its
-length, of which that is no first byte below 352 MiB. Source: HandshakeHandler of RocketMQ 4.6.0
+A TLS client begins with a handshake record, whose first byte is 0x16. A remoting frame begins with its
+length, whose first byte is 0x16 only above 352 MiB. Source: HandshakeHandler of RocketMQ 4.6.0
 (tls.server.mode=permissive).
 """
 
@@ -18,7 +18,7 @@ _SOME_BYTES: Final = 65536
 
 
 async def begins_with_tls(connection: socket.socket) -> bool:
-    """Wait for the first byte of a connection, and leave it where it is. Raises OSError."""
+    """Wait for the first byte of a connection, without consuming it. Raises OSError."""
     await readable(connection)
     first = connection.recv(1, socket.MSG_PEEK)
     if not first:
@@ -27,14 +27,14 @@ async def begins_with_tls(connection: socket.socket) -> bool:
 
 
 async def refuse_plain_text(connection: socket.socket) -> NoReturn:
-    """Answer a peer that speaks no TLS with TLS's alert, by which our ends know. Raises SSLError, OSError."""
-    connection.recv(_SOME_BYTES)  # unread, they would make the system drop the alert
+    """Send a TLS alert to a peer without TLS; clients of rocketpy recognise it. Raises SSLError, OSError."""
+    connection.recv(_SOME_BYTES)  # unread bytes would make the system discard the alert
     await asyncio.get_running_loop().sock_sendall(connection, _PROTOCOL_VERSION)
     raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the peer speaks no TLS, which this port asks for")
 
 
 async def readable(connection: socket.socket) -> None:
-    """Wait until something can be read, or accepted. Nothing is lost when this is cancelled."""
+    """Wait until the socket is readable, or has a connection to accept. Safe to cancel."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(connection, ready.set)

@@ -263,7 +263,7 @@ async def test_a_new_certificate_counts_without_a_restart(
         path.write_bytes(old[: len(old) // 2])
         await until(lambda: broker.health().tls_problem != "" != names.tls_problem)
         assert str(path) in broker.health().tls_problem
-        assert "go on with the former certificates" in caplog.text
+        assert "keep the former certificates" in caplog.text
         assert {await shown_to(port, context) for port in ports} == {first}
 
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(path)
