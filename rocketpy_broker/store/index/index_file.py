@@ -163,42 +163,12 @@ class IndexFile:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def put(self, hashes: Sequence[int], offset: int, store_timestamp: int) -> None:
-        """Add the entries of one record; there must be `room` for them.
-
-        hashes: `positive_hash` of each key. offset: physical offset of the record.
-        """
-        slots = self._slots if self._slots is not None else self._load_slots()
-        slot_count = self._slot_count
-        number = self.next_entry
-        begin = self.begin_timestamp
-        seconds = (store_timestamp - begin) // 1000 if 0 < begin < store_timestamp else 0
-        if seconds > _SECONDS_MAX:  # noqa: PLR1730  min() takes longer
-            seconds = _SECONDS_MAX
-        for key_hash in hashes:
-            slot = key_hash % slot_count
-            previous = slots[slot]
-            if previous < 0 or previous > number:
-                previous = 0
-            self._pending.append(_pack_entry(key_hash, offset, seconds, previous))
-            slots[slot] = number
-            if number == 1:
-                self.begin_offset = offset
-                self.begin_timestamp = store_timestamp
-                seconds = 0
-            number += 1
-        self.inserts += number - self.next_entry
-        self.next_entry = number
-        self.end_offset = offset
-        self.end_timestamp = store_timestamp
-        self.is_dirty = True
-
     def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """`put` for many entries at once: one hash, physical offset and store time (ms) each.
+        """Add entries, which must be no more than `room`.
 
-        The file must have `room` for all, and hold an entry already.
+        hashes: `positive_hash` of each key. offsets, timestamps: physical offset and store time (ms) of the
+        record of each.
         """
-        ensure(self.next_entry > 1, "the first entry of an index file is put alone")
         slots = self._slots if self._slots is not None else self._load_slots()
         slot_count = self._slot_count
         first = self.next_entry
@@ -214,18 +184,27 @@ class IndexFile:
                 newest = slots[place]
                 previous.append(newest if 0 <= newest <= number else 0)
                 slots[place] = number
+        since_begin: list[int] = []
+        if first == 1:  # counts from the end of the file before, as in 4.6.0
+            since_begin = self._seconds(timestamps[:1])
+            self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
+        since_begin += self._seconds(timestamps[len(since_begin) :])
+        self._pending += map(_pack_entry, hashes, offsets, since_begin, previous)
+        self.inserts += len(hashes)
+        self.next_entry = first + len(hashes)
+        self.end_offset = offsets[-1]
+        self.end_timestamp = timestamps[-1]
+        self.is_dirty = True
+
+    def _seconds(self, timestamps: Sequence[int]) -> list[int]:
+        """Seconds from the file's first record to each of these store times."""
         begin = self.begin_timestamp
         latest = begin + _SECONDS_MAX * 1000 if begin > 0 else 0
         seconds = {
             time: (time - begin) // 1000 if begin < time < latest else _SECONDS_MAX if time > begin > 0 else 0
             for time in set(timestamps)
         }
-        self._pending += map(_pack_entry, hashes, offsets, map(seconds.__getitem__, timestamps), previous)
-        self.inserts += len(hashes)
-        self.next_entry = first + len(hashes)
-        self.end_offset = offsets[-1]
-        self.end_timestamp = timestamps[-1]
-        self.is_dirty = True
+        return list(map(seconds.__getitem__, timestamps))
 
     @property
     def pending(self) -> int:

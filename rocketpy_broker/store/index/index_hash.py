@@ -38,7 +38,7 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
     length = max(map(len, keys))
     joined = b"".join(keys)
     if length > _LENGTH_MAX or not joined.isascii():
-        return list(map(_hash_slowly, topic_hashes, keys))
+        return list(map(key_hash, topic_hashes, keys))
     if length * len(keys) == len(joined):
         lanes, shared = _same_length(keys, joined, length)
         first = topic_hashes[0]
@@ -89,18 +89,14 @@ def _lane_mask(count: int) -> int:
     return int.from_bytes(b"\xff\xff\xff\xff\0\0\0\0" * count, "little")
 
 
-def _hash_slowly(head: int, key: bytes) -> int:
-    code = joined_hash(head, key)
-    return code if code < _SIGN else -code & 0x7FFFFFFF
+def key_hash(topic_hash: int, key: bytes) -> int:
+    """`positive_hash` of `topic#key`. topic_hash: Java's hash of `topic#`. key: in UTF-8.
 
-
-def joined_hash(head: int, text: bytes) -> int:
-    """Java's hash, as 32 bits without a sign, of a text that begins with another. head: that one's hash.
-
-    text: the rest, in UTF-8.
+    The hash of two texts in a row is that of the first, times 31 ** length of the second, plus the second's.
     """
-    units = len(text)
-    if not text.isascii():
-        units = len(text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
+    units = len(key)
+    if not key.isascii():
+        units = len(key.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
     power = _POWERS[units] if units <= _LENGTH_MAX else pow(31, units, 1 << 32)
-    return (head * power + utf8_hash(text)) & _MASK
+    code = (topic_hash * power + utf8_hash(key)) & _MASK
+    return code if code < _SIGN else -code & 0x7FFFFFFF

@@ -5,6 +5,7 @@ Files are named by when they were made, yyyyMMddHHmmssSSS in local time; the las
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from bisect import bisect_left
@@ -20,17 +21,15 @@ from rocketpy_broker.store.config import IndexConfig
 from rocketpy_broker.store.files.checkpoint import DispatchProgress
 from rocketpy_broker.store.files.disk import Clock, Disk, disk_errors
 from rocketpy_broker.store.index.index_file import IndexFile
-from rocketpy_broker.store.index.index_hash import joined_hash, key_hashes
+from rocketpy_broker.store.index.index_hash import key_hash, key_hashes
 
 logger = logging.getLogger("rocketpy_broker.store.index_service")
 
 _NAME_LENGTH = 17
 _PENDING_MAX = 3276
 """Entries; 64 KiB."""
-# Ids that one client gives in a row share all but their last digits: the hash of that part is remembered.
-_SUFFIX_HASHES = {bytes((high, low)): high * 31 + low for high in range(128) for low in range(128)}
-"""Java's hash of each ASCII text of two characters."""
-_PREFIXES_MAX = 1 << 14
+_ROWS_MAX = 64
+"""Records that wait until their keys are hashed together."""
 _TOPICS_MAX = 4096
 
 
@@ -70,18 +69,24 @@ class IndexService:
         self.directory = directory
         self._config = config
         self._clock = clock
-        self.files: list[IndexFile] = []
+        self._files: list[IndexFile] = []
         self.directory_changed = True
         """Are there names that may not be durable?"""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
         self._topic_hashes: dict[bytes, int] = {}
         """Java's hash of `topic#` by topic."""
-        self._prefix_hashes: dict[bytes, dict[bytes, int]] = {}
-        """By topic and by a key without its last two characters: their part of the key's Java hash."""
-        self._prefix_count = 0
+        self._rows: list[IndexRow] = []
+        """Records that wait to be put."""
         self._write_at = _PENDING_MAX
         """How many waiting entries `write_many` writes."""
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """The files, oldest first, with all records that were put, unless the disk is full."""
+        with contextlib.suppress(StoreError):
+            self._put_rows()
+        return self._files
 
     @property
     def end_offset(self) -> int:
@@ -108,7 +113,7 @@ class IndexService:
                 continue
             file = self._new_file(name)
             if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
-                self.files.append(file)
+                self._files.append(file)
             elif not unfit and self._load_file(
                 file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
             ):
@@ -119,7 +124,7 @@ class IndexService:
         complete = not unfit
         self._delete(unfit)
         if progress is None:
-            return complete and bool(self.files)
+            return complete and bool(self._files)
         if not (complete and self._is_at(progress)):  # one that is missing may be anywhere
             self.destroy()
             return False
@@ -134,10 +139,10 @@ class IndexService:
         return IndexFile(self._disk, self.directory / name, self._config.slots, self._config.entries)
 
     def _is_at(self, progress: DispatchProgress) -> bool:
-        if not self.files:
+        if not self._files:
             return progress.index_name == 0
-        last = self.files[-1]
-        at = int(last.path.name), last.next_entry, len(self.files)
+        last = self._files[-1]
+        at = int(last.path.name), last.next_entry, len(self._files)
         return at == (progress.index_name, progress.index_entries, progress.index_count)
 
     @staticmethod
@@ -172,7 +177,7 @@ class IndexService:
 
     def _keep(self, file: IndexFile) -> None:
         if file.next_entry > 1:
-            self.files.append(file)
+            self._files.append(file)
         else:  # made, and never finished: a Java broker that recovered our store keeps it
             file.delete()
 
@@ -188,6 +193,7 @@ class IndexService:
     def cut_from(self, offset: int) -> bool:
         """Delete files with records at or behind that physical offset; False when there were any."""
         kept = len(self.files)
+        self._rows = [row for row in self._rows if row[3] < offset]  # those that a full disk kept waiting
         while kept and self.files[kept - 1].end_offset >= offset:
             kept -= 1
         cut = self.files[kept:]
@@ -201,26 +207,18 @@ class IndexService:
     def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
         """Index one record under its unique key, then under each of its keys; empty means none.
 
-        topic, unique_key, keys: UTF-8; keys separated by blanks. timestamp: store time in ms.
-        Raises DiskFull, StoreError.
+        topic, unique_key, keys: UTF-8; keys separated by blanks. timestamp: store time in ms. The record
+        waits in memory for others: hashing many keys at once takes a quarter of the time for each. A record
+        that was put before is skipped.
         """
-        files = self.files
-        file = files[-1] if files else self._add_file()
-        if offset < file.end_offset:
-            return
-        prefixes = self._prefix_hashes.get(topic) or {}
-        hashes: list[int] = []
-        for key in (unique_key, keys) if b" " not in keys else (unique_key, *keys.split(b" ")):
-            if key:
-                try:
-                    code = prefixes[key[:-2]] + _SUFFIX_HASHES[key[-2:]] & 0xFFFFFFFF
-                except KeyError:
-                    code = self._hash_new_prefix(topic, key)
-                hashes.append(code if code < 0x80000000 else -code & 0x7FFFFFFF)
-        if file.next_entry + len(hashes) <= file.entry_limit:
-            file.put(hashes, offset, timestamp)
-        else:
-            self._put_across(hashes, offset, timestamp)
+        if not self._rows or offset > self._rows[-1][3]:
+            self._rows.append((self.topic_hash(topic), unique_key, keys, offset, timestamp))
+
+    def _put_rows(self) -> None:
+        """Index the waiting records. Raises DiskFull, StoreError; then they go on waiting."""
+        if self._rows:
+            self._put_columns(*zip(*self._rows, strict=True))
+            self._rows.clear()
 
     def put_many(
         self,
@@ -230,13 +228,25 @@ class IndexService:
         offsets: Sequence[int],
         timestamps: Sequence[int],
     ) -> None:
-        """`put` for many records, in log order; about a quarter of the time for each.
+        """Index many records at once, in log order.
 
         topic_hashes: `topic_hash` of each record's topic. keys: of each, as in `put`.
         Raises DiskFull, StoreError; then it may be put again.
         """
-        if self.files:
-            known = bisect_left(offsets, self.files[-1].end_offset)
+        self._put_rows()
+        self._put_columns(topic_hashes, unique_keys, keys, offsets, timestamps)
+        self.write_many()
+
+    def _put_columns(
+        self,
+        topic_hashes: Sequence[int],
+        unique_keys: Sequence[bytes],
+        keys: Sequence[bytes],
+        offsets: Sequence[int],
+        timestamps: Sequence[int],
+    ) -> None:
+        if self._files:
+            known = bisect_left(offsets, self._files[-1].end_offset)
             if known:
                 topic_hashes, unique_keys, keys = topic_hashes[known:], unique_keys[known:], keys[known:]
                 offsets, timestamps = offsets[known:], timestamps[known:]
@@ -259,19 +269,17 @@ class IndexService:
         else:
             hashes, places, times = key_hashes(topic_hashes, unique_keys), offsets, timestamps
         self._put_hashes(hashes, places, times)
-        self.write_many()
 
     def _put_hashes(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
         start = 0
         while start < len(hashes):
-            file = self.files[-1] if self.files else self._add_file()
+            file = self._files[-1] if self._files else self._add_file()
+            if file.is_full:
+                file.write_entries()
+                file = self._add_file()
             stop = min(len(hashes), start + file.room)
-            if file.next_entry == 1 or stop == start:
-                self._put_across(hashes[start : start + 1], offsets[start], timestamps[start])
-                start += 1
-            else:
-                file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
-                start = stop
+            file.put_many(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
+            start = stop
 
     def topic_hash(self, topic: bytes) -> int:
         """Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
@@ -282,40 +290,8 @@ class IndexService:
             head = self._topic_hashes[topic] = utf8_hash(topic + b"#")
         return head
 
-    def _hash(self, topic: bytes, key: bytes) -> int:
-        """The hash that a file has for `topic#key`."""
-        try:
-            code = self._prefix_hashes[topic][key[:-2]] + _SUFFIX_HASHES[key[-2:]] & 0xFFFFFFFF
-        except KeyError:
-            code = self._hash_new_prefix(topic, key)
-        return code if code < 0x80000000 else -code & 0x7FFFFFFF
-
-    def _hash_new_prefix(self, topic: bytes, key: bytes) -> int:
-        """Java's hash of `topic#key`, as 32 bits; if its end is plain ASCII, the rest is remembered."""
-        tail = _SUFFIX_HASHES.get(key[-2:])
-        if tail is None:
-            return utf8_hash(topic + b"#" + key) & 0xFFFFFFFF
-        if self._prefix_count >= _PREFIXES_MAX:
-            self._prefix_count = 0
-            self._prefix_hashes.clear()
-        self._prefix_count += 1
-        head = key[:-2]
-        # The hash of two texts in a row is that of the first, times 31 ** length, plus the second's.
-        added = joined_hash(self.topic_hash(topic), head) * 31 * 31
-        self._prefix_hashes.setdefault(topic, {})[head] = added
-        return added + tail & 0xFFFFFFFF
-
-    def _put_across(self, hashes: Sequence[int], offset: int, timestamp: int) -> None:
-        """Put entries one by one, beginning a new file where one is full."""
-        for key_hash in hashes:
-            file = self.files[-1]
-            if file.is_full:
-                file.write_entries()
-                file = self._add_file()
-            file.put([key_hash], offset, timestamp)
-
     def _add_file(self) -> IndexFile:
-        previous = self.files[-1] if self.files else None
+        previous = self._files[-1] if self._files else None
         name = index_file_name(self._clock())
         if previous is not None and name <= previous.path.name:  # the clock went back; names must go up
             name = _next_name(previous.path.name)
@@ -324,27 +300,34 @@ class IndexService:
         self.directory_changed = True
         if previous is not None:
             self.full.append(previous)
-        self.files.append(file)
+        self._files.append(file)
         return file
 
     def write_many(self) -> None:
-        """Write the waiting entries if there are many; on an error they wait for `write_entries`."""
-        if self.files and self.files[-1].pending >= self._write_at:
+        """Index waiting records and write waiting entries, if there are many. Raises DiskFull, StoreError.
+
+        Entries that cannot be written wait for `write_entries`.
+        """
+        if len(self._rows) >= _ROWS_MAX:
+            self._put_rows()
+        if self._files and self._files[-1].pending >= self._write_at:
             self._write_at = _PENDING_MAX
             try:
-                self.files[-1].write_entries()
+                self._files[-1].write_entries()
             except StoreError as error:
-                self._write_at = 2 * self.files[-1].pending
-                logger.debug("%d index entries wait in memory: %s", self.files[-1].pending, error)
+                self._write_at = 2 * self._files[-1].pending
+                logger.debug("%d index entries wait in memory: %s", self._files[-1].pending, error)
 
     def write_entries(self) -> None:
-        """Write the waiting entries. Raises DiskFull, StoreError."""
-        if self.files:
-            self.files[-1].write_entries()
+        """Index waiting records and write waiting entries. Raises DiskFull, StoreError."""
+        self._put_rows()
+        if self._files:
+            self._files[-1].write_entries()
 
     def finish(self) -> None:
         """Write and flush everything: a clean stop. Raises DiskFull, StoreError."""
-        for file in self.files[-1:] + self.full:
+        self._put_rows()
+        for file in self._files[-1:] + self.full:
             file.write_entries()
             file.write_slots()
         self.full.clear()
@@ -360,13 +343,13 @@ class IndexService:
         if not files:
             return IndexQueryResult([], 0, 0)
         count = min(count, self._config.query_count_max)
-        key_hash = self._hash(topic.encode(), key.encode())
+        wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
         last = files[-1]
         last.keep_slots()
         offsets: list[int] = []
         for file in reversed(files):
             if file.overlaps(begin, end):
-                offsets += file.find(key_hash, count - len(offsets), begin, end)
+                offsets += file.find(wanted, count - len(offsets), begin, end)
             if file.begin_timestamp < begin or len(offsets) >= count:
                 break
         return IndexQueryResult(offsets, last.end_timestamp, last.end_offset)
@@ -376,6 +359,7 @@ class IndexService:
     def destroy(self) -> None:
         """Delete all files. Raises StoreError."""
         self.full.clear()
+        self._rows.clear()
         self._delete(self.files)
 
     def _delete(self, files: list[IndexFile]) -> None:
@@ -391,7 +375,7 @@ class IndexService:
 
     def close(self) -> None:
         """Close all files; what is not written is lost."""
-        for file in self.files:
+        for file in self._files:
             file.close()
 
 

@@ -290,7 +290,6 @@ class Dispatcher:
         tag_codes = self._tag_codes
         fields = self.fields
         index = self._index if indexed else None
-        failure: StoreError | None = None
         for cursor, offset, size, timestamp, queue_offset, sys_flag, properties in requests:
             tags, keys, unique_key = fields(properties)
             if not sys_flag & NOT_IN_QUEUE:
@@ -301,14 +300,9 @@ class Dispatcher:
                 if queue.put(offset, size, code, queue_offset):
                     touched[queue] = None
             if index is not None and sys_flag & _ROLLBACK != _ROLLBACK and (unique_key or keys):
-                try:
-                    index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
-                except StoreError as error:
-                    index, failure = None, error  # the queues must not wait for the index
+                index.put(cursor.topic_bytes, unique_key, keys, offset, timestamp)
         if index is not None:
             index.write_many()
-        if failure is not None:
-            raise failure
 
     def _put_run(
         self,

@@ -108,6 +108,7 @@ def test_unfinished_file_is_deleted_after_a_crash(tmp_path: Path) -> None:
     index = service_of(tmp_path, entries=10)
     for number in range(15):
         index.put(b"T", b"", b"k", number, 1000 + number)
+    index.write_entries()
     index.full[0].write_slots()
     index.close()
     again = service_of(tmp_path, entries=10)
@@ -144,8 +145,8 @@ def test_a_slot_that_leads_nowhere_costs_no_other_key(
     for way in ("one by one", "together"):
         file = IndexFile(OsDisk(), tmp_path / way, 10, 50)
         file.create(None)
-        file.put([5], 100, 1000)
-        file.put([7], 200, 1000)
+        file.put_many([5], [100], [1000])
+        file.put_many([7], [200], [1000])
         file.write_entries()
         file.write_slots()
         file.close()
@@ -160,7 +161,7 @@ def test_a_slot_that_leads_nowhere_costs_no_other_key(
             file.put_many(hashes, offsets, times)
         else:
             for key_hash, offset, stored_ms in zip(hashes, offsets, times, strict=True):
-                file.put([key_hash], offset, stored_ms)
+                file.put_many([key_hash], [offset], [stored_ms])
         assert file.find(7, 9, 0, FOREVER) == [200]
         for key_hash in hashes:
             expected = [at for one, at in zip(hashes, offsets, strict=True) if one == key_hash]
@@ -194,7 +195,7 @@ def test_empty_index_takes_no_space(tmp_path: Path) -> None:
     """Every new broker would take 420 MB."""
     file = IndexFile(OsDisk(), tmp_path / "f", 5_000_000, 20_000_000)
     file.create(None)
-    file.put([5], 100, 1000)
+    file.put_many([5], [100], [1000])
     file.write_entries()
     assert (tmp_path / "f").stat().st_size == 420_000_040
     assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
