@@ -15,16 +15,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from rocketpy import producer
 from rocketpy.admin import admin_client
 from rocketpy.admin.admin_client import DeadLetters
 from rocketpy.client.admin import FOREVER_MS, QueryResult
-from rocketpy.config import ClientConfig, check_timeout
+from rocketpy.client.routing.selectors import QueueSelector
+from rocketpy.config import ClientConfig, ProducerConfig, check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
+from rocketpy.hooks import SendCheck, SendListener
 from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt
-from rocketpy.producer.kwargs import ProducerOptions, RequestOptions, SendOptions, Where
 from rocketpy.producer.transaction import (
     LocalTransactionState,
     TransactionCheck,
@@ -35,9 +36,40 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.runtime.tasks import joined
 from rocketpy.sync.blocking import Blocking
+from rocketpy.telemetry.plugin import TelemetryChoice
 
 SyncLocalTransaction = Callable[[Message], LocalTransactionState]
 SyncCheck = Callable[[MessageExt], LocalTransactionState]
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See `rocketpy.Producer`."""
+
+    config: ProducerConfig | None
+    client: ClientConfig | None
+    listeners: Iterable[SendListener]
+    checks: Iterable[SendCheck]
+    telemetry: TelemetryChoice
+
+
+class Where(TypedDict, total=False):
+    """Which queue a message goes to. See `rocketpy.Producer.send`."""
+
+    queue: MessageQueue | None
+    selector: QueueSelector | None
+    arg: object
+
+
+class SendOptions(Where, total=False):
+    """See `rocketpy.Producer.send`."""
+
+    timeout_ms: int | None
+
+
+class RequestOptions(Where, total=False):
+    """See `rocketpy.Producer.request`."""
+
+    timeout_ms: int
 
 
 L = TypeVar("L", producer.Producer, admin_client.AdminClient)

@@ -16,9 +16,7 @@ from rocketpy.errors import (
     BatchIncomplete,
     MessageInvalid,
     MessageTooLarge,
-    Outcome,
     RocketError,
-    RouteNotFound,
 )
 from rocketpy.hooks import SendEvent
 from rocketpy.message.message import Message, check_message
@@ -35,8 +33,8 @@ from rocketpy.producer.send.pending import (
     SingleRequest,
     SingleSend,
 )
-from rocketpy.producer.send.publish_info import PublishInfoTable, TopicPublishInfo
-from rocketpy.producer.send.retry import SendRules, copy_of, needs_master, never_sent, route_pause_ms
+from rocketpy.producer.send.publish_info import PublishInfoTable
+from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 
@@ -87,10 +85,17 @@ class SendDispatcher:
         if get_ident() != self._client.thread:  # a fifth of the time of looking for the loop itself
             self._client.check_loop()
         future: asyncio.Future[R] = self._new_future()
-        if selector is None:
-            self._dispatch(kind, message, future, queue, timeout_ms)
-        else:
-            self._select(kind, message, future, queue, selector, arg, self._time_for(timeout_ms))
+        choose: ChooseQueue | None = None
+        if selector is not None:
+            if queue is not None:
+                raise MessageInvalid(
+                    f"both queue={queue} and a selector were given; a message goes to one queue"
+                )
+            choose = partial(self._choose, selector, message, arg)
+            route = self._publish_infos[message.topic].view.route
+            if route is not None and route.queues:
+                queue, choose = choose(route.queues, 0, None), None
+        self._dispatch(kind, message, future, queue, timeout_ms, choose)
         return future
 
     async def send_half(
@@ -148,10 +153,12 @@ class SendDispatcher:
         future: asyncio.Future[Any],
         queue: MessageQueue | None,
         timeout_ms: int | None,
+        choose: ChooseQueue | None = None,
     ) -> SendEvent | None:
         """Check one message, and pass it on to the accumulator or the encoder.
 
-        Returns the event of the listeners for a message that is sent individually.
+        choose: the selector of a message whose route is not known yet. Returns the event of the listeners
+        for a message that is sent individually.
         """
         size = len(message.body)
         if queue is not None:
@@ -167,6 +174,7 @@ class SendDispatcher:
             and not message.delay_level
             and publish_info.may_batch
             and (self.limiter.count or not self._accumulator.last_batch_was_single)
+            and choose is None
         )
         if not batched:
             self._check_single(size)
@@ -183,61 +191,29 @@ class SendDispatcher:
             self._accumulator.flush_topic(publish_info)
         events = (event,) if event is not None else ()
         encoder = self._encoder
-        encoder.send_single(
-            encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
-        )
+        send = encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+        send.choose = choose
+        encoder.send_single(send)
         return event
 
-    # -- selectors ----------------------------------------------------------------------------
-
-    def _select(
+    def _choose(
         self,
-        kind: type[SingleRequest[Any]],
-        message: Message,
-        future: asyncio.Future[Any],
-        queue: MessageQueue | None,
         selector: QueueSelector,
+        message: Message,
         arg: object,
-        timeout_ms: int,
-    ) -> None:
-        """Dispatch one message to the queue that a selector chooses, once the route is known.
-
-        Messages of one topic that wait for its route keep their order, and count as in flight. Errors are
-        raised at once if there is no wait; otherwise they fail the future.
-        """
-        if queue is not None:
-            raise MessageInvalid(f"both queue={queue} and a selector were given; a message goes to one queue")
-        publish_info = self._publish_infos[message.topic]
-        if publish_info.queue_connections:
-            chosen = _choose_queue(publish_info, selector, message, arg)
-            self._dispatch(kind, message, future, chosen, timeout_ms)
-            return
-        size = len(message.body)
-        self.limiter.acquire(size)
-        now_ms = self._client.now_ms()
-        rules = SendRules(now_ms, now_ms + timeout_ms, self._config.retry)
-
-        def go_on() -> None:
-            closed = self.limiter.closed
-            view = publish_info.view
-            left_ms = rules.deadline_ms - self._client.now_ms()
-            if not future.done() and closed is None and left_ms > 0 and needs_master(view.route):
-                pause_ms = min(route_pause_ms(rules.retry), left_ms)
-                publish_info.request_route(go_on, view.refreshed_ms + pause_ms)
-                return
-            self.limiter.release(size)
-            if future.done():
-                return
-            if closed is not None or left_ms < 1:
-                _fail_unsent(future, copy_of(closed) if closed is not None else never_sent(view, rules))
-                return
-            try:
-                chosen = _choose_queue(publish_info, selector, message, arg)
-                self._dispatch(kind, message, future, chosen, int(left_ms))
-            except Exception as error:  # noqa: BLE001 - the selector is the application's, its error the caller's
-                _fail_unsent(future, error)
-
-        publish_info.request_route(go_on)
+        queues: Sequence[MessageQueue],
+        _turn: int,
+        _failed_broker: str | None,
+    ) -> MessageQueue:
+        """Return the selector's queue. Raises its errors, and MessageInvalid for a wrong result."""
+        queue = selector(queues, message, arg)
+        if not isinstance(queue, MessageQueue):
+            raise MessageInvalid(
+                f"the selector {selector!r} returned {queue!r}; it must return a queue of those that it got "
+                f"(its arg was {arg!r})"
+            )
+        self._check_queue(queue, message.topic)
+        return queue
 
     # -- checks and time-outs -----------------------------------------------------------------
 
@@ -288,30 +264,6 @@ class SendDispatcher:
     def _time_for(self, timeout_ms: int | None) -> int:
         """Return the caller's time-out, or that of the producer. Raises ConfigInvalid."""
         return self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-
-
-def _choose_queue(
-    publish_info: TopicPublishInfo, selector: QueueSelector, message: Message, arg: object
-) -> MessageQueue:
-    """Return the selector's queue. Raises its errors, RouteNotFound, and MessageInvalid for another value."""
-    view = publish_info.view
-    if view.route is None or not view.route.queues:
-        if view.error is not None:
-            raise copy_of(view.error)
-        raise RouteNotFound(f"topic {message.topic} has no writable queue")
-    queue = selector(view.route.queues, message, arg)
-    if not isinstance(queue, MessageQueue):
-        raise MessageInvalid(
-            f"the selector {selector!r} returned {queue!r}; it must return a queue of those that it got "
-            f"(its arg was {arg!r})"
-        )
-    return queue
-
-
-def _fail_unsent(future: asyncio.Future[Any], error: Exception) -> None:
-    if isinstance(error, RocketError):
-        error.outcome = Outcome.NOT_SENT
-    future.set_exception(error)
 
 
 def kind_of(message: Message) -> type[SingleSend]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -26,8 +25,6 @@ from rocketpy.protocol.message.message_id import UniqueIdGenerator
 from rocketpy.protocol.message.properties import PROPERTY_INSTANCE_ID
 from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
-
-log = logging.getLogger("rocketpy.producer")
 
 _BATCH_PROPERTIES: Final = {True: "WAIT\x01true\x02", False: "WAIT\x01false\x02"}
 
@@ -90,10 +87,8 @@ class MessageEncoder:
         for batch in batches:
             try:
                 send = self._gathered(batch)
-            except Exception as error:  # a bug; the callers wait for their futures
-                count, topic = len(batch.messages), batch.publish_info.topic
-                log.exception("%d messages for topic %s cannot be encoded", count, topic)
-                self._sender.fail_unsent(batch.futures, batch.events, batch.size, error)
+            except Exception as error:  # noqa: BLE001 - a bug; the callers wait for their futures
+                self._sender.fail_unsent(batch, error)
             else:
                 self._sender.begin_counted(send)
         for publish_info in {batch.publish_info: None for batch in batches}:
@@ -225,7 +220,8 @@ class MessageEncoder:
         """Compress its body, then begin: on a thread if it is long and no order can be lost by that."""
         config = self._config.compression
         compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
-        if send.given is not None or send.size <= config.off_loop_above_bytes:
+        is_ordered = send.given is not None or send.choose is not None
+        if is_ordered or send.size <= config.off_loop_above_bytes:
             send.body, send.sys_flag = compress()
             self._sender.begin(send)
         else:

@@ -20,7 +20,7 @@ from rocketpy.message.message import Message
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import SendTemplate, encoded_properties, head_text
 from rocketpy.producer.send.response import parse_batch_response, parse_response
-from rocketpy.producer.send.retry import Attempt, AttemptEnd, SendRules, copy_of
+from rocketpy.producer.send.retry import Attempt, AttemptEnd, ChooseQueue, SendRules, copy_of
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.sysflag import MessageSysFlag
@@ -34,15 +34,16 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     """One send with all its attempts. (A Struct takes a third of the time of a plain class to create.)
 
     on_attempt_end: called with the results or the error of each attempt. size, count: bytes of the bodies
-    and messages, as the limiter counts them. given: the queue that the caller chose. events: for the
-    listeners. queue: of the current attempt. sent_ms: when that attempt began, if latencies are measured.
-    on_wire: whether an attempt waits for its response.
+    and messages, as the limiter counts them. given: the queue that the caller chose. choose: the caller's
+    selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms: when
+    that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
     """
 
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
     publish_info: TopicPublishInfo
     size: int
     given: MessageQueue | None
+    choose: ChooseQueue | None = None
     born_ms: int
     accepted_ms: float
     deadline_ms: float

@@ -139,7 +139,7 @@ def decide(
     if last is not None and not _may_retry(attempts, rules):
         return GiveUp(_final(attempts))
     if now_ms >= rules.deadline_ms:
-        return GiveUp(_final(attempts) if attempts else never_sent(view, rules))
+        return GiveUp(_final(attempts) if attempts else _never_sent(view, rules))
     is_fresh = view.refreshed_ms >= (last.ended_ms if last is not None else rules.accepted_ms)
     queues = _candidates(view.route, rules.queue)
     if not queues:
@@ -158,17 +158,17 @@ def decide(
 
 def _no_writable_queue(view: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
     """Decide about a send whose topic, by a fresh route, has no queue for it."""
-    if needs_master(view.route, rules.queue):
-        return RefreshRoute(view.refreshed_ms + route_pause_ms(rules.retry))
+    if _needs_master(view.route, rules.queue):
+        return RefreshRoute(view.refreshed_ms + _route_pause_ms(rules.retry))
     return GiveUp(_final(attempts) if attempts else _no_route(view, rules))
 
 
-def route_pause_ms(retry: RetryConfig) -> int:
+def _route_pause_ms(retry: RetryConfig) -> int:
     """Return the time between two requests for the route of a topic without a master."""
     return max(retry.pause_ms, _LEAST_PAUSE_MS)
 
 
-def needs_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
+def _needs_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
     """Return whether there is no queue only because a broker has no master at the moment."""
     if route is None or _candidates(route, given):
         return False
@@ -230,10 +230,10 @@ def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
     return error
 
 
-def never_sent(view: RouteView, rules: SendRules) -> RocketError:
+def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
     """Return the error of a send that had no attempt within its time."""
     time_ms = rules.deadline_ms - rules.accepted_ms
-    if view.route is not None and needs_master(view.route, rules.queue):
+    if view.route is not None and _needs_master(view.route, rules.queue):
         return RouteNotFound(
             f"no broker of topic {view.route.topic} had a master within {time_ms:.0f} ms: "
             f"{', '.join(sorted(view.route.brokers_without_master))}"

@@ -32,8 +32,9 @@ from rocketpy.errors import (
     SendForbidden,
     TransportError,
 )
-from rocketpy.hooks import FailedAttempt, SendCheck, SendEvent
+from rocketpy.hooks import FailedAttempt, SendCheck
 from rocketpy.producer.listeners import Listeners
+from rocketpy.producer.send.batch_builder import BatchBuilder
 from rocketpy.producer.send.batch_support import BatchSupport
 from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import BatchSend, OnewaySend, PendingSend, ProducerBatch, fail_all
@@ -145,19 +146,14 @@ class Sender:
         self._live[send] = None
         self.begin_later(send)
 
-    def fail_unsent(
-        self,
-        futures: Sequence[asyncio.Future[SendResult]],
-        events: Sequence[SendEvent],
-        size: int,
-        error: Exception,
-    ) -> None:
-        """End messages that count as in flight, but cannot be encoded because of a bug."""
+    def fail_unsent(self, batch: BatchBuilder, error: Exception) -> None:
+        """End the messages of a batch that cannot be encoded because of a bug."""
+        log.error("a batch for topic %s cannot be encoded", batch.publish_info.topic, exc_info=error)
         self._report_bug(error)
-        self._limiter.release(size, len(futures))
-        for event in events:
+        self._limiter.release(batch.size, len(batch.messages))
+        for event in batch.events:
             self._listeners.ended(event, error)
-        fail_all(futures, error)
+        fail_all(batch.futures, error)
 
     # -- attempts -----------------------------------------------------------------------------
 
@@ -293,11 +289,21 @@ class Sender:
         """Do what `decide` says."""
         publish_info = send.publish_info
         now_ms = self._client.now_ms()
-        choose = select_queue if self._latencies is None else self._latencies.chooser(now_ms)
-        decision = decide(
-            publish_info.view, send.attempts, now_ms, send.rules(self._retry), publish_info.turn, choose
-        )
-        if isinstance(decision, GiveUp):
+        choose = send.choose
+        if choose is None:
+            choose = select_queue if self._latencies is None else self._latencies.chooser(now_ms)
+        rules = send.rules(self._retry)
+        try:
+            decision = decide(publish_info.view, send.attempts, now_ms, rules, publish_info.turn, choose)
+        except Exception as error:  # noqa: BLE001 - of the application's selector; the caller gets it
+            if isinstance(error, RocketError):
+                error.outcome = Outcome.NOT_SENT
+            self._end(send, error)
+            return
+        if send.choose is not None and isinstance(decision, SendTo):
+            send.choose, send.given = None, decision.queue
+            self.begin(send)
+        elif isinstance(decision, GiveUp):
             self._end(send, decision.end)
         elif isinstance(decision, SendTo):
             publish_info.turn += 1
