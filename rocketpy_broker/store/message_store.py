@@ -76,7 +76,7 @@ class MessageStore(StoreReads):
         self._lock.acquire()
         try:
             report = self._recover()
-        except BaseException:
+        except BaseException:  # whatever ends `open`, the lock must be released
             self._close_files()
             raise
         self.failure = None

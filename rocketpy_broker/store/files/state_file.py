@@ -157,7 +157,7 @@ def replace_file(path: Path, text: str, encoding: str = "utf-8") -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)  # noqa: PTH105 - the pair of mkstemp
-    except BaseException:
+    except BaseException:  # also a cancelled task must not leave the temporary file
         Path(name).unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -62,7 +62,7 @@ class FlushPlan:
                 self.index_entries.sync()
             if self.checkpoint is not None:
                 checkpoint_file.save(self.checkpoint)
-        except Exception as error:
+        except Exception as error:  # any failure is final: what is durable is unknown
             raise flush_failure(error) from error
 
     def finish(self) -> None:
@@ -95,7 +95,7 @@ def flush_now(flushed: Flushable, plan: FlushPlan) -> None:
     """Run and finish a plan in this thread. Raises FlushFailed."""
     try:
         flushed.run_flush(plan)
-    except Exception as error:  # noqa: BLE001 - raised below
+    except Exception as error:  # noqa: BLE001 - raised below as FlushFailed
         failure = flush_failure(error)
         flushed.finish_flush(plan, failure)
         raise failure from failure.__cause__

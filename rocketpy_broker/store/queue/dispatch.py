@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -319,7 +319,7 @@ class Dispatcher:
             return False
         queues = {cursor: self._by_cursor.get(cursor) or self._bind(cursor) for cursor in distinct}
         tags, keys, unique_keys = self.fields.columns(properties)
-        known = {text: self.tags_code(text) for text in set(tags)}
+        known = {text: self._code_of(text) for text in set(tags)}
         codes = list(map(known.__getitem__, tags))
         columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
         if len(queues) == 1:
@@ -347,13 +347,8 @@ class Dispatcher:
         """Forget a destroyed queue; its next record looks it up again."""
         self._by_cursor.pop(cursor, None)
 
-    @property
-    def tag_codes(self) -> Mapping[bytes, int]:
-        """The third field of a unit for a message that is not delayed, by its tags; those known so far."""
-        return self._tag_codes
-
-    def tags_code(self, tags: bytes) -> int:
-        """The same field for any tags."""
+    def _code_of(self, tags: bytes) -> int:
+        """The third field of a unit for a message that is not delayed."""
         code = self._tag_codes.get(tags)
         return self._tags_code("", tags, b"", 0) if code is None else code
 

@@ -125,7 +125,7 @@ class StoreDriver:
         self._loop = asyncio.get_running_loop()
         try:
             report = await self._in_thread(self._flush_thread, self.store.open)
-        except BaseException:
+        except BaseException:  # a cancelled start must end its threads, too
             self._shut_executors()
             raise
         flush = self.store.config.flush
