@@ -96,95 +96,66 @@ UNSUPPORTED_KEYS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Key -> values that this version implements; it rejects any other."""
 
-_ONE_LOOP = "one event loop does the work, without thread pools and their queues"
-_NETTY = "there is no Netty; the limits of a connection are in ListenConfig.options"
-_FAIR = "the event loop handles requests in order, so no queue has a timeout"
-_WRITES = "records are written with pwrite, not through a mapped file"
-_PAID = "it counts messages for a product of Alibaba"
-
-IGNORED_KEYS: Final[dict[str, str]] = {
-    **dict.fromkeys(
-        (
-            "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "processReplyMessageThreadPoolNums",
-            "queryMessageThreadPoolNums", "adminBrokerThreadPoolNums", "clientManageThreadPoolNums",
-            "consumerManageThreadPoolNums", "heartbeatThreadPoolNums", "endTransactionThreadPoolNums",
-            "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
-            "queryThreadPoolQueueCapacity", "clientManagerThreadPoolQueueCapacity",
-            "consumerManagerThreadPoolQueueCapacity", "heartbeatThreadPoolQueueCapacity",
-            "endTransactionPoolQueueCapacity", "useReentrantLockWhenPutMessage", "debugLockEnable",
-        ),
-        _ONE_LOOP,
-    ),
-    **dict.fromkeys(
-        (
-            "serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads",
-            "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize",
-            "serverSocketRcvBufSize", "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector",
-            "clientWorkerThreads", "clientCallbackExecutorThreads", "clientOnewaySemaphoreValue",
-            "clientAsyncSemaphoreValue", "connectTimeoutMillis", "channelNotActiveInterval",
-            "clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize",
-            "clientPooledByteBufAllocatorEnable", "clientCloseSocketIfTimeout", "useTLS",
-            "transferMsgByHeap", "highSpeedMode",
-        ),
-        _NETTY,
-    ),
-    **dict.fromkeys(
-        (
-            "waitTimeMillsInPullQueue",
-            "waitTimeMillsInHeartbeatQueue", "waitTimeMillsInTransactionQueue",
-        ),
-        _FAIR,
-    ),
-    **dict.fromkeys(
-        (
-            "mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "commitIntervalCommitLog",
-            "flushCommitLogTimed", "commitCommitLogLeastPages",
-            "flushLeastPagesWhenWarmMapedFile", "flushConsumeQueueLeastPages",
-            "commitCommitLogThoroughInterval",
-            "flushConsumeQueueThoroughInterval", "warmMapedFileEnable",
-            "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool",
-            "messageIndexSafe", "redeleteHangedFileInterval", "deleteConsumeQueueFilesInterval",
-        ),
-        _WRITES,
-    ),
-    **dict.fromkeys(
-        (
-            "commercialEnable", "commercialTimerCount", "commercialTransCount", "commercialBigCount",
-            "commercialBaseCount",
-        ),
-        _PAID,
-    ),
-    **dict.fromkeys(
-        ("flushConsumerOffsetHistoryInterval", "putMsgIndexHightWater", "maxDelayTime", "configStorePath"),
-        "the servers of 4.6.0 do not read it either",
-    ),
-    **dict.fromkeys(
-        ("disableConsumeIfConsumerReadSlowly", "consumerFallbehindThreshold"),
-        "no group is stopped for being far behind",
-    ),
-    **dict.fromkeys(
-        (
-            "enableCalcFilterBitMap", "expectConsumerNumUseFilter", "maxErrorRateOfBloomFilter",
-            "filterDataCleanTimeSpan", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt",
-            "bitMapLengthConsumeQueueExt",
-        ),
-        "expressions are evaluated for each message; no bit maps are stored beside the consume queues",
-    ),
-    **dict.fromkeys(
-        ("productEnvName", "clusterTest"), "it names a test environment of name servers"
-    ),
-    "filterServerNums": "filter servers, which 4.6.0 deprecates, are not supported",
-    "offsetCheckInSlave": "a slave holds a pull from an offset that it does not have",
-    "duplicationEnable": "a log is not replayed from a copy; replicas are slaves or DLedger peers",
-    "diskFallRecorded": "how far consumers are behind is reported as a metric",
-    "defaultQueryMaxNum": "a query by unique id returns up to 32 messages, its default",
-    "forceRegister": "the broker always sends its registration, which name servers compare by version",
-    "tls.server.authClient": "a client certificate is always verified, if one is required",
-    "tls.client.authServer": "a server certificate is always verified",
-    "tls.enable": "addresses with tls:// use TLS: tls://host:port in namesrvAddr",
-    "messageStorePlugIn": "it names a Java class",
-    "fetchNamesrvAddrByAddressServer": "namesrvAddr has the addresses of name servers",
-}  # fmt: skip
+_REASONS: Final = {
+    "one event loop does the work, without thread pools and their queues": """
+        sendMessageThreadPoolNums pullMessageThreadPoolNums processReplyMessageThreadPoolNums
+        queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
+        consumerManageThreadPoolNums heartbeatThreadPoolNums endTransactionThreadPoolNums
+        sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity replyThreadPoolQueueCapacity
+        queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
+        consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity
+        endTransactionPoolQueueCapacity useReentrantLockWhenPutMessage debugLockEnable
+    """,
+    "there is no Netty; the limits of a connection are in ListenConfig.options": """
+        serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
+        serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
+        serverSocketRcvBufSize serverPooledByteBufAllocatorEnable useEpollNativeSelector
+        clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
+        clientAsyncSemaphoreValue connectTimeoutMillis channelNotActiveInterval
+        clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
+        clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout useTLS transferMsgByHeap
+        highSpeedMode
+    """,
+    "the event loop handles requests in order, so no queue has a timeout": """
+        waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
+    """,
+    "records are written with pwrite, not through a mapped file": """
+        mapedFileSizeCommitLog mapedFileSizeConsumeQueue commitIntervalCommitLog flushCommitLogTimed
+        commitCommitLogLeastPages flushLeastPagesWhenWarmMapedFile flushConsumeQueueLeastPages
+        commitCommitLogThoroughInterval flushConsumeQueueThoroughInterval warmMapedFileEnable
+        transientStorePoolEnable transientStorePoolSize fastFailIfNoBufferInStorePool
+        messageIndexSafe redeleteHangedFileInterval deleteConsumeQueueFilesInterval
+    """,
+    "it counts messages for a product of Alibaba": """
+        commercialEnable commercialTimerCount commercialTransCount commercialBigCount
+        commercialBaseCount
+    """,
+    "the servers of 4.6.0 do not read it either": """
+        flushConsumerOffsetHistoryInterval putMsgIndexHightWater maxDelayTime configStorePath
+    """,
+    "no group is stopped for being far behind": """
+        disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
+    """,
+    "expressions are evaluated for each message; no bit maps are stored beside the consume queues": """
+        enableCalcFilterBitMap expectConsumerNumUseFilter maxErrorRateOfBloomFilter
+        filterDataCleanTimeSpan enableConsumeQueueExt mappedFileSizeConsumeQueueExt
+        bitMapLengthConsumeQueueExt
+    """,
+    "it names a test environment of name servers": "productEnvName clusterTest",
+    "filter servers, which 4.6.0 deprecates, are not supported": "filterServerNums",
+    "a slave holds a pull from an offset that it does not have": "offsetCheckInSlave",
+    "a log is not replayed from a copy; replicas are slaves or DLedger peers": "duplicationEnable",
+    "how far consumers are behind is reported as a metric": "diskFallRecorded",
+    "a query by unique id returns up to 32 messages, its default": "defaultQueryMaxNum",
+    "the broker always sends its registration, which name servers compare by version": "forceRegister",
+    "a client certificate is always verified, if one is required": "tls.server.authClient",
+    "a server certificate is always verified": "tls.client.authServer",
+    "addresses with tls:// use TLS: tls://host:port in namesrvAddr": "tls.enable",
+    "it names a Java class": "messageStorePlugIn",
+    "namesrvAddr has the addresses of name servers": "fetchNamesrvAddrByAddressServer",
+}
+"""Reason why keys of 4.6.0 have no effect -> these keys."""
+IGNORED_KEYS: Final = {name: reason for reason, names in _REASONS.items() for name in names.split()}
 """Keys of 4.6.0 that have no effect, with the reason."""
 
 for _name in (*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS, *NAMESRV_KEYS):

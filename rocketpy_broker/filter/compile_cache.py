@@ -1,7 +1,7 @@
-"""Remembers what texts of subscriptions were compiled to, and which are refused.
+"""Caches compiled subscriptions, and errors of invalid ones.
 
-A pull carries its filter as a text, and a push consumer's is looked at for each pull, so the same few texts
-come again and again.
+A pull contains its filter as a text, and the filter of a push consumer is checked at each pull. So the same
+few texts are compiled repeatedly.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rocketpy_broker.filter.tokens import ExpressionInvalid
 
 T = TypeVar("T")
 
-CHARACTERS_REMEMBERED_MAX: Final = 1 << 20
-"""Of all texts of one kind together. What a text becomes takes up to 50 bytes a character."""
+CACHED_CHARACTERS_MAX: Final = 1 << 20
+"""Most characters of all texts of one kind. A compiled text takes up to 50 bytes for each character."""
 
 _ENTRY_CHARACTERS: Final = 200
-"""What an entry counts besides its text, so that many short ones are bounded too."""
+"""Added to the length of each text, so that the number of short texts is limited, too."""
 
 
 class CompileCache(Generic[T]):
-    """Compiles texts by `compile_text`, each once; the oldest are forgotten first.
+    """Compiles each text once with `compile_text`; the oldest entries are evicted first.
 
-    A refusal is remembered like a result: asking again for what cannot be compiled costs nothing either.
-    characters_max: of one text. May be used by several threads: each broker in a process has its own.
+    An error is cached like a result. characters_max: limit of one text. Thread-safe, because each broker in a
+    process has its own thread.
     """
 
     def __init__(self, compile_text: Callable[[str], T], characters_max: int) -> None:
@@ -36,7 +36,7 @@ class CompileCache(Generic[T]):
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> T:
-        """Return what a text compiles to. Raises ExpressionInvalid."""
+        """Return the compiled text. Raises ExpressionInvalid."""
         if len(text) > self._characters_max:
             raise ExpressionInvalid(
                 f"expression of {len(text)} characters, the limit is {self._characters_max}"
@@ -47,17 +47,17 @@ class CompileCache(Generic[T]):
                 found = self._compile(text)
             except ExpressionInvalid as error:
                 found = error.with_traceback(None)
-            self._remember(text, found)
+            self._add(text, found)
         if isinstance(found, ExpressionInvalid):
             raise ExpressionInvalid(*found.args)
         return found
 
-    def _remember(self, text: str, found: T | ExpressionInvalid) -> None:
+    def _add(self, text: str, found: T | ExpressionInvalid) -> None:
         with self._lock:
             if text not in self._found:
                 self._characters += len(text) + _ENTRY_CHARACTERS
             self._found[text] = found
-            while self._characters > CHARACTERS_REMEMBERED_MAX:
+            while self._characters > CACHED_CHARACTERS_MAX:
                 oldest = next(iter(self._found))
                 del self._found[oldest]
                 self._characters -= len(oldest) + _ENTRY_CHARACTERS

@@ -2,10 +2,11 @@
 
     a > 5 AND b = 'x'      c BETWEEN 1 AND 9      d IN ('x', 'y')      e IS NOT NULL      NOT (f = 'z')
 
-NOT binds more tightly than a comparison, as in 4.6.0. A part may be NULL, so AND, OR and NOT have three
-values, and only True lets a message through.
-Source: the grammar of RocketMQ 4.6.0's SelectorParser. Differs: an expression with anything behind its end is
-refused, where 4.6.0 silently leaves that out; depth and size have limits.
+NOT binds more tightly than a comparison, as in 4.6.0. AND, OR and NOT have three values because a part may be
+NULL. A message passes only for True.
+
+Source: the grammar of RocketMQ 4.6.0's SelectorParser. Differs: text after the end of an expression is an
+error, which 4.6.0 ignores; depth and size have limits.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ _ORDER: Final[dict[str, Callable[[int], bool]]] = {
 
 
 class _Node(NamedTuple):
-    """A part of an expression. kind: constant, property, boolean or number. depth: of what is in it."""
+    """A part of an expression. kind: constant, property, boolean or number. depth: of nesting."""
 
     kind: str
     evaluate: Evaluate
     depth: int = 1
     value: Value = None
-    """Of a constant."""
+    """Value of a constant."""
 
 
 class Expression:
-    """A compiled expression. text: as it was written."""
+    """A compiled expression. text: its source."""
 
     __slots__ = ("_evaluate", "text")
 
@@ -52,7 +53,7 @@ class Expression:
         self._evaluate = evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message with these properties is let through. Raises nothing."""
+        """Whether a message with these properties passes."""
         try:
             return self._evaluate(properties) is True
         except NotComparable:
@@ -60,7 +61,7 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Compile an expression; remembered by its text. Raises ExpressionInvalid with the place."""
+    """Compile an expression, with a cache. Raises ExpressionInvalid with the position."""
     return _compiled(text)
 
 
@@ -73,14 +74,14 @@ _compiled: Final = CompileCache(_compile, EXPRESSION_CHARACTERS_MAX)
 
 
 class _Parser:
-    """Recursive descent, one method a level of the grammar. One use each."""
+    """Recursive descent parser with one method for each level of the grammar. For one expression."""
 
     def __init__(self, found: Iterator[Token]) -> None:
         self._found = found
         self._token = next(found)
-        """In hand."""
+        """Current token."""
         self._ahead: Token | None = None
-        """The one behind it, where that was looked at."""
+        """Next token, after `_look_ahead`."""
         self._depth = 0
         self._nodes = 0
 
@@ -90,7 +91,7 @@ class _Parser:
             raise self._error("more after the end")
         return node
 
-    # -- levels, the loosest first ------------------------------------------------------------
+    # -- levels, from the lowest precedence----------------------------------------------------------
 
     def _any(self) -> _Node:
         self._depth += 1
@@ -106,7 +107,7 @@ class _Parser:
     def _chain(
         self, word: str, part: Callable[[], _Node], join: Callable[[list[Evaluate]], Evaluate]
     ) -> _Node:
-        """Parts joined by one word: a loop and no nesting, so a long list needs no deep stack."""
+        """Parse parts joined by one word. A loop without nesting: a long list needs no deep stack."""
         first = part()
         if self._token[:2] != ("word", word):
             return first
@@ -138,18 +139,14 @@ class _Parser:
             if token.kind == "symbol" and token.text in _ORDER:
                 self._advance()
                 left = self._ordered(token.text, left, self._unary())
-            elif self._take("word", "BETWEEN"):
-                left = self._between(left)
+                continue
+            is_not = token[:2] == ("word", "NOT") and self._look_ahead()[:2] in _INVERTIBLE
+            if is_not:
+                self._advance()
+            if self._take("word", "BETWEEN"):
+                left = self._outside(left) if is_not else self._between(left)
             elif self._take("word", "IN"):
-                left = self._in(left, inverted=False)
-            elif token[:2] == ("word", "NOT") and self._look_ahead()[:2] == ("word", "BETWEEN"):
-                self._advance()
-                self._advance()
-                left = self._outside(left)
-            elif token[:2] == ("word", "NOT") and self._look_ahead()[:2] == ("word", "IN"):
-                self._advance()
-                self._advance()
-                left = self._in(left, inverted=True)
+                left = self._in(left, inverted=is_not)
             else:
                 return left
 
@@ -216,7 +213,7 @@ class _Parser:
         low, high = self._bounds()
         if low.kind == high.kind == "constant":
             if low.value is None or high.value is None:
-                raise self._error("NULL is no limit of BETWEEN")
+                raise self._error("NULL is not allowed as a limit of BETWEEN")
             if _is_above(low.value, high.value):
                 raise self._error(f"BETWEEN needs its lower limit first, not {low.value} and {high.value}")
         parts = [self._ordered(">=", value, low), self._ordered("<=", value, high)]
@@ -247,13 +244,15 @@ class _Parser:
         return self._node("boolean", _inverted(node.evaluate), node.depth + 1)
 
     def _boolean(self, node: _Node) -> _Node:
-        """A property is a truth value too: False, since a text is none; and NULL when it is missing."""
+        """Return a truth value. A property is False, as a text is not a truth value, or NULL if it is
+        missing.
+        """
         if node.kind == "property":
             return self._node("boolean", _as_boolean(node.evaluate), 2)
         is_truth = node.kind == "constant" and (node.value is None or isinstance(node.value, bool))
         if node.kind == "boolean" or is_truth:
             return node
-        raise self._error("this gives no truth value")
+        raise self._error("a truth value is expected")
 
     def _constant(self, value: Value) -> _Node:
         return self._node("constant", lambda _: value, value=value)
@@ -270,7 +269,7 @@ class _Parser:
             raise self._error(f"{token.text[:30]} is too large")
         return value
 
-    # -- the tools ----------------------------------------------------------------------------
+    # -- nodes and tokens------------------------------------------------------------------------
 
     def _node(self, kind: str, evaluate: Evaluate, depth: int = 1, *, value: Value = None) -> _Node:
         if depth > _DEPTH_MAX:
@@ -287,7 +286,7 @@ class _Parser:
         self._token, self._ahead = self._ahead or next(self._found), None
 
     def _look_ahead(self) -> Token:
-        """The word behind the one in hand, which is not the end."""
+        """Return the token after the current one, which must not be the end."""
         if self._ahead is None:
             self._ahead = next(self._found)
         return self._ahead
@@ -312,6 +311,7 @@ class _Parser:
 
 
 _PREFIXES: Final = frozenset({("symbol", "+"), ("symbol", "-"), ("word", "NOT")})
+_INVERTIBLE: Final = frozenset({("word", "BETWEEN"), ("word", "IN")})
 _LITERALS: Final[dict[str, bool | None]] = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
@@ -339,26 +339,22 @@ def _orders(holds: Callable[[int], bool], left: Evaluate, right: Evaluate) -> Ev
 
 
 def _all_of(parts: list[Evaluate]) -> Evaluate:
-    def evaluate(properties: Mapping[str, str]) -> Value:
-        result: Value = True
-        for part in parts:
-            value = part(properties)
-            if value is False:
-                return False
-            if value is None:
-                result = None
-        return result
-
-    return evaluate
+    return _first_of(parts, decisive=False)
 
 
 def _any_of(parts: list[Evaluate]) -> Evaluate:
+    return _first_of(parts, decisive=True)
+
+
+def _first_of(parts: list[Evaluate], *, decisive: bool) -> Evaluate:
+    """Return `decisive` at the first part with this value; else NULL if a part is NULL; else its opposite."""
+
     def evaluate(properties: Mapping[str, str]) -> Value:
-        result: Value = False
+        result: Value = not decisive
         for part in parts:
             value = part(properties)
-            if value is True:
-                return True
+            if value is decisive:
+                return decisive
             if value is None:
                 result = None
         return result

@@ -1,4 +1,4 @@
-"""From what a consumer subscribes to, to the test that each message has to pass.
+"""Filters of subscriptions, which each message must pass.
 
 Source: FilterAPI, ExpressionMessageFilter, ExpressionForRetryMessageFilter of RocketMQ 4.6.0.
 """
@@ -19,19 +19,18 @@ from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, ExpressionI
 
 SQL92: Final = "SQL92"
 TAGS_CHARACTERS_MAX: Final = EXPRESSION_CHARACTERS_MAX
-"""Of tags joined by ``||``: a thousand of usual ones. Ours; 4.6.0 has no limit."""
+"""Limit of tags joined by ``||``, about a thousand tags. Not in RocketMQ: 4.6.0 has no limit."""
 _TYPE_CHARACTERS_MAX: Final = 100
 _RETRY_TOPIC: Final = props.PROPERTY_RETRY_TOPIC.encode()
 
 Find = Callable[[str], SubscriptionData | None]
-"""What the same group wants of another topic."""
+"""Returns the subscription of the same group to another topic."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MessageFilter:
-    """tag_codes: hash codes of the tags that are let through, None for all. accepts: asked with the
-    properties of each message, as they are stored; None when there is nothing more to ask. kept_bytes: about
-    what it takes of the memory.
+    """A filter. tag_codes: hash codes of accepted tags, None for all. accepts: checks the stored properties
+    of a message; None without such a check. kept_bytes: approximate memory.
     """
 
     tag_codes: frozenset[int] | None = None
@@ -42,40 +41,40 @@ class MessageFilter:
 EVERYTHING: Final = MessageFilter()
 
 _shared: Final[WeakValueDictionary[frozenset[int] | str, MessageFilter]] = WeakValueDictionary()
-"""Filters in use, by their tags' codes or their expression: a group's held pulls all have the same one."""
+"""Filters in use by tag codes or expression. All held pulls of a group share one."""
 _CODE_BYTES: Final = 64
-"""Of a tag's code in a set, the set's spare room included."""
+"""Memory of a tag code in a set."""
 _CHARACTER_BYTES: Final = 100
-"""Of a compiled expression, for each character of it: ``a=1 OR`` becomes five objects."""
+"""Memory of a compiled expression for each of its characters: ``a=1 OR`` becomes five objects."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription goes by tags."""
+    """Whether a subscription filters by tags."""
     return expression_type in (None, "", "TAG")
 
 
 def subscription_of(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
-    """Return the subscription that a pull request carries. Raises ExpressionInvalid."""
+    """Return the subscription in a pull request. Raises ExpressionInvalid."""
     if is_tag_type(expression_type) and text and text != "*" and not _codes_of(text):
-        raise ExpressionInvalid(f"subscription {text!r} names no tag")
+        raise ExpressionInvalid(f"subscription {text!r} contains no tag")
     return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type or "TAG")
 
 
 def bounded(subscription: SubscriptionData) -> SubscriptionData:
-    """Return a subscription of a heartbeat as it is kept: what no pull can use takes no memory.
+    """Return a subscription of a heartbeat without parts that no pull can use.
 
-    An expression that is too long is cut right behind its limit, so `filter_of` still refuses it. Sets of
-    tags and codes larger than the expression can name are left out; the expression says the same.
+    A too long expression is truncated right after its limit, so `filter_of` still rejects it. Sets of tags
+    and codes that are larger than the expression allows are omitted; they are derived from the expression.
     """
     text = subscription.sub_string or ""
     limit = TAGS_CHARACTERS_MAX if is_tag_type(subscription.expression_type) else EXPRESSION_CHARACTERS_MAX
     tags_max = (len(text) + 2) // 3  # "a||b||c"
-    is_honest = len(text) <= limit and (
+    is_plausible = len(text) <= limit and (
         len(subscription.code_set) <= tags_max
         and len(subscription.tags_set) <= tags_max
         and sum(map(len, subscription.tags_set)) <= len(text)
     )
-    if is_honest and len(subscription.expression_type) <= _TYPE_CHARACTERS_MAX:
+    if is_plausible and len(subscription.expression_type) <= _TYPE_CHARACTERS_MAX:
         return subscription
     return SubscriptionData(
         topic=subscription.topic,
@@ -87,9 +86,9 @@ def bounded(subscription: SubscriptionData) -> SubscriptionData:
 
 
 def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> MessageFilter:
-    """Return the filter of a subscription.
+    """Return the filter of a subscription. Raises ExpressionInvalid.
 
-    find: given when retried messages pass the filter of their first topic again. Raises ExpressionInvalid.
+    find: if given, the filter of the original topic applies to retried messages, too.
     """
     if subscription.class_filter_mode:
         return EVERYTHING
@@ -126,14 +125,14 @@ def _tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     text = subscription.sub_string or ""
     if text in ("", "*"):
         return None
-    codes = _codes_of(text)  # refuses one that is too long, also where it begins with spaces
+    codes = _codes_of(text)  # rejects a too long text, also with leading spaces
     if text.strip() in ("", "*"):
         return None
     return frozenset(subscription.code_set) if subscription.code_set else codes
 
 
 def _compile_tags(text: str) -> frozenset[int]:
-    # Not by `tags_code`, which remembers tags: those of messages are to stay there.
+    # Not with `tags_code`, whose cache is for the tags of messages.
     return frozenset(map(string_hash, {tag.strip() for tag in text.split("||")} - {""}))
 
 

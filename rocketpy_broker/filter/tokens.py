@@ -1,4 +1,4 @@
-"""The words of an SQL92 expression.
+"""The tokens of an SQL92 expression.
 
     number     0 | 12 | 12L | 1.5 | .5 | 5E10       string   'it''s'
     name       a letter, _ or $, then digits too    symbol   = <> > >= < <= ( ) , + -
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 from rocketpy.errors import UsageError
 
 EXPRESSION_CHARACTERS_MAX: Final = 16_384
-"""Ours; 4.6.0 has no limit."""
+"""Not in RocketMQ: 4.6.0 has no limit."""
 
 _WORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"})
 
 
 def _pattern(line_comment: str) -> re.Pattern[str]:
-    """Possessive quantifiers, so that no input makes them go back and forth."""
+    """Compile the pattern of a token. Possessive quantifiers prevent backtracking."""
     return re.compile(
         rf"""
           [ \t\n\r\f]*+ (?:
@@ -41,15 +41,15 @@ def _pattern(line_comment: str) -> re.Pattern[str]:
 
 _TOKEN: Final = _pattern(r"--[^\n\r]*+(?:\r\n?|\n) |")
 _TOKEN_OF_LAST_LINE: Final = _pattern("")
-"""A comment needs its end of line: without one two dashes are two signs, and nothing searches ahead."""
+"""Without an end of line, two dashes are two signs, and the search does not scan ahead."""
 
 
 class ExpressionInvalid(UsageError):
-    """An expression that this broker does not understand."""
+    """An invalid expression."""
 
 
 class Token(NamedTuple):
-    """kind: integer, float, string, name, word (text in capitals), symbol, or end. at: its place, from 0."""
+    """kind: integer, float, string, name, word (text in capitals), symbol, or end. at: position from 0."""
 
     kind: str
     text: str
@@ -57,17 +57,16 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Cut an expression into its words, an end at last, in linear time.
+    """Yield the tokens of an expression and an end, in linear time. Lazy, so an early error is cheap.
 
-    Lazily, so an expression that is refused at its beginning costs little. Raises ExpressionInvalid with the
-    place.
+    Raises ExpressionInvalid with the position.
     """
     at = 0
     last_line = max(text.rfind("\n"), text.rfind("\r"))
     while at < len(text):
         match = (_TOKEN if at < last_line else _TOKEN_OF_LAST_LINE).match(text, at)
         if match is None:
-            raise ExpressionInvalid(f"expression: {text[at : at + 20]!r} at {at} is not understood")
+            raise ExpressionInvalid(f"expression: {text[at : at + 20]!r} at {at} is invalid")
         kind = match.lastgroup or ""
         if kind != "space":
             yield _token(kind, match[kind], match.start(kind))

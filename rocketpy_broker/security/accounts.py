@@ -17,17 +17,16 @@ import msgspec
 import yaml
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.message import REPLY_TOPIC_SUFFIX, TRACE_TOPIC
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, DataVersion, PlainAccessConfig
 from rocketpy_broker.security.addresses import AddressPattern
 
 KEY_CHARACTERS_MIN: Final = 7
 """Least length of access and secret keys: 4.6.0 requires more than 6 characters."""
-_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _INTERNAL_PREFIX: Final = "RMQ_SYS_"
 _INTERNAL_TOPICS: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT"}
 )
-_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 _INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
@@ -76,9 +75,9 @@ class Account:
         named = self.topics.get(name)
         if named is not None:
             return named
-        if name == _TRACE_TOPIC:
+        if name == TRACE_TOPIC:
             return self.default_topic & Right.PUB
-        if name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIX) or name.endswith(_REPLY_SUFFIX):
+        if name in _INTERNAL_TOPICS or name.startswith(_INTERNAL_PREFIX) or name.endswith(REPLY_TOPIC_SUFFIX):
             return Right.DENY
         group = name.removeprefix(DLQ_TOPIC_PREFIX)
         if group != name and not self.right_to_group(group) & Right.SUB:

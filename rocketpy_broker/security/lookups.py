@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from rocketpy.errors import RemoteProtocolError
+from rocketpy.message import REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.message.record import Record, decode
 from rocketpy.transport import Channel
 from rocketpy_broker.services.metadata.clients import ClientRegistry
@@ -23,7 +24,7 @@ class BrokerLookups:
         self, store: MessageStore, clients: ClientRegistry, cluster_name: str, write_run: Callable[[], None]
     ) -> None:
         """write_run: writes messages that were appended, but are not in the log yet."""
-        self.reply_topic = f"{cluster_name}_REPLY_TOPIC"
+        self.reply_topic = cluster_name + REPLY_TOPIC_SUFFIX
         """Topic of stored replies. Every account may send them there."""
         self._store = store
         self._clients = clients

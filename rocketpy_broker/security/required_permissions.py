@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from rocketpy.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
 from rocketpy.protocol.bodies import (
     DLQ_TOPIC_PREFIX,
     RETRY_TOPIC_PREFIX,
@@ -46,9 +47,6 @@ from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-_TEMPLATE_TOPIC: Final = "TBW102"
-"""Producers query its route before they send to a topic that does not exist."""
-_REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 _ANY: Final = Right.PUB | Right.SUB
 
 
@@ -265,7 +263,8 @@ def _lock(request: _Request) -> _Required:
 
 def _route(request: _Request) -> _Required:
     topic = request.field("topic")
-    if topic is None or topic == _TEMPLATE_TOPIC or topic.endswith(_REPLY_SUFFIX):
+    # Producers query the route of DEFAULT_TOPIC before they send to a topic that does not exist.
+    if topic is None or topic == DEFAULT_TOPIC or topic.endswith(REPLY_TOPIC_SUFFIX):
         return []
     return _topic(topic, _ANY)
 

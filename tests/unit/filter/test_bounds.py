@@ -8,7 +8,7 @@ import pytest
 from rocketpy.protocol.bodies import SubscriptionData
 from rocketpy.protocol.java import tags_code
 from rocketpy_broker.filter import ExpressionInvalid, bounded, compile_expression, filter_of, subscription_of
-from rocketpy_broker.filter.compile_cache import CHARACTERS_REMEMBERED_MAX, CompileCache
+from rocketpy_broker.filter.compile_cache import CACHED_CHARACTERS_MAX, CompileCache
 from rocketpy_broker.filter.subscription import TAGS_CHARACTERS_MAX
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, tokens
 
@@ -84,7 +84,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert compiled("0000000299" * 1000) == 10_000  # one of the newest
     assert compiled("0000000000" * 1000) == 10_000  # the first one is forgotten
     assert read == ["0000000000" * 1000]
-    assert sum(map(len, compiled._found)) <= CHARACTERS_REMEMBERED_MAX
+    assert sum(map(len, compiled._found)) <= CACHED_CHARACTERS_MAX
     with pytest.raises(ExpressionInvalid, match="30000 characters, the limit is 20000"):
         compiled("x" * 30_000)
     assert len(compiled._found) < 200
