@@ -40,7 +40,7 @@ RequestHandler = Callable[[Channel, Command], Command | bytes | None]
 
 
 class PeerConnection:
-    """The way to one peer. channel: the open connection, or None; read it each time, never keep it."""
+    """The connection to one peer, reopened on use. channel: the open channel or None; never cache it."""
 
     __slots__ = ("_pool", "_waiting", "address", "channel", "last_error")
 
@@ -53,19 +53,19 @@ class PeerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may leave at once."""
+        """Whether a request can be sent at once."""
         return self.channel is not None and not self.channel.is_closed and self._pool.refusal is None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the connection, which is being made."""
+        """Whether a caller waits for the connection."""
         return bool(self._waiting)
 
     def when_open(self, then: Then) -> None:
-        """Call `then(None)` once there is a connection, or `then(error)` when the attempt failed.
+        """Call `then(None)` when the connection is open, or `then(error)` when the attempt has failed.
 
-        Everyone who asks meanwhile shares one attempt and is called in the order in which they asked, with
-        nothing in between; so requests keep their order.
+        Concurrent calls share one attempt. Their callbacks run in the order of the calls, without a gap, so
+        requests keep their order.
         """
         if self._pool.refusal is not None:
             then(self._pool.refusal)
@@ -78,7 +78,7 @@ class PeerConnection:
             self._pool.tasks.spawn(self._connect(), f"connect {self.address}")
 
     async def open(self) -> Channel:
-        """The connection, made if need be. Raises TransportError, ClientClosed."""
+        """Return the channel, opened if necessary. Raises TransportError, ClientClosed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(error: RocketError | None) -> None:
@@ -91,7 +91,7 @@ class PeerConnection:
 
         self.when_open(then)
         await future
-        return self._open_channel()
+        return self._require_channel()
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
         """Send a request and wait for its response, whatever its code. Raises TransportError."""
@@ -100,34 +100,36 @@ class PeerConnection:
         return await self.put(command, timeout_ms)
 
     def put(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
-        """Send a request on the open connection; see `Channel.request`. Raises ConnectionLost without one."""
+        """Send a request on the open channel; see `Channel.request`. Raises ConnectionLost without one."""
         pool = self._pool
         if pool.signer is None and not pool.hooks:
-            return self._open_channel().request(command, timeout_ms)
+            return self._require_channel().request(command, timeout_ms)
         signed = pool.sign(self.address, command)
-        answer = self._open_channel().request(signed, timeout_ms)
+        answer = self._require_channel().request(signed, timeout_ms)
         if pool.hooks:
-            answer.add_done_callback(partial(pool.tell_response, self.address, signed))
+            answer.add_done_callback(partial(pool.notify_response, self.address, signed))
         return answer
 
     def put_oneway(self, command: Command) -> None:
-        """Send a request that nobody answers on the open connection. Raises ConnectionLost without one."""
-        self._open_channel().oneway(self._pool.sign(self.address, command))
+        """Send a oneway request on the open channel. Raises ConnectionLost without one."""
+        self._require_channel().oneway(self._pool.sign(self.address, command))
 
-    def _open_channel(self) -> Channel:
+    def _require_channel(self) -> Channel:
         if self.channel is None:
             raise ConnectionLost(f"the connection to {self.address} has ended", outcome=Outcome.NOT_SENT)
         return self.channel
 
     async def _connect(self) -> None:
-        error: RocketError | None = ClientClosed(f"stopped connecting to {self.address}")
+        error: RocketError | None = ClientClosed(
+            f"the client was closed while it connected to {self.address}"
+        )
         try:
             address = self._pool.with_scheme(self.address)
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
             self._pool.opened(self)
             error = None
         except ConfigInvalid as failed:
-            # The address is a route's, not the caller's: another broker may have one that can be read.
+            # The address comes from a route: other brokers may have a valid one.
             log.warning("%s", failed)
             error = ConnectFailed(str(failed))
         except ConnectFailed as failed:
@@ -143,7 +145,7 @@ class PeerConnection:
                 then(error)
 
     def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """Pass on a request of the peer."""
+        """Handle a request of the peer."""
         handler = self._pool.handlers.get(request.code)
         if handler is not None:
             try:
@@ -151,7 +153,7 @@ class PeerConnection:
             except InvariantError as error:
                 self._pool.tasks.fail(f"request {request.code} of {self.address}", error)
                 raise
-        log.debug("%s sent request code %d, which nobody handles", self.address, request.code)
+        log.debug("%s sent request code %d, which has no handler", self.address, request.code)
         return request.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request code {request.code} is not supported"
         )
@@ -167,7 +169,7 @@ class _ClientEndpoint(ClientOnlyEndpoint):
         return self._connection.handle(channel, request)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Forget the channel, so that the next request opens a new one."""
+        """Release the channel, so that the next request opens a new one."""
         if self._connection.channel is channel:
             self._connection.channel = None
             self._connection.last_error = error
@@ -177,10 +179,10 @@ class _ClientEndpoint(ClientOnlyEndpoint):
 class ConnectionPool:
     """All connections of a client.
 
-    opened: called with each new connection before anyone sends on it. handlers: by request code, for what
-    peers ask of us. signer: signs requests. hooks: see them before that. refusal: why no request may leave.
-    scheme: of addresses that have none, as those in RocketMQ's routes. name_servers: addresses of those, for
-    the texts of errors.
+    opened: called with each new connection before its first request. handlers: of requests from peers, by
+    request code. signer: signs requests. hooks: called before that. refusal: the error of every request, once
+    set. scheme: of addresses without one, as in RocketMQ's routes. name_servers: addresses of name servers,
+    for error texts.
     """
 
     tasks: Tasks
@@ -195,18 +197,18 @@ class ConnectionPool:
     _connections: dict[str, PeerConnection] = field(default_factory=dict)
 
     def get(self, address: str) -> PeerConnection:
-        """The connection to an address; the same object for the same text until it is dropped."""
+        """Return the connection to an address: the same object until it is dropped."""
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = PeerConnection(self, address)
         return connection
 
     def with_scheme(self, address: str) -> str:
-        """The address with its scheme."""
+        """Return the address with a scheme."""
         return address if "://" in address else f"{self.scheme}://{address}"
 
     def with_peer_name(self, address: str, error: ConnectFailed) -> ConnectFailed:
-        """The same error, which says who it is that cannot be reached."""
+        """Return the error with the kind of the peer in its text."""
         if address in self.name_servers:
             refused = os.strerror(ECONNREFUSED).lower() in str(error)
             hint = "; is one running there? (`rocketpy-broker dev` starts one)" if refused else ""
@@ -216,11 +218,11 @@ class ConnectionPool:
         return ConnectFailed(text, outcome=error.outcome, retry=error.retry)
 
     def all(self) -> list[PeerConnection]:
-        """Every connection, in order of address."""
+        """Return all connections, in order of address."""
         return [self._connections[address] for address in sorted(self._connections)]
 
     def sign(self, address: str, command: Command) -> Command:
-        """The request as it leaves: seen by the hooks, then signed. The command itself stays as it is.
+        """Return a copy of the request that the hooks have seen and the signer has signed.
 
         Raises LocalProtocolError when a hook raises.
         """
@@ -230,7 +232,7 @@ class ConnectionPool:
         for hook in self.hooks:
             try:
                 hook.before_request(address, signed)
-            except Exception as error:  # the application's code; its error is the request's
+            except Exception as error:  # an error of the application's hook fails the request
                 raise LocalProtocolError(f"an RPC hook failed: {error!r}") from error
         if self.signer is not None:
             signed.ext = self.signer.sign(
@@ -242,21 +244,20 @@ class ConnectionPool:
             )
         return signed
 
-    def tell_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:
-        """Tell the hooks of a response, if there is one."""
+    def notify_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:
+        """Pass a response to the hooks, if there is one."""
         if answer.cancelled() or answer.exception() is not None:
             return
         for hook in self.hooks:
             try:
                 hook.after_response(address, request, answer.result())
-            except Exception:
-                # The response is there and belongs to whoever asked.
+            except Exception:  # the caller gets the response in any case
                 log.exception("an RPC hook failed on the response to request code %d", request.code)
 
     def drop(self, address: str) -> bool:
-        """Close the connection to an address that is of no further use, unless somebody waits for it.
+        """Close and remove the connection to an address, unless a caller waits for it.
 
-        Returns whether it was dropped.
+        Returns whether it was removed.
         """
         connection = self._connections.get(address)
         if connection is None or connection.is_awaited:
@@ -267,13 +268,13 @@ class ConnectionPool:
         return True
 
     def abandon(self, reason: RocketError) -> None:
-        """Use no connection any more, but leave each as it is: after a fork they belong to the parent."""
+        """Fail all later requests without closing connections, which belong to the parent after a fork."""
         self.refusal = reason
         for connection in self._connections.values():
             connection.channel = None
 
     async def close(self) -> None:
-        """Close all connections and wait until they are gone."""
+        """Close all connections and wait until they have ended."""
         channels = [
             connection.channel for connection in self._connections.values() if connection.channel is not None
         ]

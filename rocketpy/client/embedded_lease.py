@@ -1,10 +1,10 @@
-"""`embedded:` as the address of a name server: a name server and brokers inside this process.
+"""Servers at the address `embedded:`: a name server and brokers inside this process.
 
-``embedded:`` has a temporary store, ``embedded:///path`` one that is kept; ``?name=value&…`` gives options.
-Clients of one event loop that name the same address use the same servers, which end with the last of them.
+``embedded:`` has a temporary store, ``embedded:///path`` a permanent one; ``?name=value&…`` sets options.
+Clients of one event loop with the same address share the servers, which stop with the last client.
 
-The servers are in another package, found by the entry point group "rocketpy.embedded": this package never
-imports `rocketpy_broker`. An entry point is a function ``open_embedded`` as `Open` has it.
+This package never imports `rocketpy_broker`: it finds a function of the type `Open` in the entry point group
+"rocketpy.embedded".
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ ENTRY_POINT_GROUP: Final = "rocketpy.embedded"
 _SCHEME: Final = "embedded:"
 
 Open = Callable[[str | None, Mapping[str, str]], Awaitable["EmbeddedServers"]]
-"""Starts servers. Given the path of the store, None for a temporary one, and the options, which it checks."""
+"""Starts servers. Arguments: the path of the store, None for a temporary one, and the options."""
 
 
 class EmbeddedServers(Protocol):
-    """What an entry point of the group returns."""
+    """The servers that an entry point starts."""
 
     @property
     def namesrv_address(self) -> str:
-        """Where the name server is reached."""
+        """The address of the name server."""
 
     async def close(self) -> None:
         """Stop the servers; a temporary store is removed."""
 
 
 class Lease:
-    """One client's share of the servers behind an address."""
+    """One use of the servers at an address."""
 
     def __init__(self, pool: _ServerPool) -> None:
         self._pool = pool
@@ -45,42 +45,41 @@ class Lease:
 
     @property
     def namesrv_address(self) -> str:
-        """Where the name server is reached."""
+        """The address of the name server."""
         return self._pool.namesrv_address
 
     async def close(self) -> None:
-        """Give it back; the last one stops the servers."""
+        """End this use; the last one stops the servers."""
         if not self._ended:
             self._ended = True
-            await self._pool.leave()
+            await self._pool.release()
 
 
 def is_embedded(namesrv: str) -> bool:
-    """Whether the address means servers in this process."""
+    """Whether an address is that of servers in this process."""
     return namesrv.startswith(_SCHEME)
 
 
 async def lease(namesrv: str) -> Lease:
-    """Servers for the address, started when nobody in this event loop has them yet.
+    """Return a use of the servers at an address, which start with the first one in this event loop.
 
-    Raises ConfigInvalid when the address is malformed, has unknown options or other options than those that
-    its store is open with, or when no package offers such servers; and what starting them raises, such as
-    StoreLocked.
+    Raises ConfigInvalid when the address is malformed, its options are unknown or differ from those that its
+    store is open with, or when no package provides servers; and errors of their start, such as StoreLocked.
     """
-    place = _place_of(namesrv)
-    pools = _rooms.setdefault(asyncio.get_running_loop(), {})
+    address = _parse(namesrv)
+    pools = _server_pools.setdefault(asyncio.get_running_loop(), {})
     for other, pool in pools.items():
-        if place.path is not None and other.path == place.path and other != place and pool.is_open:
+        if address.path is not None and other.path == address.path and other != address and pool.is_open:
             raise ConfigInvalid(
-                f"{namesrv}: this store is open with other options, as {other}; name the same address"
+                f"{namesrv}: this store is open with other options, as {other}; use the same address"
             )
-    pool = pools.setdefault(place, _ServerPool(place))
-    await pool.enter()
+    pool = pools.setdefault(address, _ServerPool(address))
+    await pool.acquire()
     return Lease(pool)
 
 
-class _Place(NamedTuple):
-    """What an address means. path: of the store; None: a temporary one. options: sorted by their names."""
+class _EmbeddedAddress(NamedTuple):
+    """A parsed address. path: of the store; None for a temporary one. options: sorted by name."""
 
     path: str | None
     options: tuple[tuple[str, str], ...]
@@ -91,12 +90,12 @@ class _Place(NamedTuple):
 
 
 class _ServerPool:
-    """The servers of one address; starting and stopping wait for each other."""
+    """The servers of one address; start and stop exclude each other."""
 
-    def __init__(self, place: _Place) -> None:
-        self._place = place
+    def __init__(self, address: _EmbeddedAddress) -> None:
+        self._address = address
         self._leases = 0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._servers: EmbeddedServers | None = None
 
     @property
@@ -107,38 +106,40 @@ class _ServerPool:
 
     @property
     def is_open(self) -> bool:
-        """Whether its servers run, or are just starting or stopping."""
-        return self._servers is not None or self._turn.locked()
+        """Whether the servers run, start or stop."""
+        return self._servers is not None or self._lock.locked()
 
-    async def enter(self) -> None:
-        async with self._turn:
+    async def acquire(self) -> None:
+        async with self._lock:
             if self._servers is None:
-                self._servers = await _find_open()(self._place.path, dict(self._place.options))
+                self._servers = await _find_open()(self._address.path, dict(self._address.options))
             self._leases += 1
 
-    async def leave(self) -> None:
-        async with self._turn:
+    async def release(self) -> None:
+        async with self._lock:
             self._leases -= 1
             if self._leases == 0 and self._servers is not None:
                 servers, self._servers = self._servers, None
                 await servers.close()
 
 
-_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Place, _ServerPool]] = WeakKeyDictionary()
+_server_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_EmbeddedAddress, _ServerPool]] = (
+    WeakKeyDictionary()
+)
 
 
-def _place_of(namesrv: str) -> _Place:
+def _parse(namesrv: str) -> _EmbeddedAddress:
     rest, _, query = namesrv.removeprefix(_SCHEME).partition("?")
-    options = _options_of(namesrv, query)
+    options = _parse_options(namesrv, query)
     if rest in ("", "//"):
-        return _Place(None, options)
+        return _EmbeddedAddress(None, options)
     path = rest.removeprefix("//")
     if not rest.startswith("///") or path == "/":
-        raise ConfigInvalid(f"{namesrv!r} is not understood; write embedded: or embedded:///path/of/store")
-    return _Place(path, options)
+        raise ConfigInvalid(f"{namesrv!r} is malformed; write embedded: or embedded:///path/of/store")
+    return _EmbeddedAddress(path, options)
 
 
-def _options_of(namesrv: str, query: str) -> tuple[tuple[str, str], ...]:
+def _parse_options(namesrv: str, query: str) -> tuple[tuple[str, str], ...]:
     try:
         options = sorted(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError as error:

@@ -18,7 +18,7 @@ from rocketpy.runtime.tasks import joined
 class Lifecycle:
     """Base class for objects with `start()` and `close()`, by hand or by `async with`."""
 
-    # Of the class, for one whose `__init__` has raised.
+    # Class attributes, for an object whose `__init__` has raised.
     _client: ClientInstance | None = None
     _is_starting = False
 
@@ -31,13 +31,13 @@ class Lifecycle:
         raise NotImplementedError
 
     async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
-        """Get the client instance, once. what: the name of this object, for errors.
+        """Acquire the client instance, once. what: the name of this object, for errors.
 
-        Raises ConfigInvalid if it has started or another call starts it, and what `acquire` raises; `start`
-        can be called again then.
+        Raises ConfigInvalid when this object was started before, and what `acquire` raises; after that
+        `start` can be called again.
         """
         if self._client is not None or self._is_starting:
-            raise ConfigInvalid(f"{what} was started before; make a new one")
+            raise ConfigInvalid(f"{what} was started before; create a new one")
         self._is_starting = True
         try:
             self._client = await ClientInstance.acquire(config, wait=wait)
@@ -50,11 +50,11 @@ class Lifecycle:
         raise NotImplementedError
 
     def _left_open(self) -> str | None:
-        """What was started and not closed, in words; None when all is well."""
+        """Return the name of this object if it was started and not closed."""
         return None
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        # As asyncio's transports do. At the interpreter's end `warnings` itself may be gone.
+        # As in asyncio's transports. `warnings` may be gone when the interpreter exits.
         if (what := self._left_open()) is not None:
             _warn(
                 f"{what} was not closed: use `async with`, or `await close()`", ResourceWarning, source=self
@@ -71,7 +71,7 @@ class Lifecycle:
 
 
 class BoundToClient(Lifecycle):
-    """Asks by a client instance, and has no work of its own. what: its name, for errors."""
+    """Base class for objects that only send requests by a client instance. what: its name, for errors."""
 
     _closing: asyncio.Task[None] | None = None
 
@@ -80,18 +80,21 @@ class BoundToClient(Lifecycle):
         self._client_config = config_of("client", client, ClientConfig).at(namesrv)
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start, once.
+        """Start, once; after an error `start` can be called again.
 
-        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`.
+        Args:
+            wait: Wait until a name server responds, at most `ClientConfig.request_timeout_ms`.
 
-        Raises ConfigInvalid, and TransportError when none answers; `start` can be called again then.
+        Raises:
+            ConfigInvalid: It was started before, or the configuration is invalid.
+            TransportError: No name server responds.
         """
         await self._connect(self._client_config, self._what, wait=wait)
 
     async def close(self) -> None:
-        """Disconnect, unless others use the same connections. Goes on when its caller is cancelled.
+        """Close the connections, unless other clients share them.
 
-        Safe to call again: the second call waits for the first.
+        A second call waits for the first. The close continues when its caller is cancelled.
         """
         if self._client is None or self._client.is_forked_copy:
             return
@@ -107,16 +110,15 @@ class BoundToClient(Lifecycle):
         return self._what
 
     def health(self) -> Health:
-        """How its connections are doing. Raises ClientClosed."""
-        return self._open().health()
+        """Return the state of its connections. Raises ClientClosed."""
+        return self._require_open().health()
 
     def _running(self) -> ClientInstance:
-        """What asks. Raises ClientClosed, also in another event loop than its own."""
-        client = self._open()
+        client = self._require_open()
         client.check_loop()
         return client
 
-    def _open(self) -> ClientInstance:
+    def _require_open(self) -> ClientInstance:
         if self._client is None or self._closing is not None:
             state = (
                 "is closed"

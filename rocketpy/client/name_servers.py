@@ -1,7 +1,7 @@
-"""Requests to name servers: one is asked until it fails, then the next.
+"""NameServers: requests to the current name server, and to the next one when that fails.
 
-Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: one that does not know a topic may
-just have been started, so the others are asked too.
+Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: a name server without a route may
+just have started, so the others are asked too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger("rocketpy.client")
 T = TypeVar("T")
 
 _ALWAYS_SUPPORTED: Final = (RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
-"""Requests that every name server answers, and no broker."""
+"""Requests that every name server supports, and no broker."""
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """The addresses in ``h1:p;h2:p``; a comma separates too. Raises ConfigInvalid."""
+    """Split addresses at ``;`` or ``,``. Raises ConfigInvalid for malformed ones, and for none."""
     addresses = tuple(str(check_scheme(Address.parse(part))) for part in re.split(r"[;,\s]+", text) if part)
     if not addresses:
         raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
@@ -55,7 +55,9 @@ class NameServers:
     def __init__(
         self, addresses: tuple[str, ...], pool: ConnectionPool, timeout_ms: int, first: int = 0
     ) -> None:
-        """timeout_ms: for one answer. first: any number; clients that start elsewhere spread the load."""
+        """timeout_ms: for one response. first: any number; it selects the first server, to spread the
+        load.
+        """
         self.addresses = addresses
         pool.name_servers |= set(addresses)
         self._pool = pool
@@ -64,21 +66,21 @@ class NameServers:
 
     @property
     def current(self) -> PeerConnection:
-        """The one that is asked first."""
+        """The connection to the current name server."""
         return self._pool.get(self.addresses[self._current])
 
     async def request(self, code: int, header: Header | None = None) -> Command:
-        """The first answer any of them gives, whatever its code. Raises the last TransportError."""
-        return (await self._first(self._current, self._question(code, header)))[1]
+        """Return the first response of any name server, whatever its code. Raises the last TransportError."""
+        return (await self._first(self._current, self._request(code, header)))[1]
 
     async def reach(self) -> Channel:
-        """Wait until a name server answers; return the connection to it.
+        """Wait until a name server responds; return its channel.
 
-        The name servers share the time for one answer (`timeout_ms`), so a silent one does not hide the next.
-        Raises the last TransportError.
+        The name servers share `timeout_ms`, so a silent one does not delay the next for long. Raises the last
+        TransportError.
         """
         limit_ms = self._timeout_ms // len(self.addresses)
-        ask = self._question(
+        ask = self._request(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC)
         )
 
@@ -92,7 +94,7 @@ class NameServers:
 
         return (await self._first(self._current, reach, limit_ms))[1]
 
-    def _question(self, code: int, header: Header | None) -> Callable[[PeerConnection], Awaitable[Command]]:
+    def _request(self, code: int, header: Header | None) -> Callable[[PeerConnection], Awaitable[Command]]:
         async def ask(connection: PeerConnection) -> Command:
             answer = await connection.request(Command.request(code, header), self._timeout_ms)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
@@ -107,21 +109,21 @@ class NameServers:
     async def _first(
         self, number: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
     ) -> tuple[int, T]:
-        """Use one name server after the other, from one on, until that works; return its number too.
+        """Try one name server after the other, from `number` on; return the number of the first success.
 
-        limit_ms: the time that each of them gets, for the error; `timeout_ms` when None.
+        limit_ms: the timeout of each, for the error text; `timeout_ms` when None.
         """
         error: RocketError = ConnectFailed("no name server was asked")
         for _ in self.addresses:
             try:
                 return number, await use(self._pool.get(self.addresses[number]))
             except TransportError as failed:
-                error = self._named(self.addresses[number], failed, limit_ms or self._timeout_ms)
-                number = self._after(number)
-        raise error.with_traceback(None)  # callers see who asked, not each step of the last attempt
+                error = self._with_server(self.addresses[number], failed, limit_ms or self._timeout_ms)
+                number = self._next(number)
+        raise error.with_traceback(None)  # callers see their own frames, not those of the last attempt
 
-    def _named(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
-        """The same error, told of a name server: there, it is no matter what became of the question."""
+    def _with_server(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
+        """Return the error with the name server in its text, and without hints about lost requests."""
         if isinstance(error, ConnectFailed):
             return error  # its text names the name server
         text = f"name server {address} did not answer within {limit_ms} ms; is it a name server?"
@@ -130,13 +132,13 @@ class NameServers:
         return error.__class__(text, outcome=error.outcome, retry=error.retry)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of a topic, of the first name server that knows one which clients can use.
+        """Return the route of a topic from the first name server that has a valid one.
 
-        Raises RouteNotFound, a TransportError when no name server answers, BrokerError, RemoteProtocolError.
+        Raises RouteNotFound, a TransportError when no name server responds, BrokerError, RemoteProtocolError.
         """
         unknown: RouteNotFound | RemoteProtocolError | None = None
         number = self._current
-        ask = self._question(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
+        ask = self._request(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
             try:
                 number, answer = await self._first(number, ask)
@@ -152,7 +154,7 @@ class NameServers:
                     text = f"name server {self.addresses[number]}: {error}"
                     unknown = RemoteProtocolError(text, outcome=Outcome.NOT_SENT)
                     log.warning("%s", unknown)
-                    number = self._after(number)
+                    number = self._next(number)
                     continue
                 return route
             if answer.code != ResponseCode.TOPIC_NOT_EXIST:
@@ -160,21 +162,21 @@ class NameServers:
             unknown = unknown or RouteNotFound(
                 f"name server {self.addresses[number]} knows no broker for topic {topic}"
             )
-            number = self._after(number)
+            number = self._next(number)
         raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
 
     async def brokers(self) -> list[BrokerData]:
-        """Every broker of every cluster, in order of names. Raises TransportError, BrokerError."""
+        """Return every broker of every cluster, in order of name. Raises TransportError, BrokerError."""
         answer = await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
         table = ClusterInfo.decode(answer.body).broker_addr_table
         return [data for _, data in sorted(table.items())]
 
-    def _after(self, number: int) -> int:
-        """The next one, which is asked first from now on, unless another question has found that out before.
+    def _next(self, number: int) -> int:
+        """Make the next name server the current one, unless a concurrent request has done so.
 
-        Otherwise two that fail together would turn twice, back to where they failed.
+        Otherwise two requests that fail together would skip a server.
         """
         following = (number + 1) % len(self.addresses)
         if self._current == number:

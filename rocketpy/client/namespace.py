@@ -1,7 +1,7 @@
 """Namespaces: how several tenants share brokers without seeing each other's topics and groups.
 
 A client with a namespace writes ``namespace%topic`` and ``namespace%group`` on the wire; its application sees
-neither. Names that belong to RocketMQ itself are never wrapped.
+the plain names. System names of RocketMQ are never wrapped.
 
 Source: RocketMQ 4.6 NamespaceUtil.
 """
@@ -19,7 +19,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 
 def wrap(namespace: str, name: str) -> str:
-    """A topic or group as it travels; retry and dead letter topics keep their prefix in front."""
+    """Add the namespace to a topic or group, behind the prefix of a retry or dead letter topic."""
     if not namespace or not name or _is_system(name):
         return name
     prefix, rest = _split_prefix(name)
@@ -29,7 +29,7 @@ def wrap(namespace: str, name: str) -> str:
 
 
 def unwrap(namespace: str, name: str) -> str:
-    """The topic or group as the application knows it; a name of another namespace stays as it is."""
+    """Remove the namespace from a topic or group; a name of another namespace stays unchanged."""
     if not namespace or _is_system(name):
         return name
     prefix, rest = _split_prefix(name)
@@ -38,15 +38,15 @@ def unwrap(namespace: str, name: str) -> str:
 
 
 def wrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
-    """A queue with its topic as it travels. Raises UsageError for what is no queue."""
+    """Add the namespace to the topic of a queue. Raises UsageError for another type."""
     given: object = queue
     if not isinstance(given, MessageQueue):
-        raise UsageError(f"{given!r} is no MessageQueue")
+        raise UsageError(f"{given!r} is not a MessageQueue")
     return MessageQueue(wrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 
 def unwrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
-    """A queue with its topic as the application knows it."""
+    """Remove the namespace from the topic of a queue."""
     return MessageQueue(unwrap(namespace, queue.topic), queue.broker_name, queue.queue_id)
 
 

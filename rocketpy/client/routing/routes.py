@@ -51,12 +51,11 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True)
 class PublishRoute:
-    """Where messages of a topic go.
+    """Where messages of a topic can be sent.
 
-    queues: in the order in which turns go round. masters: broker name to address. ordered: whether the
-    queues come from the topic's order configuration, so that their number stays when a broker is away.
-    leaderless: brokers that would take messages, had they a master: one that has died, say, or a group that
-    elects its leader.
+    queues: in round-robin order. masters: broker name to address. ordered: whether the queues come from the
+    order configuration of the topic, whose number of queues does not depend on available brokers.
+    brokers_without_master: names of writable brokers whose master has failed, or is being elected.
     """
 
     topic: str
@@ -67,9 +66,9 @@ class PublishRoute:
 
 
 def check_route(topic: str, route: TopicRouteData) -> None:
-    """Raise RemoteProtocolError for a route whose list of queues would fill memory, or that is impossible.
+    """Raise RemoteProtocolError for a route with invalid or huge numbers of queues.
 
-    RocketMQ's clients take any numbers: with 2,147,483,647 queues they build a list of them.
+    RocketMQ's clients accept any number, and build a list of 2,147,483,647 queues.
     """
     total = 0
     for data in route.queue_datas:
@@ -89,10 +88,10 @@ def check_route(topic: str, route: TopicRouteData) -> None:
 
 
 def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
-    """Where messages of `topic` may be sent: queues with write permission whose broker has a master.
+    """Return the writable queues of `topic` whose broker has a master.
 
-    An order configuration comes first: its queues are used as they stand, whether or not their broker is
-    there, since a message's place must not depend on that. Raises RemoteProtocolError for a malformed one.
+    With an order configuration, all of its queues are returned, even of brokers that are away, because the
+    queue of a message must not change. Raises RemoteProtocolError for a malformed one.
     """
     masters = _masters(route)
     if route.order_topic_conf:
@@ -112,9 +111,10 @@ def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
 
 
 def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> PublishRoute:
-    """Where a topic goes that no broker knows yet: to the brokers that create topics from `template`.
+    """Return the route of a topic that does not exist yet: the brokers that create topics from `template`.
 
-    queues_max: most queues a broker will make (4 in RocketMQ); the template's read queues bound it too.
+    queues_max: maximum number of queues on a broker (4 in RocketMQ); the read queues of the template limit it
+    too.
     """
     datas = [
         QueueData(
@@ -130,7 +130,7 @@ def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> Publi
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Queues that can be read, sorted."""
+    """Return the readable queues, sorted."""
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=_broker_name)
@@ -140,9 +140,9 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def select_queue(queues: Sequence[MessageQueue], turn: int, avoid_broker: str | None = None) -> MessageQueue:
-    """The queue whose turn it is, on another broker than `avoid_broker` where there is one.
+    """Return the next queue, on another broker than `avoid_broker` if possible.
 
-    queues: not empty. turn: any number; the caller adds one each time.
+    queues: not empty. turn: any number; the caller increments it for each call.
     Source: RocketMQ 4.6 TopicPublishInfo selectOneMessageQueue.
     """
     count = len(queues)
@@ -155,9 +155,9 @@ def select_queue(queues: Sequence[MessageQueue], turn: int, avoid_broker: str | 
 
 
 def member_to_read(addresses: Mapping[int, str]) -> int:
-    """Return the id of the member of a broker to read from: the master, else the slave with the lowest id.
+    """Return the id of the broker to read from: the master, else the slave with the lowest id.
 
-    A DLedger broker without a role registers with id -1; its log may be the oldest, so it comes last.
+    A DLedger broker without a role registers with id -1; its log may be outdated, so it is chosen last.
     """
     return min(addresses, key=lambda broker_id: (broker_id < MASTER_ID, broker_id))
 

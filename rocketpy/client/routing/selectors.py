@@ -1,12 +1,14 @@
-"""Selectors: an application's own choice of queue, such as the same queue for all messages of one order.
+"""Selectors: how an application chooses the queue of a message, such as one queue for all messages of an
+order.
 
-A selector is any callable that gets the topic's queues, the message and the argument of the send, and returns
-one of the queues. It is called once a send, in the event loop; the send is tried once, at that queue.
+A selector is a callable with the queues of the topic, the message and the argument of the send; it returns
+one of the queues. It is called once for each send, in the event loop; the send has one attempt, at that
+queue.
 
     await producer.send(message, selector=by_hash, arg=order_id)
 
-The queues come in a steady order (by broker name, then number), but their number changes when a broker comes,
-goes or gets more queues; only topics with an order configuration keep it.
+The queues are sorted by broker name and queue id. Their number changes when a broker joins, leaves or gets
+more queues; only topics with an order configuration keep it.
 
 Source: RocketMQ 4.6 MessageQueueSelector, SelectMessageQueueByHash, ...ByRandom, ...ByMachineRoom.
 """
@@ -24,45 +26,51 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.java import string_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
-"""(queues, message, argument) -> queue. The queues are never empty. What it raises, the send raises."""
+"""(queues, message, argument) -> queue. There is at least one queue. The send raises what the selector
+raises."""
 
 _INT: Final = range(-(2**31), 2**31)
 _LONG_MASK: Final = 2**64 - 1
 
 
 def by_hash(queues: Sequence[MessageQueue], _message: Message, arg: object) -> MessageQueue:
-    """Equal arguments to the same queue: the place a Java producer with SelectMessageQueueByHash chooses.
+    """Return the same queue for equal arguments, as a Java producer with SelectMessageQueueByHash does.
 
-    arg: a text, or a number; of anything else its text counts.
-    Differs for the one hash whose absolute value Java cannot hold: Java fails there.
+    Differs for the hash -2147483648, whose absolute value Java cannot hold: Java fails there.
+
+    Args:
+        queues: The queues of the topic.
+        arg: A string or a number; the string form of any other value.
     """
     return queues[abs(java_hash(arg)) % len(queues)]
 
 
 def by_random(queues: Sequence[MessageQueue], _message: Message, _arg: object) -> MessageQueue:
-    """Any queue."""
+    """Return a random queue."""
     return random.choice(queues)
 
 
 class RoundRobin:
-    """The next queue, a turn of its own a topic. One object is one sequence of turns: keep it."""
+    """Returns the queues of each topic in turn. The object holds the turns: keep it between sends."""
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
-        """Take the next turn."""
+        """Return the next queue."""
         turn = self._turns[message.topic]
         self._turns[message.topic] = turn + 1
         return queues[turn % len(queues)]
 
 
 class ByMachineRoom:
-    """Queues of brokers that stand in given machine rooms, in turn.
+    """Returns the queues of brokers in given machine rooms, in turn.
 
-    rooms: their names; a broker says its own before an ``@`` in its name (``room1@broker-a``), as for
-    RocketMQ's AllocateMessageQueueByMachineRoom. Differs: RocketMQ's selector of this name returns null.
-    Raises RouteNotFound when no queue is in any of the rooms.
+    The name of a broker has its room before an ``@`` (``room1@broker-a``), as for RocketMQ's
+    AllocateMessageQueueByMachineRoom. Differs: RocketMQ's selector of this name returns null.
+
+    Args:
+        rooms: The names of the rooms.
     """
 
     def __init__(self, rooms: Iterable[str]) -> None:
@@ -70,7 +78,7 @@ class ByMachineRoom:
         self._next = RoundRobin()
 
     def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
-        """Take the next turn among the queues in these rooms."""
+        """Return the next queue in these rooms. Raises RouteNotFound when there is none."""
         near = [queue for queue in queues if self._room_of(queue) in self._rooms]
         if not near:
             names = ", ".join(sorted({queue.broker_name for queue in queues}))
@@ -86,7 +94,7 @@ class ByMachineRoom:
 
 
 def java_hash(value: object) -> int:
-    """Java's ``hashCode``: of a String, of an Integer or Long for a number, else of the value's text."""
+    """Return Java's ``hashCode`` of an Integer, a Long or a String; of the string form of other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value in _INT:
             return value
