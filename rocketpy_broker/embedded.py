@@ -1,4 +1,4 @@
-"""A whole cluster in this process: one name server and some brokers, for applications and tests.
+"""A cluster in this process: a name server and brokers, for applications and tests.
 
 ```python
 async with EmbeddedCluster() as cluster:
@@ -35,47 +35,50 @@ _SET_BY_CLUSTER: Final = {
     "namesrvAddr": "the brokers use the name server of the cluster",
     "storePathRootDir": "give the directory as the cluster's store (of the command: --store)",
 }
-"""Keys that the cluster sets for its brokers, and what to do instead."""
+"""Keys that the cluster sets for its brokers, and the reason or the alternative."""
 _ADDRESS: Final = frozenset({"bindAddress", "listen", "listenPort"})
 _SINGLE_BROKER_KEYS: Final = _ADDRESS | {"brokerName", "haListenPort"}
-"""Keys that can hold for a single broker only."""
+"""Keys that are possible only with a single broker."""
 
 _NUMBERS: Final = itertools.count(1)
-"""One a cluster, so that memory:// names of this process differ."""
+"""One number for each cluster, so that memory:// names are unique in this process."""
 
 _SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": str(128 << 20),
     "maxHashSlotNum": "500000",
     "maxIndexNum": "2000000",
 }
-"""Smaller files for a store that is thrown away."""
-
-
+"""Smaller files for a temporary store."""
 _ELECTION_KEYS: Final = {
     "dLegerHeartbeatMillis": "300",
     "dLegerHeartbeatsMissed": "5",
     "dLegerVoteMillisMin": "50",
     "dLegerVoteMillisMax": "250",
 }
-"""Shorter than between machines: peers of one process hear each other at once."""
+"""Shorter than between machines, because there is no network between the peers."""
 _SYNC_MS: Final = 500
-"""How often copies ask for topics, groups and offsets, which is every 10 s between machines."""
+"""Interval of copies of topics, groups and offsets; 10 s between machines."""
 _READY_S: Final = 60
 _SLAVES_MAX: Final = 8
 
 
 class EmbeddedCluster(Lifecycle):
-    """A name server and `brokers` brokers, broker-a, broker-b, ….
+    """A name server and brokers named broker-a, broker-b, …
 
-    replicas: how many peers each of them has; 3 or 5 elect a leader (DLedger), and a message is kept when
-    most of them have it. 1: a broker on its own. slaves: how many slaves each of them has, which copy its
-    log; the key brokerRole says whether it waits for them (SYNC_MASTER).
-    store: directory that is kept (one broker: its storePathRootDir; several: one below it each). None: a
-    temporary one, removed at the end. transport: tcp listens on free loopback ports, memory on none.
-    namesrv: where the name server listens instead. settings: broker.conf keys for every broker, with texts,
-    numbers and booleans; name and address (listenPort, …) only for a single broker.
+    Args:
+        store: Directory of the messages. With one broker, it is the storePathRootDir. With several, each has
+            a directory below it. None: a temporary directory, which is removed at the end.
+        brokers: Number of brokers, or of groups of brokers.
+        transport: ``tcp`` listens on free loopback ports, ``memory`` on no port.
+        replicas: Peers of each broker. 3 or 5 elect a leader (DLedger), and a message is stored when a
+            majority has it. 1: no DLedger.
+        slaves: Slaves of each broker, which copy its log. With brokerRole=SYNC_MASTER, it waits for them.
+        namesrv: Listening address of the name server; None for a free one.
+        settings: Keys of broker.conf for every broker, with texts, numbers or booleans. Name and address
+            (listenPort, …) are possible only with a single broker.
 
-    Raises ConfigInvalid.
+    Raises:
+        ConfigInvalid: An argument or a setting is wrong.
     """
 
     def __init__(
@@ -118,9 +121,9 @@ class EmbeddedCluster(Lifecycle):
 
     @property
     def namesrv_address(self) -> str:
-        """What clients are given as the name server's address. Raises ConfigInvalid before the start."""
+        """Address of the name server for clients. Raises ConfigInvalid before the start."""
         if self.namesrv is None:
-            raise ConfigInvalid("the embedded cluster was not started")
+            raise ConfigInvalid("the embedded cluster is not started")
         return str(self.namesrv.address)
 
     def _check_settings(self, members: int) -> None:
@@ -133,16 +136,22 @@ class EmbeddedCluster(Lifecycle):
                 raise ConfigInvalid(f"settings: {key} needs transport='tcp'")
         if str(self._settings.get("brokerRole", "")).strip() == "SLAVE":
             raise ConfigInvalid(
-                "settings: brokerRole is that of masters; slaves=1 gives each of them a slave"
+                "settings: brokerRole is the role of masters; slaves=1 adds a slave to each of them"
             )
 
     @property
     def servers(self) -> list[Broker | NameServer]:
-        """All that runs."""
+        """The running name server and brokers."""
         return [*([] if self.namesrv is None else [self.namesrv]), *self.brokers]
 
     async def start(self) -> None:
-        """Start all of it. Raises RocketError, OSError; nothing is left running then."""
+        """Start the name server and the brokers. On failure, all are stopped.
+
+        Raises:
+            RocketError: A server cannot start.
+            OSError: A port or a file cannot be used.
+            TimeoutError: The brokers are not ready in time.
+        """
         try:
             listen = ListenConfig(address=Address.parse(self._namesrv_listen))
             self.namesrv = NameServer(NamesrvConfig(listen=listen))
@@ -155,12 +164,16 @@ class EmbeddedCluster(Lifecycle):
                     self.brokers.append(broker)
                     await broker.start()
             await self._ready()
-        except BaseException:
+        except BaseException:  # nothing may be left running
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Stop all of it; a temporary store is removed. Raises what closing a store raises."""
+        """Stop all servers, and remove a temporary store.
+
+        Raises:
+            StoreError: A store cannot be flushed.
+        """
         brokers, self.brokers = self.brokers, []
         await close_all(*reversed(brokers), self._close_namesrv, self._remove_store)
 
@@ -184,19 +197,19 @@ class EmbeddedCluster(Lifecycle):
         return "127.0.0.1:0" if self._memory is None else f"memory://{self._memory}-{role}"
 
     def _broker_directory(self, name: str, root: Path) -> Path:
-        """The directory of a broker and its copies."""
+        """Return the directory of a broker and its replicas."""
         return root if len(self._names) == 1 else root / name
 
     def _check_layout(self, root: Path) -> None:
-        """Raise ConfigInvalid for a store of other brokers or replicas, whose messages would be missed."""
+        """Raise ConfigInvalid for a store of other brokers or replicas, whose messages would be missing."""
         for unexpected in self._unexpected_directories(root):
             raise ConfigInvalid(
-                f"{root} has {unexpected.relative_to(root)}, so it was written with other numbers of "
-                "brokers or replicas; give the same numbers as then, or another directory"
+                f"{root} contains {unexpected.relative_to(root)}, so it was written with other numbers of "
+                "brokers or replicas; use the same numbers, or another directory"
             )
 
     def _unexpected_directories(self, root: Path) -> Iterator[Path]:
-        """What lies in a store that this cluster would not read."""
+        """Yield directories of a store that this cluster would not read."""
         if len(self._names) > 1:
             yield from root.glob("commitlog")
         yield from (path for path in root.glob("broker-[a-z]") if path not in self._broker_directories(root))
@@ -212,11 +225,11 @@ class EmbeddedCluster(Lifecycle):
 
     @property
     def _peers(self) -> list[str]:
-        """The ids of each group's peers; none for brokers on their own."""
+        """Peer ids of each DLedger group; none without DLedger."""
         return [f"n{number}" for number in range(self._replicas)] if self._replicas > 1 else []
 
     def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, SettingValue]]:
-        """Settings of each member of a broker, masters first."""
+        """Yield the settings of a broker and its slaves, or of its peers."""
         sizes = _SMALL_FILES if self._store is None else {}
         place = self._broker_directory(name, root)
         own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
@@ -249,13 +262,10 @@ class EmbeddedCluster(Lifecycle):
             }
 
     async def _ready(self) -> None:
-        """Wait until each broker has a master that the name server knows, and each slave copies.
-
-        Raises TimeoutError.
-        """
+        """Wait until every master is registered, and every slave copies. Raises TimeoutError."""
         try:
             async with asyncio.timeout(_READY_S):
-                while not (self._has_masters() and self._has_slaves()):  # noqa: ASYNC110 - no event in common
+                while not (self._has_masters() and self._has_slaves()):  # noqa: ASYNC110 - there is no common event
                     await asyncio.sleep(0.01)
         except TimeoutError as error:
             lacking = "slave copies its master" if self._slaves else "leader was elected"
@@ -277,21 +287,22 @@ class EmbeddedCluster(Lifecycle):
 
 
 def _with_short_intervals(config: BrokerConfig) -> BrokerConfig:
-    """With the times between members of one process that are fixed in RocketMQ."""
+    """Shorten intervals that are fixed in RocketMQ, for brokers of one process."""
     return replace(config, ha=replace(config.ha, sync_interval_ms=_SYNC_MS, reconnect_ms=_SYNC_MS))
 
 
 async def open_embedded(path: str | None, options: Mapping[str, str]) -> EmbeddedCluster:
-    """Start what the client's address ``embedded:`` (path None) or ``embedded:///path`` means.
+    """Start the cluster of a client address ``embedded:`` (path None) or ``embedded:///path``.
 
-    options: what follows ``?``: brokers, replicas, slaves, flush (sync or async), and keys of broker.conf.
-    Entry point of the group "rocketpy.embedded". Raises ConfigInvalid, and what `EmbeddedCluster.start` does.
+    options: the part after ``?``: brokers, replicas, slaves, flush (sync or async), and keys of broker.conf.
+    Entry point of the group "rocketpy.embedded". Raises ConfigInvalid, and the errors of
+    `EmbeddedCluster.start`.
     """
-    brokers, replicas, slaves = (_number(name, options.get(name, few)) for name, few in _COUNTS.items())
+    counts = {name: _number(name, options.get(name, default)) for name, default in _COUNTS.items()}
     settings: dict[str, SettingValue] = {}
     for name in sorted(options.keys() - _COUNTS):
         if name == "flush":
-            key, value = _flush(options[name], is_ledger=replicas > 1)
+            key, value = _flush(options[name], is_ledger=counts["replicas"] > 1)
             settings[key] = value
         elif name in _KEYS:
             settings[name] = options[name]
@@ -303,14 +314,19 @@ async def open_embedded(path: str | None, options: Mapping[str, str]) -> Embedde
                 "and the keys of broker.conf"
             )
     cluster = EmbeddedCluster(
-        path, brokers, transport="memory", replicas=replicas, slaves=slaves, settings=settings
+        path,
+        counts["brokers"],
+        transport="memory",
+        replicas=counts["replicas"],
+        slaves=counts["slaves"],
+        settings=settings,
     )
     await cluster.start()
     return cluster
 
 
 _COUNTS: Final = {"brokers": "1", "replicas": "1", "slaves": "0"}
-"""Options that are numbers, and what they are when left out."""
+"""Numeric options and their defaults."""
 _KEYS: Final = frozenset({*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS})
 
 
@@ -321,7 +337,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _flush(text: str, *, is_ledger: bool) -> tuple[str, str]:
-    """The key and value by which brokers flush before they answer, or later."""
+    """Return the key and value that make brokers flush before or after the response."""
     if text not in ("sync", "async"):
         raise ConfigInvalid(f"embedded:?flush={text}: sync or async is expected")
     if is_ledger:

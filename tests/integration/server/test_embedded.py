@@ -267,7 +267,7 @@ async def test_numbers_in_an_address() -> None:
         ("embedded:?replicas=3&slaves=1", "so they have no slaves"),
         ("embedded:?flush=now", "embedded:?flush=now: sync or async is expected"),
         ("embedded:?flushDiskType=NOW", "flushDiskType=NOW: one of"),
-        ("embedded:?brokerRole=SLAVE", "slaves=1 gives each of them a slave"),
+        ("embedded:?brokerRole=SLAVE", "slaves=1 adds a slave to each of them"),
         ("embedded:?slaves=1&slaves=2", "gives an option twice"),
         ("embedded:?slaves", "options are written ?name=value&name=value"),
     ],
