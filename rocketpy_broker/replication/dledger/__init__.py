@@ -1,6 +1,5 @@
-"""DLedger: a group of brokers that elects its leader. Formats, pure cores and files; nothing drives them yet.
+"""DLedger: a group of brokers that elects its leader and replicates its log, as in RocketMQ 4.6.0.
 
-`entry`, `state_files`: what lies on disk. `codes`, `wire`: what peers say to each other. All of it as in
-DLedger 0.1, which RocketMQ 4.6.0 ships. `node`: one peer, of `member`, `election`, `ledger_view`, `following`
-and `leading`; events go in, what is to be written and sent comes out. `ledger_files`: where it is written.
+`core`: the Raft core without I/O. `storage`: the files of a ledger. `peer`: drives both with sockets, a clock
+and a disk thread. `ledger_log`, `ledger_store`: a message store on a ledger.
 """

@@ -1,7 +1,7 @@
-"""A thread for the disk calls that an event loop must not wait for.
+"""A thread for the disk calls that would block the event loop.
 
-An executor would do, but its futures and their copies cost more than what they are for: with one client, a
-message waits for three of these hand-overs, one after the other.
+It replaces a ThreadPoolExecutor, whose two futures per call take longer than a small flush: with one client a
+message waits for three of these calls, one after the other (tests/bench/dledger.py).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 Done = Callable[[BaseException | None], None]
-"""Told in the loop that the work has ended, and what it raised."""
+"""Called in the loop when the work has ended, with the error that it raised."""
 
 
 class DiskThread:
-    """Does one piece of work after the other, until `close`. To be made in the loop's thread."""
+    """Does one piece of work after the other, until `close`. Must be created in the loop's thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._works: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
         self._open = 0
         self._closed: asyncio.Future[None] | None = None
-        # A daemon: who closes waits for what is under way, and a program that ends otherwise shall end.
+        # A daemon, since `close` waits for pending work, and a program without a `close` must be able to end.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, work: Callable[[], None], done: Done) -> None:
-        """Do this when all before it is done."""
+        """Do this after all earlier work."""
         self._open += 1
         self._works.put((work, done))
 
     async def close(self) -> None:
-        """Wait until everything is done, and end."""
+        """Wait until all work is done, and end the thread."""
         if self._open:
             self._closed = self._loop.create_future()
             await self._closed
@@ -45,9 +45,9 @@ class DiskThread:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as raised:  # noqa: BLE001 - told to whoever gave the work
+            except BaseException as raised:  # noqa: BLE001 - passed to `done`
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._ended, done, error)
 
     def _ended(self, done: Done, error: BaseException | None) -> None:

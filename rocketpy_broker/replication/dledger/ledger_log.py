@@ -342,7 +342,7 @@ class LedgerLog:
             view = record_of(entry)
             cursor = self._table[view.topic, view.queue_id]
         except (RecordCorrupt, TopicInvalid) as error:
-            logger.error("entry %d holds no message: %s", entry.index, error)
+            logger.error("entry %d has no message record: %s", entry.index, error)
             return None
         if not view.sys_flag & _NOT_IN_QUEUE:
             cursor.next_offset = max(cursor.next_offset, view.queue_offset + 1)

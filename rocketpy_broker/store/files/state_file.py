@@ -69,7 +69,7 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
             disk.make_dir(path.parent)
             disk.fsync_dir(path.parent.parent)
         if disk.exists(path):
-            _replace(disk, path.with_name(path.name + ".bak"), _read(disk, path))
+            _replace(disk, path.with_name(path.name + ".bak"), read_file(disk, path))
         _replace(disk, path, data)
         disk.fsync_dir(path.parent)
 
@@ -106,7 +106,7 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
         if not disk.exists(candidate):
             continue
         try:
-            value = decode(_read(disk, candidate))
+            value = decode(read_file(disk, candidate))
             # The rename may not be durable yet; callers must not act on content that power loss could undo.
             disk.fsync_dir(path.parent)
         except OSError as error:
@@ -122,7 +122,8 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
     return None
 
 
-def _read(disk: Disk, path: Path) -> bytes:
+def read_file(disk: Disk, path: Path) -> bytes:
+    """Return the content of a small file. Raises OSError."""
     handle = disk.open(path)
     try:
         return disk.pread(handle, disk.size(path), 0)

@@ -1,1 +1,1 @@
-"""One peer of a DLedger group without input or output: events and `now_ms` in, effects out."""
+"""The Raft core of a DLedger peer, without I/O: events and `now_ms` in, a `Ready` out."""

@@ -1,9 +1,8 @@
-"""Message records in the entries of a ledger: each entry's body is one.
+"""The message records in a ledger's entries, and the old commit log in front of the ledger.
 
-The files of a store that began without DLedger: those of its old commit log, then those of its ledger.
-
-Both have one size, and the ledger begins where the old log's last file ends, so an offset tells the file.
-Source: DLedgerCommitLog of RocketMQ 4.6.0, where that offset is the dividedCommitlogOffset.
+The body of each entry is one record. A store that was created without DLedger keeps its commit log: both have
+one file size, and the ledger starts at the end of the old log's last file, so an offset identifies the file.
+Source: DLedgerCommitLog of RocketMQ 4.6.0, which calls that offset dividedCommitlogOffset.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ logger = logging.getLogger("rocketpy_broker.dledger.entry_records")
 
 
 def check_record(entry: Entry) -> str:
-    """Return what is wrong with the record in an entry, as power loss may leave it; see `CheckEntry`."""
+    """Return what is wrong with the record in an entry after power loss; see `CheckEntry`."""
     try:
         return problem_of(record_of(entry, check_crc=True), entry.pos + HEADER_BYTES)
     except RecordCorrupt as error:
@@ -32,19 +31,19 @@ def check_record(entry: Entry) -> str:
 
 
 def record_of(entry: Entry, *, check_crc: bool = False) -> RecordView:
-    """Return the record in an entry. Raises RecordCorrupt, TornTail when there is another thing in it."""
+    """Return the record in an entry. Raises RecordCorrupt, TornTail if the entry has none."""
     place = entry.pos + HEADER_BYTES
     view = peek(entry.body, check_crc=check_crc)
     if (view.physical_offset, view.size) != (place, len(entry.body)):
-        raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}, with {view.size} bytes")
+        raise RecordCorrupt(place, f"its record says offset {view.physical_offset} and {view.size} bytes")
     return view
 
 
 class EntryRecordScan:
     """Iterates over the records up to `until`: a `RecordScan`.
 
-    old: the commit log from before the ledger, if there is any. start: of a file or an entry. until: behind
-    the last entry that is committed. An entry that holds no record is passed over.
+    old: the commit log in front of the ledger, if any. start: of a file or an entry. until: end of the last
+    committed entry. An entry without a record is skipped.
     """
 
     def __init__(
@@ -79,13 +78,13 @@ class EntryRecordScan:
             try:
                 view = record_of(entry, check_crc=self._check_crc)
             except RecordCorrupt as error:
-                logger.error("entry %d holds no message: %s", entry.index, error)
+                logger.error("entry %d has no message record: %s", entry.index, error)
                 continue
             self.last_store_timestamp = view.store_timestamp
             yield view
 
     def _scan_old(self) -> Iterator[RecordView]:
-        """The old log ends with a blank record, behind which the ledger begins."""
+        """Scan the old log, which ends with a blank record; the ledger starts after it."""
         scan = LogScan(self._old, self.end, check_crc=self._check_crc, bulk=self._bulk)
         for view in scan:
             self.last_store_timestamp = view.store_timestamp
@@ -95,7 +94,7 @@ class EntryRecordScan:
 
 
 class JoinedFiles:
-    """`LogFiles` of both."""
+    """The `LogFiles` of an old commit log and a ledger."""
 
     def __init__(self, old: MappedFileQueue, ledger: MappedFileQueue) -> None:
         self.old = old
@@ -104,39 +103,39 @@ class JoinedFiles:
 
     @property
     def directory(self) -> Path:
-        """Of the ledger's data."""
+        """Directory of the ledger's data files."""
         return self.ledger.directory
 
     @property
     def mapped_files(self) -> Sequence[MappedFile]:
-        """All, oldest first."""
+        """All files, oldest first."""
         return [*self.old.mapped_files, *self.ledger.mapped_files]
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest starts."""
+        """Start of the oldest file."""
         return (self.old if self.old.mapped_files else self.ledger).min_offset
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last byte written."""
+        """End of the last written byte."""
         return self.ledger.max_offset
 
     def _part(self, offset: int) -> MappedFileQueue:
         return self.old if self.old.mapped_files and offset < self.old.max_offset else self.ledger
 
     def find(self, offset: int) -> MappedFile | None:
-        """Return the one that holds this offset, written or not."""
+        """Return the file that has this offset, written or not."""
         return self._part(offset).find(offset)
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return written bytes within one file; None when they are not all there."""
+        """Return written bytes within one file; None if some of them are not written."""
         return self._part(offset).read(offset, size)
 
     def take_first(self) -> MappedFile:
-        """Take the oldest out; of the old log the last one, too."""
+        """Remove and return the oldest file, even the last one of the old log."""
         return self.old.mapped_files.pop(0) if self.old.mapped_files else self.ledger.take_first()
 
     def drop_strays(self) -> int:
-        """Both are whole since they were opened."""
+        """There are none: both logs were checked when they were opened."""
         return 0

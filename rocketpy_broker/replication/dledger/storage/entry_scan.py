@@ -1,4 +1,4 @@
-"""Reads a ledger's data files entry by entry, and finds where they end and why."""
+"""Scans a ledger's data files entry by entry, and finds where and why they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 CheckEntry = Callable[[Entry], str]
-"""What is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing is seen."""
+"""Returns what is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing."""
 _WINDOW_BYTES: Final = 4 << 20
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
 # Size and pos of an entry.
@@ -21,26 +21,26 @@ _PLACE: Final = Struct(">4xi16xq16x")
 
 
 def accept_any(_entry: Entry) -> str:
-    """Find nothing wrong, for bodies that nothing is known of."""
+    """Accept any body."""
     return ""
 
 
 class EntryScan:
-    """Iterates over the entries from `start` on, each checked.
+    """Iterates over the entries from `start` on, and checks each.
 
-    start: where an entry or a file begins. Indexes follow each other, terms never fall, a blank reaches to
-    the end of its file, and each entry says the position where it is found.
+    start: of an entry or a file. Indexes must be consecutive, terms must not decrease, a blank must reach the
+    end of its file, and each entry must contain its own position.
     """
 
     def __init__(self, files: MappedFileQueue, start: int, check: CheckEntry) -> None:
         self._files = files
         self._check = check
         self.end = start
-        """Just behind the last whole entry."""
+        """End of the last valid entry."""
         self.last: Entry | None = None
-        """The last whole entry."""
+        """The last valid entry."""
         self.stop: RecordCorrupt | None = None
-        """Why the scan ended, unless there were only zeros, or no more files."""
+        """Why the scan ended; None if only zeros or no more files follow."""
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -53,7 +53,7 @@ class EntryScan:
             file, position = self._files.find(file.end), 0
 
     def _scan_segment(self, file: MappedFile, position: int) -> Generator[Entry, None, bool]:
-        """Yield a file's entries; return whether a blank ends it."""
+        """Yield the entries of a file; return whether a blank ends it."""
         window, base = b"", position
         while True:
             try:
@@ -81,10 +81,10 @@ class EntryScan:
             yield found
 
     def find_follower(self) -> Entry | None:
-        """Return the first whole entry behind the end that may belong to the ledger, wherever it starts.
+        """Return the first valid entry after the end that may belong to the ledger, at any position.
 
-        Indexes rise and terms never fall, so an entry that cannot follow the last one is left over from
-        before the ledger was cut: 0.1 cuts without wiping, and power loss may bring back what was wiped.
+        Indexes increase and terms never decrease. So an entry that cannot follow the last one is a leftover
+        of a truncation: 0.1 does not zero what it truncates, and power loss may undo the zeroing.
         """
         for entry in _find_entries(self._files, self.end, self._check):
             if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):
@@ -96,14 +96,14 @@ class EntryScan:
             return "" if found.size == room else f"a blank of {found.size} bytes does not end the file"
         last = self.last
         if last is not None and found.index != last.index + 1:
-            return f"index {found.index} behind {last.index}"
+            return f"index {found.index} after {last.index}"
         if last is not None and found.term < last.term:
-            return f"term {found.term} behind {last.term}"
+            return f"term {found.term} after {last.term}"
         return self._check(found)
 
 
 def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
-    """Return bytes from `position` on, more than `rest`; empty when the file cannot hold the entry there."""
+    """Return bytes from `position` on, more than `rest`; empty if the entry there exceeds the file."""
     size = int.from_bytes(rest[4:8], "big") if len(rest) >= 8 else HEADER_BYTES
     if position + size > file.size:
         return b""
@@ -112,14 +112,14 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 
 def _find_entries(files: MappedFileQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
-    """Yield the whole entries at or behind `offset`, wherever they start."""
+    """Yield the valid entries from `offset` on, at any position."""
     file = files.find(offset)
     position = offset - file.start if file is not None else 0
     while file is not None:
         for at, size in file.data_ranges(position):
             begin = max(position, at - len(_MAGIC))
             if begin >= at + size:
-                continue  # an entry that begins before reaches over it
+                continue  # the previous entry covers this range
             for found in _find_in_range(file, begin, at + size, check):
                 yield found
                 position = found.end_pos - file.start
@@ -130,14 +130,15 @@ def _find_in_range(file: MappedFile, begin: int, end: int, check: CheckEntry) ->
     data = file.read(begin, end - begin)
     hit = data.find(_MAGIC)
     while hit >= 0:
-        found = _try_entry(file, begin + hit)
+        found = entry_at(file, begin + hit)
         if found is not None and not check(found):
             yield found
             hit += found.size - 1
         hit = data.find(_MAGIC, hit + 1)
 
 
-def _try_entry(file: MappedFile, position: int) -> Entry | None:
+def entry_at(file: MappedFile, position: int) -> Entry | None:
+    """Return the entry at a position of a data file; None if there is none."""
     header = file.read(position, HEADER_BYTES)
     if len(header) < HEADER_BYTES:
         return None

@@ -1,15 +1,14 @@
-"""Opens the files of a store on a ledger to look at them; see `rocketpy_broker.store.inspect.inspection`."""
+"""Read-only access to the files of a store on a ledger; see `rocketpy_broker.store.inspect.inspection`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from rocketpy.errors import RecordCorrupt, StoreError
+from rocketpy.errors import StoreError
 from rocketpy_broker.replication.dledger.core.entry import (
     HEADER_BYTES,
     INDEX_UNIT_BYTES,
-    decode_entry,
     encode_index_unit,
 )
 from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
@@ -18,7 +17,7 @@ from rocketpy_broker.replication.dledger.storage.entry_records import (
     JoinedFiles,
     check_record,
 )
-from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any
+from rocketpy_broker.replication.dledger.storage.entry_scan import EntryScan, accept_any, entry_at
 from rocketpy_broker.replication.dledger.storage.state_files import decode_checkpoint, decode_term
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
@@ -30,7 +29,7 @@ _PROBLEMS_MAX = 100
 
 
 def find_ledger(root: Path) -> Path | None:
-    """Return the directory of a store's ledger; None when it has none. Raises StoreError for several."""
+    """Return the directory of a store's ledger, or None. Raises StoreError if there are several."""
     found = sorted(path for path in root.glob(f"{_PREFIX}*") if (path / "data").is_dir())
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
@@ -39,7 +38,7 @@ def find_ledger(root: Path) -> Path | None:
 
 
 class StoredLedgerFiles(ReadOnlyStore):
-    """The files of one store directory with a ledger. directory: the ledger's."""
+    """The files of a store with a ledger. directory: of the ledger."""
 
     def __init__(self, config: StoreConfig, directory: Path, *, force: bool = False) -> None:
         self._directory = directory
@@ -70,7 +69,7 @@ class StoredLedgerFiles(ReadOnlyStore):
     # -- reading ---------------------------------------------------------------------------------
 
     def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
-        """Read what is committed; start may be a record's place, or its entry's."""
+        """Scan the committed records. start: position of a record or an entry."""
         until = max((queue.max_physical_offset for queue in self.queues.values()), default=0)
         until = max(until, self._committed_end())
         if self._is_record(start):
@@ -78,7 +77,7 @@ class StoredLedgerFiles(ReadOnlyStore):
         return EntryRecordScan(self._old, self._data, start, until, check_crc=check_crc)
 
     def _committed_end(self) -> int:
-        """Just behind the last entry that the checkpoint says is committed; 0 where it is not known."""
+        """End of the last entry that is committed by the checkpoint; 0 if unknown."""
         index = self._state[1].committed_index
         unit = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) if index >= 0 else None
         if unit is None:
@@ -86,25 +85,19 @@ class StoredLedgerFiles(ReadOnlyStore):
         return int.from_bytes(unit[4:12], "big") + int.from_bytes(unit[12:16], "big")
 
     def _is_record(self, offset: int) -> bool:
-        """Does an entry's body begin there?"""
+        """Whether the body of an entry starts at this offset."""
         pos = offset - HEADER_BYTES
-        header = self._data.read(pos, HEADER_BYTES) if pos >= self._data.min_offset else None
-        if header is None:
-            return False
-        data = self._data.read(pos, int.from_bytes(header[4:8], "big"))
-        try:
-            return data is not None and bool(decode_entry(data, 0, pos))
-        except RecordCorrupt:
-            return False
+        file = self._data.find(pos) if pos >= self._data.min_offset else None
+        return file is not None and entry_at(file, pos - file.start) is not None
 
     def problems_behind(self, scan: RecordScan) -> list[str]:
-        """Read every entry, committed or not, and what the index says of it."""
+        """Check all entries, committed or not, and their index units."""
         problems: list[str] = []
         entries = EntryScan(self._data, self._data.min_offset, check_record)
         read = self._index.read
         for entry in entries:
             if read(entry.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) != encode_index_unit(entry):
-                problems.append(f"ledger: the index says another thing of entry {entry.index} at {entry.pos}")
+                problems.append(f"ledger: the index does not match entry {entry.index} at {entry.pos}")
                 if len(problems) == _PROBLEMS_MAX:
                     break
         end, stop = entries.end, entries.stop
@@ -119,7 +112,7 @@ class StoredLedgerFiles(ReadOnlyStore):
         return problems
 
     def summary(self) -> dict[str, Any]:
-        """Return where the ledger is."""
+        """Return indexes and term of the ledger."""
         term, checkpoint = self._state
         entries = EntryScan(self._data, self._data.min_offset, accept_any)
         walk = iter(entries)

@@ -1,12 +1,12 @@
-"""The ledger on disk: data files and index files as DLedger 0.1 has them.
+"""The ledger on disk: data files and index files in the format of DLedger 0.1.
 
-A `Write` becomes one positional write for each file it reaches, data before index. Nothing of it is
-acknowledged before a flush of the data; the index can be made from them, so it is flushed with the marks
-only, about once a second. What was cut is zeroed and that flushed before anything is written in its place:
-power loss must not put an old entry behind a new one.
+A `Write` is one positional write to each file that it reaches, data before index. Its entries are
+acknowledged after a flush of the data. The index can be rebuilt from the data, so it is flushed with the
+marks only, about once a second. Truncated entries are zeroed and flushed before anything else is written
+there, so that power loss cannot put an old entry after a new one.
 
 One thread calls it; only `run_flush` and `preallocate_ahead` may run in others.
-Source: DLedgerMmapFileStore of DLedger 0.1. Differs: 0.1 flushes some time after it has acknowledged.
+Source: DLedgerMmapFileStore of DLedger 0.1. Differs: 0.1 flushes after it has acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from rocketpy.errors import DiskFull, FlushFailed, InvariantError, StoreError, ensure
 from rocketpy_broker.replication.dledger.core.entry import (
@@ -34,6 +33,7 @@ from rocketpy_broker.replication.dledger.storage.state_files import is_sealed
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir
+from rocketpy_broker.store.files.state_file import read_file
 from rocketpy_broker.store.log.flush import FlushPlan, flush_now
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
@@ -41,15 +41,13 @@ from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallo
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_files")
 
-_STATE_BYTES_MAX: Final = 1 << 16
-
 
 class LedgerFiles:
-    """The files of one peer; a `StoredLedger` once it is open.
+    """The ledger files of one peer; a `StoredLedger` while it is open.
 
-    directory: `dledger-<id>`; data/, index/ and progress in it are this object's. config: sizes of a data
-    file, of an entry's body, and of what is reserved ahead. check: looks into the body of entries that power
-    loss may have torn. index_file_bytes: other than Java's for tests only.
+    directory: `dledger-<id>`; data/, index/ and progress in it belong to this object. config: size of a data
+    file, and of the reserved space. check: checks the bodies of entries that power loss may have torn.
+    index_file_bytes: differs from Java's in tests only.
     """
 
     def __init__(
@@ -70,21 +68,21 @@ class LedgerFiles:
         self.index = MappedFileQueue(self._disk, directory / "index", index_file_bytes)
         self._preallocator = Preallocator(self.data, config)
         self.marks_file = CheckpointFile(self._disk, directory / "progress")
-        """How far they are flushed: data to `flushed_offset`, the index to `dispatched_offset` in data."""
+        """The marks: data are flushed to `flushed_offset`, the index to `dispatched_offset` in data."""
         self._saved = Checkpoint()
         self._tail = LogTail(0)
         self._first: Entry | None = None
         self._last: Entry | None = None
         self._reader = LedgerReader(self.data, self.index)
         self.failure: StoreError | None = StoreError("the ledger is not open")
-        """Why nothing is written any more; None: it is."""
+        """Why the ledger cannot be written; None: it can."""
 
     # -- opening and closing ---------------------------------------------------------------------
 
     def open(self) -> LedgerReport:
-        """Recover what is in the directory, made when missing. Blocks, perhaps for long.
+        """Recover the ledger; an empty one is created in a new directory. Blocks, perhaps for long.
 
-        Raises StoreDamaged, DiskFull, FlushFailed, StoreError; then everything is closed again.
+        Raises StoreDamaged, DiskFull, FlushFailed, StoreError; then all files are closed.
         """
         for directory in (self.data.directory, self.index.directory):
             make_durable_dir(self._disk, directory)
@@ -99,10 +97,12 @@ class LedgerFiles:
     def _recover(self) -> LedgerReport:
         marks = self.marks_file.load()
         if marks.flushed_offset >= 0 and self._is_javas():
-            logger.warning("%s: a Java broker has used it since; every entry is checked", self._directory)
+            logger.warning(
+                "%s was used by a Java broker since the last stop; every entry is checked", self._directory
+            )
             marks = Checkpoint()
         if marks.flushed_offset >= 0:
-            # They may be in the page cache only; files that they call expired must not go before.
+            # The marks may be in the page cache only, but files that they call expired are deleted below.
             self.marks_file.save(marks)
         self.data.load()
         self.index.load()
@@ -110,7 +110,7 @@ class LedgerFiles:
         report = recovery.run(marks)
         self._first, self._last, self._tail = recovery.first, recovery.last, recovery.tail
         if not report.clean:
-            # What was read may be in the page cache only, and after a failed flush never leave it.
+            # What was read may be in the page cache only, where it stays after a failed flush.
             self.data.mark_unflushed(
                 [file for file in self.data.mapped_files if file.end > report.scanned_from]
             )
@@ -121,7 +121,7 @@ class LedgerFiles:
         return report
 
     def _is_javas(self) -> bool:
-        """Has a Java broker written the peer's small files, which we seal, since we did?"""
+        """Whether a Java broker has written the small files, which then lack rocketpy's checksum."""
         return any(
             data is not None and not is_sealed(data)
             for data in (self._state(name) for name in ("checkpoint", "currterm"))
@@ -129,17 +129,11 @@ class LedgerFiles:
 
     def _state(self, name: str) -> bytes | None:
         path = self._directory / name
-        if not self._disk.exists(path):
-            return None
         with disk_errors("read", path):
-            handle = self._disk.open(path)
-            try:
-                return self._disk.pread(handle, _STATE_BYTES_MAX, 0)
-            finally:
-                self._disk.close(handle)
+            return read_file(self._disk, path) if self._disk.exists(path) else None
 
     def close(self) -> None:
-        """Flush everything, and say that the stop was clean. Closed even when that raises FlushFailed."""
+        """Flush everything, and mark the stop as clean. Closes the files even if it raises FlushFailed."""
         failed, self.failure = self.failure, StoreError("the ledger is closed")
         try:
             if failed is None:
@@ -158,7 +152,7 @@ class LedgerFiles:
         self.marks_file.close()
 
     def begin_at(self, pos: int) -> None:
-        """Let the first entry go to `pos`, where a file begins; there is none yet. Raises StoreError."""
+        """Put the first entry of an empty ledger at `pos`, the start of a file. Raises StoreError."""
         ensure(not self.data.mapped_files, f"{self.data.directory} is not empty")
         self._reset(pos)
 
@@ -166,22 +160,22 @@ class LedgerFiles:
 
     @property
     def begin_index(self) -> int:
-        """Of the oldest entry; -1 in an empty ledger."""
+        """Index of the oldest entry; -1 in an empty ledger."""
         if self._last is None:
             return -1
         first, begin = self._first, self.data.min_offset
-        if first is None or first.pos != begin:  # older files have expired since
+        if first is None or first.pos != begin:  # older files have expired
             self._first = first = self._reader.at(begin)
         return first.index
 
     @property
     def end_index(self) -> int:
-        """Of the newest entry; -1 in an empty ledger."""
+        """Index of the newest entry; -1 in an empty ledger."""
         return self._last.index if self._last is not None else -1
 
     @property
     def start_pos(self) -> int:
-        """Where the first entry goes while there is none."""
+        """Position of the first entry while there is none."""
         return self.data.min_offset
 
     def get(self, index: int) -> Entry:
@@ -189,7 +183,7 @@ class LedgerFiles:
         return self._reader.get(index)
 
     def index_before(self, pos: int) -> int:
-        """Return the newest entry that ends at `pos` or before; -1: none does. Raises StoreError."""
+        """Return the index of the newest entry that ends at `pos` or before; -1: none. Raises StoreError."""
         if self._last is None or pos <= self.start_pos:
             return -1
         return self._reader.last_before(pos, self.begin_index, self.end_index)
@@ -197,10 +191,11 @@ class LedgerFiles:
     # -- writing ---------------------------------------------------------------------------------
 
     def apply(self, write: Write) -> None:
-        """Make a change; it is durable once a flush that was planned later has ended.
+        """Make a change; the next flush makes it durable.
 
-        Raises DiskFull: the entries are not in, and the same change may be made again once there is room.
-        Raises StoreError, FlushFailed: final, nothing is written until the ledger was opened again.
+        Raises:
+            DiskFull: The entries are not written; the same change may be made again.
+            StoreError, FlushFailed: The ledger cannot be written until it is opened again.
         """
         if self.failure is not None:
             raise StoreError(f"the ledger takes no entries: {self.failure}")
@@ -225,7 +220,7 @@ class LedgerFiles:
     def _append(self, entries: Sequence[Entry]) -> None:
         data, index = self.data, self.index
         before, first = data.max_offset, entries[0].index
-        ensure(first == self.end_index + 1 or self._last is None, f"entry {first} behind {self.end_index}")
+        ensure(first == self.end_index + 1 or self._last is None, f"entry {first} after {self.end_index}")
         is_new = not data.mapped_files
         try:
             for file, run in self._runs(entries):
@@ -242,7 +237,7 @@ class LedgerFiles:
         self._reader.remember(entries)
 
     def _runs(self, entries: Sequence[Entry]) -> list[tuple[MappedFile, list[bytes]]]:
-        """Return what goes into which file, the blanks at files' ends among it."""
+        """Return the bytes for each file, including the blanks at the ends of files."""
         data = self.data
         file = data.last if data.last is not None else data.add_file(entries[0].pos)
         run: list[bytes] = []
@@ -256,36 +251,34 @@ class LedgerFiles:
                 runs.append((file, run))
             pos = entry.end_pos
             if entry.pos < file.start or pos > file.end:
-                raise InvariantError(
-                    f"entry {entry.index} at {entry.pos} does not lie behind the one before it"
-                )
+                raise InvariantError(f"entry {entry.index} at {entry.pos} does not follow the previous entry")
             run.append(encode_entry(entry))
         return runs
 
     def _undo(self, end: int) -> None:
-        """Wipe what an append that failed left."""
+        """Zero what a failed append has written."""
         try:
             self._truncate(end, self.end_index)
         except StoreError as error:
-            failure = FlushFailed(f"what was not written whole cannot be wiped: {error}")
+            failure = FlushFailed(f"a failed append cannot be undone: {error}")
             self._fail(failure)
             raise failure from error
 
-    # -- cutting ---------------------------------------------------------------------------------
+    # -- truncating ------------------------------------------------------------------------------
 
     def _cut(self, truncate_after: int) -> None:
-        """Cut what lies behind an entry."""
+        """Truncate the ledger after an entry."""
         last = self.get(truncate_after)
-        logger.info("%s: entries %d to %d are cut", self._directory, last.index + 1, self.end_index)
+        logger.info("%s: entries %d to %d are truncated", self._directory, last.index + 1, self.end_index)
         self._truncate(last.end_pos, last.index)
         self._last = last
 
     def _reset(self, start: int) -> None:
-        """Forget everything; the next entry goes to `start`, where a file begins."""
+        """Remove all entries; the next one has the position `start`, the start of a file."""
         if start % self.data.file_bytes:
-            raise StoreError(f"a ledger cannot begin at {start}, in the middle of a file")
+            raise StoreError(f"a ledger cannot start at {start}, inside a file")
         if self._last is not None:
-            logger.warning("%s: entries up to %d are dropped", self._directory, self.end_index)
+            logger.warning("%s: all entries, up to %d, are removed", self._directory, self.end_index)
         self._truncate(self.data.min_offset, -1)
         self._first = self._last = None
         if self.data.mapped_files and self.data.min_offset != start:
@@ -296,9 +289,9 @@ class LedgerFiles:
         flush_now(self, self.plan_flush(thorough=True))
 
     def _truncate(self, end: int, index: int) -> None:
-        """Cut the data at `end`, behind entry `index`, durably.
+        """Truncate the data at `end`, after entry `index`, durably.
 
-        The marks say so first: a kill may leave whole entries behind the part that is wiped already.
+        The marks say so first, since a kill may leave valid entries after the part that is already zeroed.
         """
         if self._tail.offset >= end:
             self._tail = LogTail(self.data.min_offset)
@@ -314,7 +307,7 @@ class LedgerFiles:
         self._save_marks(end, log_end=-1)
 
     def _save_marks(self, end: int, *, log_end: int) -> None:
-        """Note that nothing behind `end` counts as flushed. log_end: nothing behind it is the ledger's."""
+        """Save that nothing after `end` is flushed. log_end: the ledger has nothing after it."""
         marks = dataclasses.replace(
             self._saved,
             flushed_offset=min(self._saved.flushed_offset, end),
@@ -330,13 +323,13 @@ class LedgerFiles:
     # -- flushing --------------------------------------------------------------------------------
 
     def plan_flush(self, *, thorough: bool = False) -> FlushPlan:
-        """What a flush has to do now. thorough: the index and the marks too.
+        """Plan a flush of the data; with `thorough`, of index and marks too.
 
-        `run_flush` does it in any thread, then `finish_flush` here; nothing is applied in between.
-        Raises FlushFailed after a flush that failed: a second one might succeed and have written nothing.
+        `run_flush` follows in any thread, then `finish_flush` here, with no `apply` in between. Raises
+        FlushFailed after a failed flush: a second one might succeed without writing the lost pages.
         """
         if isinstance(self.failure, FlushFailed):
-            raise FlushFailed(f"the ledger is not flushed: {self.failure}")
+            raise FlushFailed(f"the ledger cannot be flushed: {self.failure}")
         plan = FlushPlan()
         plan.add(self.data)
         if thorough:
@@ -356,11 +349,11 @@ class LedgerFiles:
         )
 
     def run_flush(self, plan: FlushPlan) -> None:
-        """Do what a plan says. Blocks; safe in a thread. Raises FlushFailed."""
+        """Run a planned flush. Blocks; safe in a thread. Raises FlushFailed."""
         plan.run(self._disk, self.marks_file)
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Take note that a plan was run, or that it failed: then nothing is written any more."""
+        """Finish a flush. After a failed one the ledger cannot be written."""
         if error is not None:
             plan.release()
             self._fail(error)
@@ -370,24 +363,24 @@ class LedgerFiles:
             self._saved = plan.checkpoint
 
     def flush(self, *, thorough: bool = False) -> None:
-        """Make what was applied durable, here and now. Raises FlushFailed."""
+        """Make what was applied durable. Blocks. Raises FlushFailed."""
         flush_now(self, self.plan_flush(thorough=thorough))
 
-    # -- room and retention ----------------------------------------------------------------------
+    # -- preallocation and retention -------------------------------------------------------------
 
     def needs_preallocation(self) -> bool:
-        """Is the data file near the end of its reserved blocks, or of its length?"""
+        """Whether the data file is near the end of its reserved blocks, or of its length."""
         return self.failure is None and self._preallocator.is_wanted()
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """Reserve space ahead, or make the next data file. Blocks; safe in a thread, one at a time.
+        """Reserve blocks, or create the next data file. Blocks; safe in a thread, one call at a time.
 
         Returns the file for `adopt_preallocated`. Raises DiskFull, StoreError; appends may continue.
         """
         return self._preallocator.make()
 
     def adopt_preallocated(self, file: MappedFile | None) -> None:
-        """Take over what `preallocate_ahead` made."""
+        """Take over what `preallocate_ahead` returned."""
         if file is None:
             return
         if self.failure is None:
@@ -396,7 +389,7 @@ class LedgerFiles:
             file.delete()
 
     def take_expired_index(self) -> list[MappedFile]:
-        """Take out the index files that no entry is left for; the caller deletes them."""
+        """Remove and return the index files of expired entries; the caller deletes them."""
         taken: list[MappedFile] = []
         mapped_files, begin = self.index.mapped_files, self.begin_index * INDEX_UNIT_BYTES
         while len(mapped_files) > 1 and mapped_files[0].end <= begin:
@@ -404,7 +397,7 @@ class LedgerFiles:
         return taken
 
     def persist_min_offset(self) -> None:
-        """Note durably where the data begin now, before files below are deleted. Blocks; safe in a thread.
+        """Save where the data start now, before older files are deleted. Blocks; safe in a thread.
 
         Raises StoreError.
         """

@@ -1,7 +1,7 @@
-"""Reads entries by their index: the newest from memory, older ones some at a time from the files.
+"""Reads entries by index: the newest from memory, older ones in batches from the files.
 
-A follower that is behind is sent one entry after the other, so those behind the one that is asked for are
-read with it. What is read is held against the index, entry by entry.
+A follower that lags is sent one entry after the other, so the entries after the requested one are read with
+it. Each entry is compared with its index unit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Final
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged
 from rocketpy_broker.replication.dledger.core.entry import (
-    HEADER_BYTES,
     INDEX_UNIT_BYTES,
     Entry,
     IndexUnit,
@@ -19,6 +18,7 @@ from rocketpy_broker.replication.dledger.core.entry import (
     decode_index_unit,
     encode_index_unit,
 )
+from rocketpy_broker.replication.dledger.storage.entry_scan import entry_at
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 _RECENT_BYTES_MAX: Final = 32 << 20
@@ -39,7 +39,7 @@ class LedgerReader:
         self._ahead_bytes = 0
 
     def get(self, index: int) -> Entry:
-        """Return an entry that is there. Raises StoreDamaged, StoreError."""
+        """Return an entry of the ledger. Raises StoreDamaged, StoreError."""
         entry = self._recent.get(index) or self._ahead.get(index)
         return entry if entry is not None else self._read_ahead(index)
 
@@ -47,11 +47,11 @@ class LedgerReader:
         data = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         unit = decode_index_unit(data) if data is not None else None
         if unit is None or unit.index != index:
-            raise StoreDamaged(f"{self._index.directory} does not know entry {index}")
+            raise StoreDamaged(f"{self._index.directory} has no entry {index}")
         return unit
 
     def _read_ahead(self, index: int) -> Entry:
-        """Read an entry, and what is whole of the next 128 KiB."""
+        """Read an entry, and the complete ones in the next 128 KiB."""
         unit = self._unit(index)
         file = self._data.find(unit.pos)
         position = unit.pos - file.start if file is not None else 0
@@ -62,7 +62,7 @@ class LedgerReader:
             self._drop_ahead()
         found = _entries_in(window, unit.pos)
         units = self._index.read(index * INDEX_UNIT_BYTES, len(found) * INDEX_UNIT_BYTES)
-        if units is None:  # they are in two files
+        if units is None:  # the units are in two files
             found = found[:1]
             units = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) or b""
         if not found or encode_index_unit(found[0]) != units[:INDEX_UNIT_BYTES]:
@@ -81,20 +81,19 @@ class LedgerReader:
 
     def at(self, pos: int) -> Entry:
         """Return the entry at a position. Raises StoreDamaged, StoreError."""
-        header = self._data.read(pos, HEADER_BYTES)
-        data = self._data.read(pos, int.from_bytes(header[4:8], "big")) if header is not None else None
-        found = decode_entry(data, 0, pos) if data else None
-        if not isinstance(found, Entry):
+        file = self._data.find(pos)
+        entry = entry_at(file, pos - file.start) if file is not None else None
+        if entry is None:
             raise StoreDamaged(f"{self._data.directory}: there is no entry at {pos}")
-        return found
+        return entry
 
     def last_before(self, pos: int, begin: int, end: int) -> int:
-        """Return the newest entry, of those from `begin` to `end`, that ends at `pos` or before.
+        """Return the newest of the entries `begin` to `end` that ends at `pos` or before; `begin` - 1: none.
 
-        `begin` - 1: none does. Raises StoreDamaged, StoreError.
+        Raises StoreDamaged, StoreError.
         """
         low, high = begin, end + 1
-        while low < high:  # the first that ends behind it
+        while low < high:  # finds the first entry that ends after `pos`
             middle = (low + high) // 2
             unit = self._unit(middle)
             if unit.pos + unit.size <= pos:
@@ -104,7 +103,7 @@ class LedgerReader:
         return low - 1
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """Keep what was written just now: it is about to be read."""
+        """Keep newly written entries, which are about to be read."""
         recent = self._recent
         for entry in entries:
             recent[entry.index] = entry
@@ -113,14 +112,14 @@ class LedgerReader:
             self._recent_bytes -= recent.pop(next(iter(recent))).size
 
     def forget(self, behind: int) -> None:
-        """Drop what is cut: entries behind this index."""
+        """Drop truncated entries: those after this index."""
         for index in [index for index in self._recent if index > behind]:
             self._recent_bytes -= self._recent.pop(index).size
         self._drop_ahead()
 
 
 def _entries_in(window: bytes, pos: int) -> list[Entry]:
-    """The whole entries with which the window begins. pos: its place."""
+    """Return the complete entries at the start of the window. pos: position of the window."""
     found: list[Entry] = []
     at = 0
     while at < len(window):

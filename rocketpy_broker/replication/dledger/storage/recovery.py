@@ -1,16 +1,21 @@
-"""Opens a ledger's files: finds where the data end, and brings the index in line with them.
+"""Recovers a ledger's files: finds the end of the data, and makes the index match them.
 
-1. Data are read from the mark that was saved last (`progress`, a file of ours that Java does not know), and
-   without one from the third-last file, as 0.1 does. Each entry is checked: see `EntryScan`.
-2. The index is compared with what was read, and written where it differs. Where it is no good for what was
-   not read, all of it is made from the first entry on.
-3. The ledger is cut where it ends. A torn tail is cut and logged. Damage is refused, for a peer that has
-   forgotten what it acknowledged may elect a leader that never had it: below the flushed mark nothing may be
-   missing; above it a whole entry may follow only behind a lost sector, which power loss explains, or where
-   a cut was under way, which the marks say; without a mark (Java wrote the files) none may. Entries that
-   cannot follow the last one, by index or term, are left over from a cut: they say nothing, and are wiped.
+1. The data are read from the last saved mark (`progress`, a file of rocketpy's), or without one from the
+   third-last file, as 0.1 does. Each entry is checked by `EntryScan`.
+2. The index is compared with the entries that were read, and written where it differs. If it does not reach
+   them, all of it is rebuilt from the first entry.
+3. The ledger is truncated at its end. A torn tail is truncated and logged.
 
-Source: DLedgerMmapFileStore.recover of DLedger 0.1. Differs: 0.1 cuts at whatever it cannot read.
+Damage raises StoreDamaged, since a peer that forgets what it acknowledged may elect a leader without it:
+
+- Below the flushed mark nothing may be missing.
+- Above it a valid entry may follow only after a lost sector, which power loss explains, or where the marks
+  say that a truncation was in progress.
+- Without a mark, in files that Java wrote, no valid entry may follow.
+
+Entries that cannot follow the last one by index or term are leftovers of a truncation, and are zeroed.
+
+Source: DLedgerMmapFileStore.recover of DLedger 0.1. Differs: 0.1 truncates at any entry that it cannot read.
 """
 
 from __future__ import annotations
@@ -18,18 +23,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from rocketpy.errors import RecordCorrupt, StoreDamaged
+from rocketpy.errors import StoreDamaged
 from rocketpy_broker.replication.dledger.core.entry import (
-    HEADER_BYTES,
     INDEX_UNIT_BYTES,
     Entry,
-    decode_entry,
     encode_index_unit,
 )
-from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, EntryScan
+from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, EntryScan, entry_at
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.log.log_scan import LogTail, has_lost_sector
-from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_recovery")
@@ -39,10 +41,10 @@ _BATCH = 4096
 
 @dataclass(slots=True)
 class LedgerReport:
-    """What opening a ledger found and did.
+    """What the recovery of a ledger found and did.
 
-    clean: did it stop cleanly? scanned_from, end: part of the data that was read, in bytes. entries: in it.
-    cut_bytes: bytes other than zeros dropped from the end.
+    clean: the ledger was stopped cleanly. scanned_from, end: the range of the data that was read, in bytes.
+    entries: in that range. cut_bytes: non-zero bytes that were zeroed after the end.
     """
 
     clean: bool
@@ -51,7 +53,7 @@ class LedgerReport:
     entries: int = 0
     cut_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    """One line for each thing an operator may want to know."""
+    """Lines for the operator."""
 
     def note(self, text: str) -> None:
         """Add a line and log it."""
@@ -71,10 +73,10 @@ class LedgerRecovery:
         self.last: Entry | None = None
         """The newest entry."""
         self.tail = LogTail(0)
-        """Where the next recovery may begin to read."""
+        """Where the next recovery may start to read."""
 
     def run(self, marks: Checkpoint) -> LedgerReport:
-        """Do it all. marks: all -1 when Java has used the files since. Raises StoreDamaged, StoreError."""
+        """Recover. marks: all -1 if Java has used the files since. Raises StoreDamaged, StoreError."""
         report = LedgerReport(clean=False)
         data = self._data
         data.classify_files(marks.flushed_offset, marks.min_offset)
@@ -84,26 +86,26 @@ class LedgerRecovery:
             data.drop_strays()
             self._index.destroy()
             return report
-        head = self._head(data.mapped_files[0])
+        head = entry_at(data.mapped_files[0], 0)
         scan = self._scan(self._scan_start(head, marks), head, report)
         self._check_end(scan, marks, report)
-        # A cut leaves `log_end` too, and what it wiped may have come to the page cache only.
+        # A truncation sets `log_end` too, and its zeros may be in the page cache only.
         stopped = marks.index_files == len(self._index.mapped_files)
         report.clean = stopped and marks.log_end == marks.flushed_offset == scan.end
         report.end, self.last, self.tail = scan.end, scan.last, scan.tail
         self.first = head if scan.last is not None else None
         report.cut_bytes = data.truncate(scan.end)
         if report.cut_bytes:
-            report.note(f"{report.cut_bytes} bytes behind {scan.end} are wiped from {data.directory}")
+            report.note(f"{report.cut_bytes} bytes after {scan.end} are zeroed in {data.directory}")
         if strays := data.drop_strays():
-            report.note(f"{strays} files of {data.directory} are deleted, which power loss left")
+            report.note(f"{strays} files in {data.directory} are deleted: leftovers of a power loss")
         if scan.last is None:
             self._index.destroy()
         else:
             self._index.truncate((scan.last.index + 1) * INDEX_UNIT_BYTES)
         return report
 
-    # -- where to begin --------------------------------------------------------------------------
+    # -- where to start --------------------------------------------------------------------------
 
     def _scan_start(self, head: Entry | None, marks: Checkpoint) -> int:
         mapped_files = self._data.mapped_files
@@ -115,29 +117,20 @@ class LedgerRecovery:
             start = min(marks.tail_offset, marks.dispatched_offset)
             return start if first <= start < marks.flushed_offset else first
         for file in reversed(mapped_files[: max(1, len(mapped_files) - 2)]):
-            entry = self._head(file)
+            entry = entry_at(file, 0)
             if entry is not None and self._is_indexed(entry):
                 return file.start
         return first
 
-    def _head(self, file: MappedFile) -> Entry | None:
-        """The entry with which a file begins; None when it begins with anything else."""
-        size = int.from_bytes(file.read(4, 4), "big")
-        try:
-            found = decode_entry(file.read(0, min(max(size, HEADER_BYTES), file.size)), 0, file.start)
-        except RecordCorrupt:
-            return None
-        return found if isinstance(found, Entry) else None
-
     def _is_indexed(self, entry: Entry) -> bool:
-        """Does the index say where this entry is?"""
+        """Whether the index has this entry."""
         unit = self._index.read(entry.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         return not self._index.strays and unit == encode_index_unit(entry)
 
     # -- reading ---------------------------------------------------------------------------------
 
     def _scan(self, start: int, head: Entry | None, report: LedgerReport) -> EntryScan:
-        """Read the data from there to their end, and put right what the index says of them."""
+        """Read the data from `start` to their end, and correct the index."""
         first = self._data.mapped_files[0].start
         scan = EntryScan(self._data, start, self._check)
         units: list[bytes] = []
@@ -147,7 +140,9 @@ class LedgerRecovery:
             if begin < 0:
                 begin = entry.index
                 if start > first and (head is None or not self._leads_to(entry, head)):
-                    report.note(f"{self._index.directory} is made anew, since it ends before {entry.index}")
+                    report.note(
+                        f"{self._index.directory} is rebuilt, since it ends before entry {entry.index}"
+                    )
                     self._index.destroy()
                     return self._scan(first, head, report)
             report.entries += 1
@@ -161,7 +156,7 @@ class LedgerRecovery:
         return scan
 
     def _leads_to(self, entry: Entry, head: Entry) -> bool:
-        """Is there an index for all between the ledger's first entry and this one?"""
+        """Whether the index has all entries between the ledger's first one and this one."""
         if entry.index <= head.index:
             return False
         before = self._index.read((entry.index - 1) * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
@@ -170,33 +165,33 @@ class LedgerRecovery:
     # -- the end ---------------------------------------------------------------------------------
 
     def _check_end(self, scan: EntryScan, marks: Checkpoint, report: LedgerReport) -> None:
-        """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
+        """Raise StoreDamaged if the end is damage, not a torn tail."""
         follower = scan.find_follower()
         is_ours = marks.flushed_offset >= 0
         if follower is not None and 0 <= marks.log_end <= follower.pos:
-            follower = None  # a cut was under way
+            follower = None  # a truncation was in progress
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < marks.flushed_offset:
             raise self._damaged(scan.end, reason, f"it was flushed up to {marks.flushed_offset}")
         if follower is not None and not (is_ours and has_lost_sector(self._data, scan.end, follower.pos)):
             raise self._damaged(scan.end, reason, f"entry {follower.index} follows at {follower.pos}")
         if follower is not None:
-            report.note(f"unflushed entries behind {scan.end} are lost: {reason}")
+            report.note(f"unflushed entries after {scan.end} are lost: {reason}")
         elif scan.stop is not None:
             report.note(f"torn tail at {scan.end}: {reason}")
 
     def _damaged(self, offset: int, reason: str, but: str) -> StoreDamaged:
         return StoreDamaged(
             f"the ledger in {self._data.directory} is damaged at {offset}: {reason}, but {but}. Restore it "
-            "from a copy; or, when all other peers run and have the same end, remove the directory: it is "
-            "filled from theirs"
+            "from a copy; or, if all other peers run and have the same end, remove the directory: the peer "
+            "copies it from them"
         )
 
 
 def write_units(index: MappedFileQueue, first: int, units: bytes, *, compare: bool = False) -> None:
-    """Write the units of entries that follow each other.
+    """Write the units of consecutive entries. Raises DiskFull, StoreError.
 
-    first: index of the first entry. compare: leave alone what is there already. Raises DiskFull, StoreError.
+    first: index of the first entry. compare: write only units that differ.
     """
     at = first * INDEX_UNIT_BYTES
     while units:

@@ -5,14 +5,12 @@
 | ``currterm`` | ``voteLeader=`` id or nothing, ``currTerm=`` |
 | ``checkpoint`` | ``committedIndex=``, ``endIndex=`` |
 
-Ours end with a third line, a comment that Java skips: ``# crc32 0a1b2c3d``, of all bytes before it. A file
-without that line is Java's, and is taken as it is. Each file has a `.bak`, the content before the last save.
-**The `.bak` of `currterm` is an older vote**: with it a peer could vote twice in one term, so it is never
-used (RELIABILITY: a damaged vote file refuses the start).
+rocketpy adds a third line, a comment that Java skips: ``# crc32 0a1b2c3d``, of all bytes before it. A file
+without that line was written by Java, and is accepted. Each file has a `.bak` with its previous
+content. **The `.bak` of `currterm` has an older vote.** With it a peer could vote twice in one term, so it is
+never used: a damaged vote file prevents the start.
 
 Source: MemberState, DLedgerMmapFileStore.persistCheckPoint, IOUtils of DLedger 0.1.
-
-Saves and loads the small files of a ledger; see `state_files` for what is in them.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from rocketpy.errors import ConfigInvalid, StoreDamaged
 from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, TermState
 from rocketpy_broker.store.files.disk import Disk, store_error
 from rocketpy_broker.store.files.properties import read_settings
-from rocketpy_broker.store.files.state_file import load_state, save_state
+from rocketpy_broker.store.files.state_file import load_state, read_file, save_state
 
 _SEAL: Final = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
 
@@ -37,7 +35,7 @@ def encode_term(state: TermState) -> bytes:
 
 
 def decode_term(data: bytes) -> TermState:
-    """Return what `currterm` says. Raises ValueError for one that is damaged."""
+    """Decode `currterm`. Raises ValueError if it is damaged."""
     fields = _fields(data, "currterm")
     return TermState(_number(fields, "currTerm", "currterm"), fields.get("voteLeader") or None)
 
@@ -48,7 +46,7 @@ def encode_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
-    """Return what `checkpoint` says. Raises ValueError for one that is damaged."""
+    """Decode `checkpoint`. Raises ValueError if it is damaged."""
     fields = _fields(data, "checkpoint")
     return LedgerCheckpoint(
         _number(fields, "committedIndex", "checkpoint"), _number(fields, "endIndex", "checkpoint")
@@ -56,12 +54,12 @@ def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
 
 
 def seal(data: bytes) -> bytes:
-    """Return a text of ours: with the checksum in a line that Java skips."""
+    """Return a text with its checksum, in a line that Java skips."""
     return data + b"# crc32 %08x\n" % zlib.crc32(data)
 
 
 def is_sealed(data: bytes) -> bool:
-    """Is a text ours? Java drops our last line when it writes the file."""
+    """Whether rocketpy wrote the text. Java drops the checksum when it writes the file."""
     return _SEAL.search(data) is not None
 
 
@@ -70,7 +68,7 @@ def _fields(data: bytes, name: str) -> dict[str, str]:
     if sealed is not None and zlib.crc32(data[: sealed.start()]) != int(sealed.group(1), 16):
         raise ValueError(f"{name}: its crc is not {sealed.group(1).decode()}")
     try:
-        # Every line ends with a line feed, so a file that was cut within its last number is seen.
+        # Every line ends with a line feed, so a file that ends inside its last number is detected.
         if not data.endswith(b"\n"):
             raise ValueError(f"{name}: cut off after {len(data)} bytes")
         return {setting.key: setting.value for setting in read_settings(data.decode(), name)}
@@ -86,9 +84,9 @@ def _number(fields: dict[str, str], key: str, name: str) -> int:
 
 
 class StateFiles:
-    """Term, vote and checkpoint of one peer. directory: of its ledger, made when something is saved.
+    """Saves and loads term, vote and checkpoint of one peer. directory: of its ledger.
 
-    Loading what a Java broker saved saves it again, sealed: that says whose the directory is from now on.
+    Files that a Java broker saved are saved again with a checksum, which marks the directory as rocketpy's.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -97,10 +95,10 @@ class StateFiles:
         self._checkpoint = directory / "checkpoint"
 
     def load_term(self, *, has_entries: bool) -> TermState:
-        """Return term and vote; a first start has none. Raises StoreDamaged, StoreError.
+        """Return term and vote; the initial state at the first start. Raises StoreDamaged, StoreError.
 
-        has_entries: whether there is a ledger already. Then this peer has voted before, and without the file
-        it might vote again in a term in which it has.
+        has_entries: the ledger has entries, so this peer has voted before. Without the file it might vote
+        again in a term in which it has voted.
         """
         if not self._disk.exists(self._term):
             if has_entries or self._disk.exists(self._term.with_name("currterm.bak")):
@@ -110,13 +108,9 @@ class StateFiles:
                 )
             return TermState()
         try:
-            handle = self._disk.open(self._term)
-            try:
-                data = self._disk.pread(handle, self._disk.size(self._term), 0)
-            finally:
-                self._disk.close(handle)
+            data = read_file(self._disk, self._term)
             state = decode_term(data)
-            # The rename may not be durable yet; power loss must not take back a vote that is given again.
+            # The rename may not be durable yet, and power loss must not undo a vote that others know.
             self._disk.fsync_dir(self._term.parent)
         except OSError as error:
             raise store_error("read", self._term, error) from error
@@ -131,7 +125,7 @@ class StateFiles:
         save_state(self._disk, self._term, seal(encode_term(state)))
 
     def load_checkpoint(self) -> LedgerCheckpoint:
-        """Return how far the ledger was committed at the last save. Raises StoreDamaged, StoreError."""
+        """Return the last saved checkpoint. Raises StoreDamaged, StoreError."""
         saved: list[bytes] = []
 
         def decode(data: bytes) -> LedgerCheckpoint:

@@ -557,7 +557,7 @@ def test_an_index_that_says_another_thing_is_named(
         file.write(b"\7")  # the entry's term
     status, text = said(capsys, "check", tmp_path)
     assert status == 1
-    assert f"the index says another thing of entry 50 at {solo.store.ledger.get(50).pos}" in text
+    assert f"the index does not match entry 50 at {solo.store.ledger.get(50).pos}" in text
 
 
 def test_a_peer_that_never_had_an_entry_shows_none(
