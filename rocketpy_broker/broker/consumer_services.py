@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from rocketpy.errors import RocketError
@@ -73,9 +74,9 @@ class ConsumerServices:
             config.consume,
             retry_queues_max=config.topics.queues_max,
         )
-        self.clients = ClientRegistry(_count_subscriptions)
+        self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
-        self.holds = PullRequestHoldTable(_count_pulls)
+        self.holds = PullRequestHoldTable(lambda channel, size: channel.memory.add("pulls", size))
         driver.connect(polled_queues=self.holds.queues)
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
@@ -94,7 +95,7 @@ class ConsumerServices:
             expressions,
             config.consume,
             now_ms=_now_ms,
-            owner=_host if access is None else access.account_of,
+            owner=attrgetter("remote_host") if access is None else access.account_of,
         )
         self._pull_handler = PullHandler(
             store,
@@ -177,9 +178,9 @@ class ConsumerServices:
         )
 
     def _may_read(self, channel: Channel, record: bytes) -> bool:
-        return self._access is None or self._access.permits(
-            channel, permissions_to_read(decode(record, check_crc=False))
-        )
+        if self._access is None:
+            return True
+        return self._access.permits(channel, permissions_to_read(decode(record, check_crc=False)))
 
     # -- timers -------------------------------------------------------------------------------
 
@@ -212,19 +213,6 @@ class ConsumerServices:
         except RocketError as error:
             log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)
         self._driver.schedule_dispatch()
-
-
-def _count_pulls(channel: Channel, size: int) -> bool:
-    return channel.memory.add("pulls", size)
-
-
-def _count_subscriptions(channel: Channel, size: int) -> bool:
-    return channel.memory.add("subscriptions", size)
-
-
-def _host(channel: Channel) -> str:
-    """Return the host of a connection, which owns the client id without access control."""
-    return channel.remote_host
 
 
 def _now_ms() -> float:

@@ -7,15 +7,12 @@ flush or a new file that fails for lack of a descriptor would stop the broker.
 from __future__ import annotations
 
 import logging
-import sys
+import resource
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.config.model import BrokerConfig, ListenConfig, NamesrvConfig
-
-if sys.platform != "win32":
-    import resource
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -40,16 +37,12 @@ class OpenFileShares(NamedTuple):
 
 def open_files_limit() -> int:
     """Return the number of files that this process may have open."""
-    if sys.platform == "win32":
-        return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files_limit() -> None:
     """Raise the soft limit of this process to the hard one. Only for a process of its own."""
-    if sys.platform == "win32":
-        return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     try:

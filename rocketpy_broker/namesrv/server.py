@@ -230,12 +230,7 @@ class NameServer:
         if request.body:
             body = RegisterBrokerBody.decode(request.body, compressed=header.compressed)
         topics = body.topic_config_serialize_wrapper
-        broker = BrokerIdentity(
-            cluster=header.cluster_name,
-            name=header.broker_name,
-            broker_id=header.broker_id,
-            address=header.broker_addr,
-        )
+        broker = _identity(header)
         account = self._account(channel, request)
         try:
             check_registration(
@@ -311,14 +306,7 @@ class NameServer:
             remark = f"the broker at {header.broker_addr} was registered by another account"
             log.warning("unregistration by %s rejected: %s", channel.remote_address, remark)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        self.routes.unregister(
-            BrokerIdentity(
-                cluster=header.cluster_name,
-                name=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_addr,
-            )
-        )
+        self.routes.unregister(_identity(header))
         log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
         return request.reply()
 
@@ -488,6 +476,15 @@ class NameServer:
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: lambda _, request: request.reply(body=self._live.text().encode()),
         }
+
+
+def _identity(header: RegisterBrokerRequestHeader | UnRegisterBrokerRequestHeader) -> BrokerIdentity:
+    return BrokerIdentity(
+        cluster=header.cluster_name,
+        name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+    )
 
 
 def _topic_list(request: Command, topics: list[str], broker_addr: str | None = None) -> Command:

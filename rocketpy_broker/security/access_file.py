@@ -7,8 +7,9 @@ and the previous rules stay in force. The file is replaced atomically and keeps 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -89,40 +90,33 @@ class AccessStore:
 
     def listing(self) -> tuple[list[str], list[PlainAccessConfig]]:
         """Return the white addresses, and the accounts without their secrets."""
-        accounts = self._written.accounts or []
-        return (
-            list(self._written.global_white_remote_addresses or []),
-            [msgspec.structs.replace(account, secret_key=None) for account in accounts],
-        )
+        accounts = [msgspec.structs.replace(account, secret_key=None) for account in self._accounts()]
+        return list(self._written.global_white_remote_addresses or []), accounts
 
     def put_account(self, account: PlainAccessConfig) -> None:
         """Add an account, or change the given fields of a known one. Raises ConfigInvalid, OSError."""
-
-        def change(accounts: list[PlainAccessConfig]) -> list[PlainAccessConfig]:
-            kept = [other for other in accounts if other.access_key != account.access_key]
-            known = next((other for other in accounts if other.access_key == account.access_key), None)
-            return [*kept, account if known is None else _merged(known, account)]
-
-        self._change_accounts(change)
+        others = [other for other in self._accounts() if other.access_key != account.access_key]
+        known = next((other for other in self._accounts() if other.access_key == account.access_key), None)
+        self._save(accounts=[*others, account if known is None else _merged(known, account)])
 
     def delete_account(self, access_key: str) -> bool:
         """Remove an account; return False if it does not exist. Raises ConfigInvalid, OSError."""
         if access_key not in self.rules.accounts:
             return False
-        self._change_accounts(lambda all_: [one for one in all_ if one.access_key != access_key])
+        self._save(accounts=[one for one in self._accounts() if one.access_key != access_key])
         return True
 
     def set_white_addresses(self, patterns: Sequence[str]) -> None:
         """Replace the addresses that need no signature. Raises ConfigInvalid, OSError."""
-        self._save(msgspec.structs.replace(self._written, global_white_remote_addresses=list(patterns)))
+        self._save(global_white_remote_addresses=list(patterns))
 
-    def _change_accounts(self, change: Callable[[list[PlainAccessConfig]], list[PlainAccessConfig]]) -> None:
-        accounts = change(list(self._written.accounts or []))
-        self._save(msgspec.structs.replace(self._written, accounts=accounts))
+    def _accounts(self) -> list[PlainAccessConfig]:
+        return self._written.accounts or []
 
-    def _save(self, written: AccessFile) -> None:
+    def _save(self, **changes: Any) -> None:
         """Validate, write, then apply a change: a change that cannot be written does not apply."""
-        written = msgspec.structs.replace(written, data_version=[self.version.next(self._clock())])
+        version = [self.version.next(self._clock())]
+        written = msgspec.structs.replace(self._written, data_version=version, **changes)
         AccessList.of(written)
         replace_file(self.path, dump_access_file(written))
         self._apply(written)
