@@ -1,7 +1,7 @@
-"""AdminClient: look-ups, topics and dead letters, for programs that produce and consume nothing.
+"""AdminClient: queries, topics and dead letters, for programs without a producer or consumer.
 
 Source: RocketMQ 4.6 DefaultMQAdminExt; SendMessageProcessor consumerSendMsgBack and handleRetryAndDLQ for
-what becomes of dead letters (QUIRKS 37).
+dead letters (QUIRKS 37).
 """
 
 from __future__ import annotations
@@ -31,55 +31,66 @@ from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000
 _TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""A consumer group that every broker has, for tools. Source: RocketMQ MixAll TOOLS_CONSUMER_GROUP."""
+"""A consumer group for tools, which exists in every broker. Source: RocketMQ MixAll TOOLS_CONSUMER_GROUP."""
 _RETRIES_MAX: Final = 16
-"""A number above the 0 retries of a re-sent message; consumers say themselves how often they retry."""
-_NOT_FOR_A_RESEND: Final = (
+"""Must exceed the 0 retries of a re-sent message; consumers send their own limit."""
+_DROPPED_PROPERTIES: Final = (
     names.PROPERTY_DELAY_TIME_LEVEL,
     names.PROPERTY_REAL_TOPIC,
     names.PROPERTY_REAL_QUEUE_ID,
     names.PROPERTY_TRANSACTION_PREPARED,
     names.PROPERTY_WAIT_STORE_MSG_OK,
 )
-"""Left from the message's way to the dead letters: it would be delayed, a half message, or not waited for."""
+"""Properties from before the dead letter: they would delay the message, or make it a half message."""
 
 
 class DeadLetters(NamedTuple):
-    """Dead letters of a group. next_offsets: of each queue that was read; the next fetch goes on there."""
+    """Dead letters of a group.
+
+    Attributes:
+        messages: The dead letters.
+        next_offsets: The offset after them, for each queue that was read.
+    """
 
     messages: list[MessageExt]
     next_offsets: dict[MessageQueue, int]
 
 
 class AdminClient(AdminApi, BoundToClient):
-    """Asks name servers and brokers, makes topics, reads dead letters and sends them again.
+    """Queries name servers and brokers, creates topics, and reads and re-sends dead letters.
 
         async with AdminClient("127.0.0.1:9876") as admin:
             await admin.create_topic("Orders", 8)
 
-    namesrv, client: as for `Producer`.
+    Args:
+        namesrv: As for `Producer`.
+        client: As for `Producer`.
     """
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__("the admin client", namesrv, client)
 
-    def _asking(self) -> ClientInstance:
-        return self._running()
-
     async def fetch_dead_letters(
         self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
     ) -> DeadLetters:
-        """Read what consumers of a group gave up: the messages of its topic ``%DLQ%group``.
+        """Read the dead letters of a group: the messages in its topic ``%DLQ%group``.
 
-        max_count: return at most so many. offsets: where to begin in each queue, `DeadLetters.next_offsets`
-        of an earlier call; queues that it does not name, and all without it, are read from their oldest
-        message on. Reads each queue up to its end at the time of the call, oldest messages first, queue by
-        queue; reading removes nothing. A group that never had dead letters has none here.
+        Each queue is read up to its end at the time of the call, oldest messages first, one queue after the
+        other. Reading removes nothing. A group that never had dead letters has none here.
 
-        Brokers make that topic for writing only (RocketMQ before 4.9). Where it is, it is first made
-        readable, which stays; under access control that needs an administrator's keys.
-        Raises GroupInvalid, ConfigInvalid, RouteNotFound for a broker without a master, TransportError and
-        BrokerError.
+        Brokers before RocketMQ 4.9 create that topic for writing only. It is made readable first,
+        permanently, which needs the keys of an administrator under access control.
+
+        Args:
+            group: The consumer group.
+            max_count: The maximum number of messages.
+            offsets: Where to begin in each queue: `DeadLetters.next_offsets` of an earlier call. Other queues
+                are read from their oldest message on.
+
+        Raises:
+            GroupInvalid: The name of the group is invalid.
+            ConfigInvalid: `max_count` is below 1.
+            RouteNotFound: A broker has no master.
         """
         check_number("max_count", max_count, 1)
         client = self._running()
@@ -101,21 +112,25 @@ class AdminClient(AdminApi, BoundToClient):
     async def resend_dead_letter(self, message: MessageExt) -> SendResult:
         """Send a dead letter to its group again, and to no other group, as if it had never failed.
 
-        message: from `fetch_dead_letters`. The group's consumers get it under its first topic, with its body,
-        keys, tags, properties and unique id, and with no retries so far. It goes to the broker that has the
-        dead letter, once. The dead letter stays where it is until its time is over. One that could not be
-        decompressed here is sent with its raw body, for consumers that can.
+        Consumers of the group get it under its original topic, with its body, keys, tags, properties and
+        unique id, and with no retries. It is sent once, to the broker of the dead letter. The dead letter
+        stays until it expires. A message that could not be decompressed is sent with its raw body.
 
-        Raises MessageInvalid for a message that is no dead letter, or is damaged, TransportError (it may be
-        stored all the same, see `outcome`), and BrokerError, such as when the group does not exist any more.
+        Args:
+            message: A message from `fetch_dead_letters`.
+
+        Raises:
+            MessageInvalid: The message is not a dead letter, or is damaged.
+            TransportError: No response arrived; see `outcome` for whether it may be stored.
+            BrokerError: The broker rejected it, for instance because the group does not exist any more.
         """
         client = self._running()
         namespace = client.config.namespace
         dead_topic = wrap(namespace, message.topic)
         group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
         if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
-            raise MessageInvalid(f"{message} is no dead letter: it is not from fetch_dead_letters")
-        body, flags = _body_again(message)
+            raise MessageInvalid(f"{message} is not a dead letter: pass a message from fetch_dead_letters")
+        body, flags = _body_to_resend(message)
         address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
         queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
         header = SendMessageRequestHeaderV2(
@@ -127,17 +142,17 @@ class AdminClient(AdminApi, BoundToClient):
             sys_flag=flags,
             born_timestamp=message.born_timestamp,
             flag=message.flag,
-            properties=_properties_again(message),
+            properties=_properties_to_resend(message),
             reconsume_times=0,
             max_reconsume_times=_RETRIES_MAX,
         )
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
-        # Asked once: a second time might store it twice.
+        # Sent once: a repeated request might store it twice.
         answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
         return parse_response(answer, queue, message.message_id)
 
     async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
-        """Give a topic the permission to be read, at the broker's master; all else stays."""
+        """Add the read permission to a topic, at the master of a broker."""
         address, _ = await client.find_broker(topic, data.broker_name, only=True)
         header = CreateTopicRequestHeader(
             topic=topic,
@@ -153,7 +168,7 @@ class AdminClient(AdminApi, BoundToClient):
 
 
 class _Reader(PullConsumer):
-    """A pull consumer whose group is the same in every namespace."""
+    """A pull consumer whose group is outside of all namespaces."""
 
     def _wrapped(self, name: str) -> str:
         return name if name == _TOOLS_GROUP else super()._wrapped(name)
@@ -162,7 +177,7 @@ class _Reader(PullConsumer):
 async def _read_queue(
     reader: PullConsumer, queue: MessageQueue, found: DeadLetters, offset: int | None, max_count: int
 ) -> None:
-    """Add a queue's messages to those found."""
+    """Add the messages of a queue to `found`."""
     end = await reader.max_offset(queue, of_master=True)
     offset = max(await reader.min_offset(queue), offset or 0)
     while offset < end and len(found.messages) < max_count:
@@ -174,8 +189,8 @@ async def _read_queue(
     found.next_offsets[queue] = offset
 
 
-def _body_again(message: MessageExt) -> tuple[bytes, int]:
-    """The body of a dead letter as it travels when it is sent again, and its sysFlag's compression bits."""
+def _body_to_resend(message: MessageExt) -> tuple[bytes, int]:
+    """Return the body to send for a dead letter, and the compression bits of its sysFlag."""
     if isinstance(message.decode_error, RecordCorrupt):
         raise MessageInvalid(f"{message} is damaged and cannot be sent again: {message.decode_error}")
     compression = message.sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
@@ -185,10 +200,10 @@ def _body_again(message: MessageExt) -> tuple[bytes, int]:
     return message.body, compressed | compression
 
 
-def _properties_again(message: MessageExt) -> str:
-    """The properties of a dead letter as they travel when it is sent again."""
+def _properties_to_resend(message: MessageExt) -> str:
+    """Return the properties to send for a dead letter."""
     properties: dict[str, str | None] = dict(message.properties)
-    for name in _NOT_FOR_A_RESEND:
+    for name in _DROPPED_PROPERTIES:
         properties.pop(name, None)
     properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
     return names.encode(properties)

@@ -1,4 +1,4 @@
-"""Messages: what is sent, what is received, and many of them as columns."""
+"""Messages to send, received messages, and messages in columns."""
 
 from rocketpy.message.message import (
     DEFAULT_TOPIC,

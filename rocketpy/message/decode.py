@@ -1,7 +1,7 @@
-"""From the bytes of an answer to messages, one by one: a bad record does not take the others with it.
+"""Decodes the messages in a response; a corrupt record does not affect the others.
 
-A record that cannot be decoded becomes a message with its raw body and `MessageExt.decode_error`. Where even
-its length cannot be trusted, nothing behind it can be found, and decoding ends there.
+A record that cannot be decoded becomes a message with its raw body and `MessageExt.decode_error`. Decoding
+ends at a record whose length is not reliable, since the next record cannot be found.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
 
 
 class Decoded(msgspec.Struct, gc=False):
-    """The messages of an answer, in order.
+    """The messages of a response, in order.
 
-    failed: how many have a `decode_error`. limited: the `decode_error` of those that were not inflated since
-    the bodies before them had reached the limit; None when all were. damage: why decoding ended before the
-    last byte; None when it did not.
+    failed: number of messages with a `decode_error`. limited: the `decode_error` of messages that were not
+    inflated because earlier bodies reached the limit, or None. damage: why decoding ended before the last
+    byte, or None.
     """
 
     messages: list[MessageExt]
@@ -42,7 +42,7 @@ class Decoded(msgspec.Struct, gc=False):
 
 
 class PulledMessages(msgspec.Struct, gc=False):
-    """What a pull brought. undecodable: how many of the messages are. next_offset: where to pull next."""
+    """The messages of a pull. undecodable: number of them. next_offset: the offset of the next pull."""
 
     messages: list[MessageExt]
     undecodable: int
@@ -59,11 +59,11 @@ def decode_pull(
     max_total_bytes: int,
     verify: bool,
 ) -> PulledMessages:
-    """The messages of a pull from `offset`, up to where they can be read and inflated.
+    """Decode the messages of a pull from `offset`, as far as they can be read and inflated.
 
-    next_offset: as the broker says; when not all was taken, the result has the offset behind the last one.
-    The rest: see `decode_messages`. Raises RecordCorrupt when the length of the first record cannot be
-    trusted, and RemoteProtocolError when the offsets of messages are not what was asked for.
+    next_offset: from the broker; the result has the offset after the last decoded message when some are left.
+    Other arguments: see `decode_messages`. Raises RecordCorrupt when the length of the first record is not
+    reliable, and RemoteProtocolError when the offsets of messages are outside of the request.
     """
     decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
@@ -88,12 +88,12 @@ def decode_pull(
 
 
 def _check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int) -> None:
-    """Raise for offsets that are not ascending within what was asked for: progress is counted by them."""
+    """Raise unless the offsets ascend within the requested range; consumers track progress by them."""
     if not offsets:
         return
     if begin <= offsets[0] and offsets[-1] < end:
         first = offsets[0]
-        is_dense = offsets == list(range(first, first + len(offsets)))  # quicker, and the usual case
+        is_dense = offsets == list(range(first, first + len(offsets)))  # fast check of the usual case
         if is_dense or all(map(lt, offsets, offsets[1:])):
             return
     raise RemoteProtocolError(
@@ -105,10 +105,10 @@ def _check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int
 def decode_messages(
     data: bytes, queue: MessageQueue, max_body_bytes: int, max_total_bytes: int, *, verify: bool
 ) -> Decoded:
-    """The messages of an answer of several records.
+    """Decode the messages of a response.
 
-    max_body_bytes: what a compressed body may inflate to. max_total_bytes: what all of them together may; the
-    first one always has its own limit. verify: check CRCs and end-to-end checksums.
+    max_body_bytes: limit of an inflated body. max_total_bytes: limit of all inflated bodies; the first body
+    only has its own limit. verify: check CRCs and end-to-end checksums.
     """
     records: list[Record | PackedRecord] = []
     errors: dict[int, RecordCorrupt] = {}
@@ -117,7 +117,7 @@ def decode_messages(
     if errors:
         messages = [
             bodies.message(record, queue) if (error := errors.get(index)) is None
-            else bodies.refused(record, queue, error)
+            else bodies.undecodable_message(record, queue, error)
             for index, record in enumerate(records)
         ]  # fmt: skip
     else:
@@ -132,7 +132,7 @@ def decode_messages(
 
 
 def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify: bool) -> MessageExt:
-    """The one message of a VIEW_MESSAGE_BY_ID response, perhaps with a `decode_error`.
+    """Decode the message of a VIEW_MESSAGE_BY_ID response, perhaps with a `decode_error`.
 
     Raises RecordCorrupt for bytes that are not a record.
     """
@@ -146,11 +146,15 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
         record, refusal = salvaged, error
     bodies = _Bodies(max_body_bytes, max_body_bytes, verify)
     queue = MessageQueue(record.topic, broker_name, record.queue_id)
-    return bodies.message(record, queue) if refusal is None else bodies.refused(record, queue, refusal)
+    return (
+        bodies.message(record, queue)
+        if refusal is None
+        else bodies.undecodable_message(record, queue, refusal)
+    )
 
 
 def undecodable(messages: Sequence[MessageExt], log: logging.Logger | None = None) -> list[MessageExt]:
-    """Those that cannot be decoded. log: where each of them is reported."""
+    """Return the messages with a `decode_error`. log: for a line about each of them."""
     found = [message for message in messages if message.decode_error is not None]
     if log is not None:
         for message in found:
@@ -174,9 +178,9 @@ def _read(
     *,
     verify: bool,
 ) -> RecordCorrupt | None:
-    """Append all records to `records`. errors: what is wrong with some, by their index.
+    """Append all records to `records`, and the errors of corrupt ones to `errors`, by index.
 
-    Returns what is wrong with a record whose length cannot be trusted; those behind it are missing.
+    Returns the error of a record whose length is not reliable; the records after it are missing.
     """
     offset = 0
     while True:
@@ -185,7 +189,7 @@ def _read(
         except RecordCorrupt as error:
             record = salvage(data, error.offset, topic)
             if record is None:
-                return _bare(error)
+                return _without_context(error)
             errors[len(records)] = error
             records.append(record)
             offset = error.offset + record.size
@@ -194,7 +198,7 @@ def _read(
 
 
 class _Bodies:
-    """Makes messages of the records of one answer; `failed` and `limited` as in `Decoded`."""
+    """Makes messages of the records of one response; `failed` and `limited` as in `Decoded`."""
 
     failed = 0
     limited: RocketError | None = None
@@ -206,7 +210,7 @@ class _Bodies:
         self._verify = verify
 
     def message(self, record: Record | PackedRecord, queue: MessageQueue) -> MessageExt:
-        """The message, with its body decompressed and checked."""
+        """Return the message, with its body decompressed and verified."""
         body = record.body
         if isinstance(record, Record) and record.sys_flag & MessageSysFlag.COMPRESSED:
             try:
@@ -215,13 +219,15 @@ class _Bodies:
                 return self._failed(record, queue, error)
         checksum = find(record.properties, _CHECKSUM_NAME) if self._verify else None
         if checksum is not None and verify_body_checksum(checksum.decode("ascii", "replace"), body) is False:
-            return self.refused(
+            return self.undecodable_message(
                 record, queue, RecordCorrupt(0, f"body does not match its producer's {checksum!r}")
             )
         return MessageExt(record, queue, body)
 
-    def refused(self, record: Record | PackedRecord, queue: MessageQueue, error: RecordCorrupt) -> MessageExt:
-        """The message of a corrupt record; its error has the record's place in the commit log."""
+    def undecodable_message(
+        self, record: Record | PackedRecord, queue: MessageQueue, error: RecordCorrupt
+    ) -> MessageExt:
+        """Return the message of a corrupt record; its error has the offset in the commit log."""
         whole = record if isinstance(record, Record) else record.unpacked()
         return self._failed(whole, queue, RecordCorrupt(whole.physical_offset, error.reason))
 
@@ -240,16 +246,16 @@ class _Bodies:
                 return plain
         if self.limited is None:
             self.limited = RemoteProtocolError(
-                "not inflated: the bodies of this answer together inflate to more than allowed"
+                "not inflated: the bodies of this response exceed the limit of inflated bytes"
             )
         raise self.limited
 
     def _failed(self, record: Record | PackedRecord, queue: MessageQueue, error: RocketError) -> MessageExt:
         self.failed += 1
-        return MessageExt(record, queue, record.body, None, _bare(error))
+        return MessageExt(record, queue, record.body, None, _without_context(error))
 
 
-def _bare(error: E) -> E:
-    """The error without what led to it: a traceback would keep the whole answer in memory."""
+def _without_context(error: E) -> E:
+    """Return the error without its context: a traceback would keep the whole response in memory."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

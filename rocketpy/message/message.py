@@ -1,7 +1,7 @@
-"""Messages: what an application sends, and what it gets back.
+"""Message and MessageExt: a message to send, and a received message.
 
-Source: RocketMQ Message, MessageExt, Validators; a topic is held to 127 characters, which is what fits
-the stored record, where RocketMQ's client lets 255 pass and its broker refuses them.
+Source: RocketMQ Message, MessageExt, Validators. Differs: a topic may have 127 characters, which is the limit
+of the stored record; RocketMQ's client allows 255, which its broker rejects.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from rocketpy.protocol.message.message_id import UniqueIdGenerator, message_id
 from rocketpy.protocol.message.record import MAX_TOPIC_BYTES, PackedRecord, Record, host_text
 
 DEFAULT_TOPIC: Final = "TBW102"
-"""The topic whose route a topic that does not exist yet borrows. Source: RocketMQ MixAll."""
+"""The topic whose route is used for topics that do not exist yet. Source: RocketMQ MixAll."""
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""Where reports about messages go (`rocketpy.telemetry.message_trace`). Source: RocketMQ MixAll."""
+"""The topic of message traces (`rocketpy.telemetry.message_trace`). Source: RocketMQ MixAll."""
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
-"""Behind a cluster's name: where replies to its requests go."""
+"""After the name of a cluster: the topic of replies."""
 MAX_GROUP_LENGTH: Final = 255
 
 RESERVED_PROPERTIES: Final = frozenset(
     value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
 ) | {PROPERTY_BODY_CHECKSUM}
-"""Names of properties that have a meaning of their own. Source: RocketMQ MessageConst."""
+"""Names of properties that RocketMQ uses. Source: RocketMQ MessageConst."""
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -46,23 +46,29 @@ _LOOPBACK: Final = bytes((127, 0, 0, 1))
 
 
 class Message:
-    """A message to send. A value: made once, checked when made, never changed, sent as often as you like.
+    """A message to send. Immutable; it can be sent several times.
 
-    topic: letters, digits and ``% | _ -``, at most 127. body: 1 byte to 4 MiB (the producer's limit).
-    tags: one tag, by which consumers filter on the broker. keys: for looking the message up later; a text
-    is split at spaces, as RocketMQ does. delay_level: 0 is no delay; the others are the broker's
-    (`messageDelayLevel`): 1 to 18 are 1 s to 2 h in the default table. The client does not know the table, so
-    it accepts every level, and the broker counts a level above its last as the last; `DelayLevels` turns a
-    timedelta into a level. wait_store: whether the broker answers
-    only after its flush and replication, as it is configured to. flag: any 32 bits, kept as they are.
-    buyer_id, instance_id: the properties BUYER_ID and INSTANCE_ID, which brokers keep and do nothing with; a
-    client with a namespace sets the second itself. transaction_id: does not travel; a transactional send
-    sets it in the message that it hands to the local transaction. unique_id: its id (UNIQ_KEY) in every send
-    of it, from `new_unique_id`; None gives each send an id of its own. Set it before the first send if you
-    send again after an error, so that consumers can tell the copies. properties: yours; no reserved name,
-    nothing empty. The attribute `properties` also has those that buyer_id and instance_id became.
+    Args:
+        topic: At most 127 letters, digits and ``% | _ -``. body: 1 byte to 4 MiB (the limit of the producer).
+        tags: One tag, by which consumers filter in the broker. keys: Keys for queries; a string is split at
+        spaces, as in RocketMQ. delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`):
+        1 to 18 are 1 s to 2 h in
+            the default table. The broker treats a level above its last as the last. `DelayLevels` converts a
+            timedelta to a level.
+        wait_store: Whether the broker responds only after the flush and replication that it is configured to.
+        flag: Any 32 bits; kept unchanged. properties: Properties of the user, without reserved names and
+        empty values. The attribute `properties`
+            also has those of `buyer_id` and `instance_id`.
+        buyer_id: The property BUYER_ID, which brokers ignore.
+        instance_id: The property INSTANCE_ID, which brokers ignore; a client with a namespace sets it.
+        transaction_id: Not sent; a transactional send sets it in the message for the local transaction.
+        unique_id: The id (UNIQ_KEY) in every send of the message, from `new_unique_id`; None for a new id in
+            each send. Set it before the first send when you send again after an error, so that consumers can
+            recognise duplicates.
 
-    Raises TopicInvalid or MessageInvalid, which say what is wrong.
+    Raises:
+        TopicInvalid: The topic is invalid.
+        MessageInvalid: Another argument is invalid.
     """
 
     __slots__ = (
@@ -107,8 +113,8 @@ class Message:
     ) -> None:
         try:
             self.topic = check_topic(topic)
-        except TypeError:  # it cannot even be looked up among those that were checked before
-            raise TopicInvalid(f"topic is {topic!r}; it must be a text") from None
+        except TypeError:  # not hashable, so it is not in the cache of checked topics
+            raise TopicInvalid(f"topic is {topic!r}; it must be a string") from None
         self.body = body if type(body) is bytes else _bytes(body)
         if not body:
             raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
@@ -142,9 +148,9 @@ class Message:
     def with_reserved(
         cls, message: Message, reserved: Mapping[str, str], *, transaction_id: str | None = None
     ) -> Self:
-        """A copy with properties that have reserved names, such as those of a half message.
+        """Return a copy with reserved properties, such as those of a half message.
 
-        For this package: what these names mean is not checked, only that they can travel.
+        For internal use: the values are only checked for characters that cannot be encoded.
         """
         for name, value in reserved.items():
             check_value(f"property {name}", value)
@@ -165,13 +171,13 @@ class Message:
         return hash((self.topic, self.body, self.tags, self.keys))
 
     def __getstate__(self) -> dict[str, object]:
-        """For pickle and copy, which can take no view of a dict."""
+        """Return the state for pickle and copy, which do not support a MappingProxyType."""
         return {name: getattr(self, name) for name in Message.__slots__} | {
             "properties": dict(self.properties)
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The other way. State that was pickled before messages had a `unique_id` has none."""
+        """Restore pickled state. Older pickles have no `unique_id`."""
         for name, value in {"unique_id": None, **state}.items():
             setattr(self, name, value)
         self.properties = MappingProxyType(state["properties"])  # type: ignore[misc] # as `__init__` does
@@ -188,7 +194,7 @@ def new_unique_id() -> str:
 
 
 class _OfThread(threading.local):
-    """Each thread's generator of unique ids, and the process that it was made in."""
+    """The generator of unique ids of a thread, and the process that made it."""
 
     process = 0
     ids: UniqueIdGenerator
@@ -199,18 +205,18 @@ _own: Final = _OfThread()
 
 @lru_cache(maxsize=4096)
 def check_topic(topic: object) -> str:
-    """Return the topic if a message may be sent to it. Raises TopicInvalid."""
+    """Return the topic, if messages may be sent to it. Raises TopicInvalid."""
     if not isinstance(topic, str) or not _NAME.fullmatch(topic):
         raise TopicInvalid(f"topic {topic!r} must be made of letters, digits and % | _ -")
     if len(topic) > MAX_TOPIC_BYTES:
         raise TopicInvalid(f"topic of {len(topic)} characters, {MAX_TOPIC_BYTES} are allowed: {topic!r}")
     if topic == DEFAULT_TOPIC:
-        raise TopicInvalid(f"{DEFAULT_TOPIC} is the template new topics are made from; choose another")
+        raise TopicInvalid(f"{DEFAULT_TOPIC} is the template of new topics; choose another topic")
     return topic
 
 
 def check_message(message: object) -> Message:
-    """Return what is to be sent if it is a message. Raises MessageInvalid."""
+    """Return the argument, if it is a `Message`. Raises MessageInvalid."""
     if not isinstance(message, Message):
         hint = (
             "make a Message of what it has"
@@ -222,7 +228,7 @@ def check_message(message: object) -> Message:
 
 
 def check_group(group: object) -> str:
-    """Return the group's name if a broker accepts it. Raises GroupInvalid."""
+    """Return the name of a group, if it is valid. Raises GroupInvalid."""
     if not isinstance(group, str) or not _NAME.fullmatch(group):
         raise GroupInvalid(f"group {group!r} must be made of letters, digits and % | _ -")
     if len(group) > MAX_GROUP_LENGTH:
@@ -254,9 +260,9 @@ def _checked_id(unique_id: object) -> str:
 
 
 def check_value(name: str, value: object) -> str:
-    """Return the value if it may travel as a property's, or as tags or keys. Raises MessageInvalid."""
+    """Return a value of a property, of tags or keys, if it can be encoded. Raises MessageInvalid."""
     if not isinstance(value, str) or not value.strip():
-        raise MessageInvalid(f"{name} is {value!r}; it must be a text that is not empty")
+        raise MessageInvalid(f"{name} is {value!r}; it must be a string that is not empty")
     if "\x01" in value or "\x02" in value:
         raise MessageInvalid(f"{name} contains U+0001 or U+0002, which separate properties on the wire")
     try:
@@ -272,7 +278,7 @@ def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
     try:
         found = tuple(keys)
     except TypeError:
-        raise MessageInvalid(f"keys is {keys!r}; it must be a text, or several of them") from None
+        raise MessageInvalid(f"keys is {keys!r}; it must be a string, or several strings") from None
     for key in found:
         if names.KEY_SEPARATOR in check_value("a key", key):
             raise MessageInvalid(f"key {key!r} contains a space, which separates keys on the wire")
@@ -284,21 +290,21 @@ def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
         raise MessageInvalid(f"properties is a {type(properties).__name__}; it must be a dict of texts")
     for name, value in properties.items():
         _check_name(name)
-        # What is printable has no control character and no half of a surrogate pair.
+        # Printable text has no control characters and no lone surrogates.
         if type(value) is not str or not value.isprintable() or not value or value.isspace():
             check_value(f"property {name!r}", value)
     return MappingProxyType(dict(properties))
 
 
 def check_properties(names_given: Iterable[str]) -> None:
-    """Check the names of the user's properties. Raises MessageInvalid."""
+    """Check the names of user properties. Raises MessageInvalid."""
     for name in names_given:
         _check_name(name)
 
 
 @lru_cache(maxsize=4096)
 def _check_name(name: object) -> None:
-    """Check the name of a property: a program has few of them."""
+    """Check the name of a property; cached, since a program uses few names."""
     if check_value("a property's name", name) in RESERVED_PROPERTIES:
         raise MessageInvalid(f"property name {name!r} is reserved by RocketMQ; choose another")
 
@@ -312,12 +318,13 @@ def _with_ids(
 
 
 class MessageExt(msgspec.Struct, gc=False, eq=False):
-    """A received message: what was sent, and where and when it was stored.
+    """A received message.
 
-    body: as the application sent it, decompressed. queue: where it was read from. decode_error: why the
-    message cannot be decoded; None for a good one. With an error, `body` holds the raw bytes: still
-    compressed, damaged, or everything behind the record's head where topic and properties cannot be told
-    apart from it.
+    Attributes:
+        queue: The queue that it was read from.
+        body: The body, decompressed. With a `decode_error` it has the raw bytes: compressed, damaged, or all
+            bytes after the head of the record, when topic, properties and body cannot be separated.
+        decode_error: Why the message cannot be decoded, or None.
     """
 
     _record: Record | PackedRecord
@@ -328,7 +335,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def _whole(self) -> Record:
-        """Its record, unpacked when first asked for: most consumers never do."""
+        """The record, unpacked on first use; most consumers never need it."""
         record = self._record
         if isinstance(record, PackedRecord):
             record = self._record = record.unpacked()
@@ -341,34 +348,34 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, reserved ones included; decoded when first asked for."""
+        """All properties, with the reserved ones; decoded on first use."""
         if self._properties is None:
             self._properties = names.decode(self._record.properties)
         return self._properties
 
     @property
     def tags(self) -> str | None:
-        """Its tag."""
+        """The tag."""
         return self.properties.get(names.PROPERTY_TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Its keys."""
+        """The keys."""
         return tuple(self.properties.get(names.PROPERTY_KEYS, "").split())
 
     @property
     def message_id(self) -> str:
-        """The id its producer gave it; the broker's where it gave none (other clients, old ones)."""
+        """The unique id from the producer; the broker's id when the producer set none."""
         return self.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: the store's address and the physical offset."""
+        """The broker's id: the address of the broker and the physical offset."""
         return message_id(self._whole.store_host, self._whole.physical_offset)
 
     @property
     def transaction_id(self) -> str | None:
-        """Of a transactional message: the id it has had since its producer began; None for any other."""
+        """The id of a transactional message; None for others."""
         if names.PROPERTY_TRANSACTION_PREPARED not in self.properties:
             return None
         return self.properties.get(names.PROPERTY_UNIQ_KEY)
@@ -380,35 +387,34 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def instance_id(self) -> str | None:
-        """The namespace of its producer, if that has one."""
+        """The namespace of its producer, if any."""
         return self.properties.get(names.PROPERTY_INSTANCE_ID)
 
     @property
     def correlation_id(self) -> str | None:
-        """Of a request or a reply: what ties them together; None for any other message."""
+        """The id that connects a request and its reply; None for other messages."""
         return self.properties.get(names.PROPERTY_CORRELATION_ID)
 
     @property
     def wait_store(self) -> bool:
-        """Whether its producer wanted the broker to wait for its flush and replication.
-
-        Brokers of 4.9 and later do not keep that; their messages all say True.
+        """Whether the producer waited for flush and replication; always True from brokers of 4.9 and
+        later.
         """
         return self.properties.get(names.PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue; the next message's is one more."""
+        """The offset in the queue."""
         return self._record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """Where its record starts in the broker's commit log, in bytes."""
+        """The offset of its record in the commit log, in bytes."""
         return self._whole.physical_offset
 
     @property
     def flag(self) -> int:
-        """The producer's 32 bits."""
+        """The 32 bits from the producer."""
         return self._whole.flag
 
     @property
@@ -418,7 +424,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def delay_level(self) -> int:
-        """The delay it was sent with; 0 for none."""
+        """The delay level of the send; 0 for none."""
         text = self.properties.get(names.PROPERTY_DELAY_TIME_LEVEL, "0")
         return int(text) if text.isdecimal() and len(text) <= _LEVEL_DIGITS_MAX else 0
 
@@ -434,7 +440,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """Address and port it came from."""
+        """Address and port of the producer."""
         return host_text(self._whole.born_host)
 
     @property
@@ -444,35 +450,35 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer has sent it back."""
+        """The number of times that consumers have sent it back."""
         return self._whole.reconsume_times
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """For a committed transactional message: physical offset of its half message."""
+        """The physical offset of the half message of a committed transactional message."""
         return self._whole.prepared_transaction_offset
 
     @property
     def store_size(self) -> int:
-        """Size of its record in bytes."""
+        """The size of its record in bytes."""
         return self._whole.size
 
     @property
     def queue_id(self) -> int:
-        """Number of the queue it is stored in."""
+        """The id of the queue that it is stored in."""
         return self._whole.queue_id
 
     def with_queue(self, queue: MessageQueue) -> MessageExt:
-        """The same message, found in another queue."""
+        """Return a copy with another queue."""
         return MessageExt(self._record, queue, self.body, None, self.decode_error)
 
     def with_reconsume_times(self, times: int) -> MessageExt:
-        """The same message, having come so often: an orderly consumer counts by itself."""
+        """Return a copy with another number of retries, which an orderly consumer counts itself."""
         record = msgspec.structs.replace(self._whole, reconsume_times=times)
         return MessageExt(record, self.queue, self.body, None, self.decode_error)
 
     def with_topic(self, topic: str) -> MessageExt:
-        """The same message under another topic: that which the application knows, without its namespace."""
+        """Return a copy with another topic, such as the one without the namespace."""
         if topic == self._record.topic:
             return self
         queue = MessageQueue(topic, self.queue.broker_name, self.queue.queue_id)

@@ -181,7 +181,7 @@ async def test_a_batch_may_be_any_iterable() -> None:
 
 
 CONFIGS: dict[str, Callable[[], object]] = {
-    "must be one text": lambda: Producer("g", cast(str, ["127.0.0.1:9876"])),
+    "write 'host:9876'": lambda: Producer("g", cast(str, ["127.0.0.1:9876"])),
     "namesrv is 9876": lambda: AdminClient(cast(str, 9876)),
     "config is a dict": lambda: Producer("g", config=cast(ProducerConfig, {})),
     "client is a str": lambda: AdminClient(client=cast(ClientConfig, "127.0.0.1:9876")),

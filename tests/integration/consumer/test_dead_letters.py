@@ -165,7 +165,7 @@ async def test_a_dead_letter_that_cannot_be_decoded_is_sent_again_as_it_is() -> 
             await admin.resend_dead_letter(damaged)
 
 
-async def test_what_is_no_dead_letter() -> None:
+async def test_other_messages_are_not_dead_letters() -> None:
     """A message of another topic would go to a group that never asked for it."""
     async with (
         EmbeddedCluster() as cluster,
@@ -176,7 +176,7 @@ async def test_what_is_no_dead_letter() -> None:
         assert await admin.fetch_dead_letters("nobody") == ([], {})
         result = await producer.send(Message("T", b"x"))
         (message,) = (await consumer.pull(result.queue, 0)).messages
-        with pytest.raises(MessageInvalid, match="is no dead letter"):
+        with pytest.raises(MessageInvalid, match="is not a dead letter"):
             await admin.resend_dead_letter(message)
         with pytest.raises(GroupInvalid):
             await admin.fetch_dead_letters("a b")

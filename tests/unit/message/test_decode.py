@@ -177,7 +177,7 @@ def test_one_answer_inflates_to_a_bounded_size() -> None:
     assert (len(pull(*data, max_total=-5, max_body=4 << 20).messages)) == 1
     decoded = decode_messages(b"".join(data), QUEUE, 1 << 24, 17 << 20, verify=True)
     assert (len(decoded.messages), decoded.failed) == (300, 296)
-    assert "together inflate to more than allowed" in str(decoded.messages[4].decode_error)
+    assert "exceed the limit of inflated bytes" in str(decoded.messages[4].decode_error)
 
 
 def test_a_bad_body_is_told_from_the_limit_of_an_answer() -> None:
