@@ -1,4 +1,4 @@
-"""Blocking: what the clients of `rocketpy.sync` have in common."""
+"""The base class of the blocking clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from rocketpy.errors import ClientClosed
 from rocketpy.results import Health
-from rocketpy.sync.loop_thread import Background, later
+from rocketpy.sync.loop_thread import LoopThread, as_coroutine
 
 
 class _Client(Protocol):
@@ -23,15 +23,15 @@ C = TypeVar("C", bound=_Client)
 
 
 class Blocking(Generic[C]):
-    """An asyncio client in the background loop, and its life."""
+    """Runs an asyncio client in the event loop of the background thread."""
 
     def __init__(self, inner: C) -> None:
         self._inner: C = inner
-        self._background: Background | None = None
+        self._background: LoopThread | None = None
 
     def start(self, *, wait: bool = True) -> None:
-        """See `start` of the class of the same name in `rocketpy`."""
-        before, self._background = self._background, Background.get()
+        """Start the client; see the class of the same name in `rocketpy`."""
+        before, self._background = self._background, LoopThread.get()
         try:
             self._background.run(self._inner.start(wait=wait))
         except BaseException:
@@ -39,7 +39,7 @@ class Blocking(Generic[C]):
             raise
 
     def close(self) -> object:
-        """See `close` there."""
+        """Close the client."""
         return self._background.run(self._inner.close()) if self._background is not None else None
 
     def __enter__(self) -> Self:
@@ -52,18 +52,18 @@ class Blocking(Generic[C]):
         self.close()
 
     def health(self) -> Health:
-        """See `health` there."""
-        return self._loop().run(later(self._inner.health))
+        """Return the state of the client."""
+        return self._loop().run(as_coroutine(self._inner.health))
 
-    def _loop(self) -> Background:
-        """Where it runs. Raises ClientClosed."""
+    def _loop(self) -> LoopThread:
+        """Return the thread in which it runs. Raises ClientClosed."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
         return self._background
 
-    def _arrange(self, setting: Callable[[], None]) -> None:
-        """Change what the inner client does: at once before the start, in the loop from then on."""
+    def _configure(self, setting: Callable[[], None]) -> None:
+        """Change a setting of the inner client: at once before the start, in its loop after it."""
         if self._background is None:
             setting()
         else:
-            self._background.run(later(setting))
+            self._background.run(as_coroutine(setting))

@@ -1,4 +1,4 @@
-"""The consumers of `rocketpy.sync`; import them from there."""
+"""The blocking consumers; import them from `rocketpy.sync`."""
 
 from __future__ import annotations
 
@@ -15,52 +15,49 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import PullResult
 from rocketpy.sync.blocking import Blocking
-from rocketpy.sync.loop_thread import Background, later
+from rocketpy.sync.loop_thread import LoopThread, as_coroutine
 
 C = TypeVar("C", consumer.PushConsumer, consumer.LitePullConsumer, consumer.PullConsumer)
 M = TypeVar("M", consumer.PushConsumer, consumer.LitePullConsumer)
 
 
 class _Consumer(Blocking[C]):
-    """A consumer of any kind."""
+    """Base class of the blocking consumers."""
 
     def close(self) -> bool:
-        """See `close` of the class of the same name in `rocketpy`.
-
-        Returns whether every handler ended in time.
-        """
+        """Close the consumer; return whether every handler ended in time."""
         return super().close() is not False
 
 
 class _Member(_Consumer[M]):
-    """One that joins a group."""
+    """Base class of the consumers that are members of a group."""
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """See `subscribe` of the class of the same name in `rocketpy`."""
-        self._arrange(lambda: self._inner.subscribe(topic, expression))
+        """See `rocketpy.PushConsumer.subscribe`."""
+        self._configure(lambda: self._inner.subscribe(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
-        """See `unsubscribe` there."""
-        self._arrange(lambda: self._inner.unsubscribe(topic))
+        """See `rocketpy.PushConsumer.unsubscribe`."""
+        self._configure(lambda: self._inner.unsubscribe(topic))
 
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """See `assignment` there."""
-        return self._loop().run(later(lambda: self._inner.assignment))
+        """See `rocketpy.PushConsumer.assignment`."""
+        return self._loop().run(as_coroutine(lambda: self._inner.assignment))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """See `search_offset` there."""
+        """See `rocketpy.PushConsumer.search_offset`."""
         return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
 
 
 class PushConsumer(_Member[consumer.PushConsumer]):
-    """`rocketpy.PushConsumer` for blocking code: handlers run on threads, and nobody has to wait for them.
+    """`rocketpy.PushConsumer` for blocking code. Handlers run on threads.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876", handle)
         consumer.subscribe("Orders")
         with consumer:
             input("Enter to stop")
 
-    Arguments as there.
+    The arguments are those of `rocketpy.PushConsumer`.
     """
 
     def __init__(
@@ -74,11 +71,11 @@ class PushConsumer(_Member[consumer.PushConsumer]):
 
     def pause(self) -> None:
         """See `rocketpy.PushConsumer.pause`."""
-        self._loop().run(later(self._inner.pause))
+        self._loop().run(as_coroutine(self._inner.pause))
 
     def resume(self) -> None:
         """See `rocketpy.PushConsumer.resume`."""
-        self._loop().run(later(self._inner.resume))
+        self._loop().run(as_coroutine(self._inner.resume))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.PushConsumer.seek`."""
@@ -86,11 +83,11 @@ class PushConsumer(_Member[consumer.PushConsumer]):
 
     def progress(self) -> dict[MessageQueue, int]:
         """See `rocketpy.PushConsumer.progress`."""
-        return self._loop().run(later(self._inner.progress))
+        return self._loop().run(as_coroutine(self._inner.progress))
 
 
 class LitePullConsumer(_Member[consumer.LitePullConsumer]):
-    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Arguments as there."""
+    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Same arguments."""
 
     def __init__(
         self, group: str, namesrv: str | None = None, **options: Unpack[LitePullConsumerOptions]
@@ -99,7 +96,7 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """See `rocketpy.LitePullConsumer.assign`."""
-        (self._background or Background.get()).run(self._inner.assign(queues))
+        (self._background or LoopThread.get()).run(self._inner.assign(queues))
 
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.LitePullConsumer.fetch_queues`."""
@@ -107,18 +104,18 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See `rocketpy.LitePullConsumer.pause`."""
-        self._loop().run(later(lambda: self._inner.pause(queues)))
+        self._loop().run(as_coroutine(lambda: self._inner.pause(queues)))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See `rocketpy.LitePullConsumer.resume`."""
-        self._loop().run(later(lambda: self._inner.resume(queues)))
+        self._loop().run(as_coroutine(lambda: self._inner.resume(queues)))
 
     def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """See `rocketpy.LitePullConsumer.poll`."""
         return self._loop().run(self._inner.poll(timeout_ms))
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """Messages, one after the other, until the consumer is closed."""
+        """Yield messages until the consumer is closed."""
         while True:
             try:
                 messages = self.poll()
@@ -136,7 +133,7 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def position(self, queue: MessageQueue) -> int:
         """See `rocketpy.LitePullConsumer.position`."""
-        return self._loop().run(later(lambda: self._inner.position(queue)))
+        return self._loop().run(as_coroutine(lambda: self._inner.position(queue)))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.LitePullConsumer.seek`."""
@@ -152,7 +149,7 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
 
 class PullConsumer(_Consumer[consumer.PullConsumer]):
-    """`rocketpy.PullConsumer` for blocking code. Arguments as there."""
+    """`rocketpy.PullConsumer` for blocking code. Same arguments."""
 
     def __init__(
         self, group: str, namesrv: str | None = None, **options: Unpack[PullConsumerOptions]
@@ -184,11 +181,11 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
         *,
         expression: Expression = ALL,
     ) -> Future[PullResult]:
-        """Begin a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
+        """Start a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
 
-        For reading ahead: offsets of a queue follow each other, so the next pull need not wait for this one.
+        For reading ahead: the next offset of a queue is known before this pull ends.
         """
-        return self._loop().begin(
+        return self._loop().submit(
             self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
         )
 

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, on which the blocking clients of `rocketpy.sync` run."""
+"""The event loop in a background thread that runs the blocking clients of `rocketpy.sync`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger("rocketpy.client")
 T = TypeVar("T")
 
 
-class Background:
-    """An event loop in a thread, for all blocking clients of the process. It lives as long as the process."""
+class LoopThread:
+    """The thread with the event loop of all blocking clients of the process. It never ends by itself."""
 
-    _current: Background | None = None
+    _current: LoopThread | None = None
     _making = threading.Lock()
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class Background:
         self._thread.start()
 
     @classmethod
-    def get(cls) -> Background:
-        """The one of this process; a forked child gets its own."""
+    def get(cls) -> LoopThread:
+        """Return that of this process; a forked child gets its own."""
         with cls._making:
             if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
@@ -46,8 +46,8 @@ class Background:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A callback's sys.exit(), say: all others would wait for ever for what this loop does.
-                log.exception("a callback wanted to end the thread that all clients share; it goes on")
+                # Such as sys.exit() in a callback: all other clients would wait for this loop for ever.
+                log.exception("a callback tried to end the thread that all clients share; it goes on")
             else:
                 return
 
@@ -59,19 +59,19 @@ class Background:
         if self.is_current:
             work.close()
             raise UsageError(
-                "a blocking method was called in the thread that works for all blocking clients, as in a "
-                "callback or an async handler; it would wait for itself. Take a method that returns a "
-                "future, such as send_async, or call it on a thread of your own"
+                "a blocking method was called in the event loop of the blocking clients, as in a callback "
+                "or an async handler, and would wait for itself. Use a method that returns a future, such as "
+                "send_async, or call it on another thread"
             )
-        future = self.begin(work)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; return the future of what it returns. Raises ClientClosed in a forked child."""
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine; return the future of its result. Raises ClientClosed in a forked child."""
         try:
             self._check_process()
         except ClientClosed:
@@ -79,8 +79,8 @@ class Background:
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Have a function called soon, in the caller's context. Calls in quick succession cost one wake-up.
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call a function in the loop with the caller's context. Calls in quick succession cost one wake-up.
 
         Raises ClientClosed in a forked child.
         """
@@ -90,23 +90,23 @@ class Background:
             self._loop.call_soon_threadsafe(self._call_all)
 
     def _call_all(self) -> None:
-        # The length was 1 for whoever scheduled this, so it must be taken down to 0 and not left at the end.
+        # `call_soon` schedules this only when the queue was empty, so it must be empty at the end.
         while self._calls:
             try:
                 self._calls[0]()
             except InvariantError:
-                if len(self._calls) > 1:  # nobody else schedules this while a call waits
+                if len(self._calls) > 1:
                     self._loop.call_soon(self._call_all)
                 raise
             except BaseException:
-                # What waits behind it would wait for ever: nobody schedules this while there is something.
+                # The calls behind it must still be made.
                 log.exception("a call from another thread failed")
             finally:
                 self._calls.popleft()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in this thread, where nothing may wait for it."""
+        """Whether the caller runs in this thread, where it must not wait for the loop."""
         return threading.current_thread() is self._thread
 
     def _check_process(self) -> None:
@@ -114,6 +114,6 @@ class Background:
             raise ClientClosed("this client was made before a fork; make a new one in the child process")
 
 
-async def later(function: Callable[[], T]) -> T:
-    """A function as a coroutine."""
+async def as_coroutine(function: Callable[[], T]) -> T:
+    """Call a function in a coroutine."""
     return function()

@@ -1,8 +1,8 @@
-"""The same clients for blocking code: a producer, consumers and an admin client.
+"""The blocking producer and admin client; import them from `rocketpy.sync`.
 
-All of them in a process run on one event loop in one background thread, so they share connections as
-the asyncio ones do. The methods are those of the asyncio classes, waited for; they may be called
-from any thread, but not from within an event loop.
+All blocking clients of a process run on one event loop in one background thread, so they share connections
+as the asyncio clients do. Their methods are those of the asyncio classes, and wait for the result. They may
+be called from any thread without an event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SyncCheck = Callable[[MessageExt], LocalTransactionState]
 
 
 class ProducerOptions(TypedDict, total=False):
-    """See `rocketpy.Producer`."""
+    """Keyword arguments of `rocketpy.Producer`."""
 
     config: ProducerConfig | None
     client: ClientConfig | None
@@ -53,7 +53,7 @@ class ProducerOptions(TypedDict, total=False):
 
 
 class Where(TypedDict, total=False):
-    """Which queue a message goes to. See `rocketpy.Producer.send`."""
+    """The queue of a message, as in `rocketpy.Producer.send`."""
 
     queue: MessageQueue | None
     selector: QueueSelector | None
@@ -61,22 +61,23 @@ class Where(TypedDict, total=False):
 
 
 class SendOptions(Where, total=False):
-    """See `rocketpy.Producer.send`."""
+    """Keyword arguments of `rocketpy.Producer.send`."""
 
     timeout_ms: int | None
 
 
 class RequestOptions(Where, total=False):
-    """See `rocketpy.Producer.request`."""
+    """Keyword arguments of `rocketpy.Producer.request`."""
 
     timeout_ms: int
 
 
+T = TypeVar("T")
 L = TypeVar("L", producer.Producer, admin_client.AdminClient)
 
 
-class _Lookups(Blocking[L]):
-    """What any client may ask, waited for."""
+class _AdminApi(Blocking[L]):
+    """The methods of producer and admin client."""
 
     def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
@@ -117,24 +118,24 @@ class _Lookups(Blocking[L]):
         )
 
 
-class Producer(_Lookups[producer.Producer]):
+class Producer(_AdminApi[producer.Producer]):
     """`rocketpy.Producer` for blocking code.
 
         with Producer("orders", "127.0.0.1:9876") as producer:
             result = producer.send(Message("Orders", b"..."))
 
-    Arguments as there. One serves all threads.
+    The arguments are those of `rocketpy.Producer`. One producer serves all threads.
     """
 
     def __init__(self, group: str, namesrv: str | None = None, **options: Unpack[ProducerOptions]) -> None:
         super().__init__(producer.Producer(group, namesrv, **options))
         self.group: Final = self._inner.group
         self.config: Final = self._inner.config
-        self._room = threading.BoundedSemaphore(self.config.max_in_flight)
-        self._handed_over: set[Future[Any]] = set()
+        self._slots = threading.BoundedSemaphore(self.config.max_in_flight)
+        self._in_flight: set[Future[Any]] = set()
 
     def start(self, *, wait: bool = True) -> None:
-        """See `rocketpy.Producer.start`. One that is never closed is closed at the interpreter's end."""
+        """See `rocketpy.Producer.start`. The interpreter's exit closes a producer left open."""
         super().start(wait=wait)
         _started.add(self)
 
@@ -147,10 +148,10 @@ class Producer(_Lookups[producer.Producer]):
         return unfinished
 
     def begin_close(self) -> Future[list[Unfinished]] | None:
-        """Begin to close, for the interpreter's end; None in a forked child, whose parent it belongs to."""
+        """Start to close at the interpreter's exit; return None in a forked child, which must not do so."""
         if self._background is None or self._background.pid != os.getpid():
             return None
-        return self._background.begin(self._inner.close())
+        return self._background.submit(self._inner.close())
 
     def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""
@@ -162,48 +163,55 @@ class Producer(_Lookups[producer.Producer]):
         callback: Callable[[Future[SendResult]], object] | None = None,
         **how: Unpack[SendOptions],
     ) -> Future[SendResult]:
-        """Hand over one message; return the future of its result. See `rocketpy.Producer.send_nowait`.
+        """Send one message without waiting for its result. See `rocketpy.Producer.send_nowait`.
 
-        callback: called with that future when it is done, in the background thread: it must not block.
-        Blocks while `ProducerConfig.max_in_flight` messages of this method are not answered, for at most the
-        time-out; then raises FlowControlled (in a callback at once). What is wrong with the message comes by
-        the future.
+        It blocks while `ProducerConfig.max_in_flight` messages of this method are in flight, for at most the
+        time-out.
+
+        Args:
+            message: The message.
+            callback: Called with the future when it is done, in the background thread; it must not block.
+            **how: `queue`, `selector`, `arg` and `timeout_ms` as in `rocketpy.Producer.send`.
+
+        Returns:
+            The future of the result. It fails with all errors of the message.
+
+        Raises:
+            FlowControlled: Too many messages were in flight; in a callback at once.
         """
         background = self._loop()
-        self._take_room(how.get("timeout_ms"))
+        self._acquire_slot(how.get("timeout_ms"))
         future: Future[SendResult] = Future()
-        self._hold(future)
-        if callback is not None:
-            future.add_done_callback(callback)
+        self._track(future, callback)
 
-        def hand_over() -> None:
+        def send() -> None:
             try:
                 answer = self._inner.send_nowait(message, **how)
-            except FlowControlled:  # by bytes; `send` waits for room
+            except FlowControlled:  # by bytes; `send` waits
                 answer = joined(self._inner.send(message, **how), "send")
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
                 return
             answer.add_done_callback(lambda done: _copy(done, future))
 
         try:
-            background.call(hand_over)
+            background.call_soon(send)
         except ClientClosed:
             future.cancel()
             raise
         return future
 
     def flush(self) -> None:
-        """Wait until every message handed over so far by any thread has ended. See `rocketpy.Producer.flush`.
+        """Wait until every message accepted so far of any thread has ended. See `rocketpy.Producer.flush`.
 
-        The futures are done then. Their callbacks may still run, in the background thread.
+        The futures are done then. Their callbacks may still run in the background thread.
         """
         self._loop().run(self._inner.flush())
-        wait(self._handed_over.copy())
+        wait(self._in_flight.copy())
 
     def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
-        """See `rocketpy.Producer.send_oneway`; waits while too much is unsent."""
+        """See `rocketpy.Producer.send_oneway`. It waits while too much is unsent."""
 
         async def send_when_room() -> None:
             await self._inner.drain()
@@ -225,26 +233,35 @@ class Producer(_Lookups[producer.Producer]):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> Future[list[SendResult]]:
-        """Hand over a batch; return the future of its results. See `rocketpy.Producer.send_batch`.
+        """Send a batch without waiting for its results. See `rocketpy.Producer.send_batch`.
 
-        The way to send many messages from blocking code: prepare the next batch while some are on their way.
-        callback: called with that future when it is done, in the background thread: it must not block.
-        Each batch counts as one message does in `send_async`, which says when that blocks and what it raises.
+        It is the fastest way to send many messages from blocking code: the next batch is prepared while
+        others are in flight. A batch counts as one message of `send_async`, and blocks in the same way.
+
+        Args:
+            messages: The messages.
+            callback: Called with the future when it is done, in the background thread; it must not block.
+            queue: As in `rocketpy.Producer.send_batch`.
+            timeout_ms: As in `rocketpy.Producer.send_batch`.
+
+        Returns:
+            The future of the results.
+
+        Raises:
+            FlowControlled: Too many messages were in flight; in a callback at once.
         """
-        self._take_room(timeout_ms)
+        self._acquire_slot(timeout_ms)
         try:
-            future = self._loop().begin(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+            future = self._loop().submit(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
-        self._hold(future)
-        if callback is not None:
-            future.add_done_callback(callback)
+        self._track(future, callback)
         return future
 
     def check_transactions(self, check: SyncCheck) -> None:
-        """See `rocketpy.Producer.check_transactions`. It is called in a thread of its own and may block."""
-        self._arrange(partial(self._inner.check_transactions, _on_thread(check)))
+        """See `rocketpy.Producer.check_transactions`. The check is called on a thread and may block."""
+        self._configure(partial(self._inner.check_transactions, _on_thread(check)))
 
     def send_in_transaction(
         self,
@@ -276,40 +293,48 @@ class Producer(_Lookups[producer.Producer]):
         callback: Callable[[Future[MessageExt]], object] | None = None,
         **how: Unpack[RequestOptions],
     ) -> Future[MessageExt]:
-        """Send a request; return the future of its reply. See `rocketpy.Producer.request`.
+        """Send a request without waiting for its reply. See `rocketpy.Producer.request`.
 
-        callback: called with that future when it is done, in the background thread: it must not block.
+        Args:
+            message: The request.
+            callback: Called with the future when it is done, in the background thread; it must not block.
+            **how: As in `rocketpy.Producer.request`.
+
+        Returns:
+            The future of the reply.
         """
-        future = self._loop().begin(self._inner.request(message, **how))
+        future = self._loop().submit(self._inner.request(message, **how))
         if callback is not None:
             future.add_done_callback(callback)
         return future
 
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Short for `fetch_publish_message_queues`."""
+        """Same as `fetch_publish_message_queues`."""
         return self.fetch_publish_message_queues(topic)
 
-    def _hold(self, future: Future[Any]) -> None:
-        """Count a future among those in flight, until it is done."""
-        self._handed_over.add(future)
-        future.add_done_callback(self._let_go)
+    def _track(self, future: Future[T], callback: Callable[[Future[T]], object] | None) -> None:
+        """Count a future as in flight until it is done, and call the callback then."""
+        self._in_flight.add(future)
+        future.add_done_callback(self._untrack)
+        if callback is not None:
+            future.add_done_callback(callback)
 
-    def _let_go(self, future: Future[Any]) -> None:
-        self._handed_over.discard(future)
-        self._room.release()
+    def _untrack(self, future: Future[Any]) -> None:
+        self._in_flight.discard(future)
+        self._slots.release()
 
-    def _take_room(self, timeout_ms: int | None) -> None:
-        """Count one more in flight; wait for that if need be. Raises FlowControlled after the time-out."""
+    def _acquire_slot(self, timeout_ms: int | None) -> None:
+        """Wait until one more may be in flight. Raises FlowControlled after the time-out."""
         time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
         timeout_s = 0 if self._loop().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
-        if not self._room.acquire(timeout=timeout_s):
+        if not self._slots.acquire(timeout=timeout_s):
             raise FlowControlled(
-                f"{self._inner.config.max_in_flight} messages were in flight for {timeout_s} s"
+                f"timed out after {timeout_s} s: {self._inner.config.max_in_flight} messages are in flight"
             )
 
 
-class AdminClient(_Lookups[admin_client.AdminClient]):
-    """`rocketpy.AdminClient` for blocking code. Arguments as there."""
+class AdminClient(_AdminApi[admin_client.AdminClient]):
+    """`rocketpy.AdminClient` for blocking code. Same arguments."""
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__(admin_client.AdminClient(namesrv, client=client))
@@ -330,14 +355,14 @@ class AdminClient(_Lookups[admin_client.AdminClient]):
 
 
 _started: set[Producer] = set()
-"""Those that are not closed yet. Not weak: who drops a producer still wants its messages to be sent."""
+"""Producers that are not closed. Not weak references: messages of a dropped producer must be sent, too."""
 _DISCONNECT_S: Final = 3.0
-"""What a close takes at most behind its time-out, and a little more: brokers are told, connections end."""
+"""Longest time of a close after its time-out, to unregister from brokers and end the connections."""
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close the producers that nobody did: what they accepted would be lost with the thread, in silence."""
+    """Close the producers that were left open; their messages would be lost with the thread."""
     closings: dict[Future[list[Unfinished]], Producer] = {}
     for left in list(_started):
         if (closing := left.begin_close()) is not None:
@@ -357,8 +382,8 @@ def _on_thread(check: SyncCheck) -> TransactionCheck:
 
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
-    """Pass a result from the loop's future on to the caller's."""
-    if not future.set_running_or_notify_cancel():  # cancelled; this wakes those who wait for it
+    """Copy a result from the loop's future to the caller's."""
+    if not future.set_running_or_notify_cancel():  # cancelled; this wakes its waiters
         if not done.cancelled():
             done.exception()
     elif done.cancelled():

@@ -82,7 +82,7 @@ class SendDispatcher:
         timeout_ms: int | None,
     ) -> asyncio.Future[R]:
         """Send one message that the limiter lets through; return the future of its result."""
-        if get_ident() != self._client.thread:  # a fifth of the time of looking for the loop itself
+        if get_ident() != self._client.thread:  # cheaper than a look for the running loop
             self._client.check_loop()
         future: asyncio.Future[R] = self._new_future()
         choose: ChooseQueue | None = None
@@ -268,6 +268,6 @@ class SendDispatcher:
 
 def kind_of(message: Message) -> type[SingleSend]:
     """Return the kind of send for a message: replies have their own. Raises MessageInvalid."""
-    if type(message) is Message:  # in half the time of isinstance
+    if type(message) is Message:  # the usual case
         return SingleSend
     return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend
