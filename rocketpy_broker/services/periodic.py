@@ -1,4 +1,4 @@
-"""Calls plain functions again and again, each at its interval, from the event loop."""
+"""Calls functions periodically from the event loop."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ log = logging.getLogger("rocketpy.broker")
 
 
 class PeriodicCalls:
-    """One timer a function. `close` ends them all. tasks: of the server that it works for."""
+    """One timer for each function. tasks: of the server, which a violated invariant fails."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function at this interval from now on; one that fails is logged and called again."""
+        """Call a function at this interval from now on. An exception is logged, and the calls continue."""
         loop = asyncio.get_running_loop()
 
         def run() -> None:
@@ -29,14 +29,13 @@ class PeriodicCalls:
                 function()
             except InvariantError as error:
                 self._tasks.fail(getattr(function, "__qualname__", repr(function)), error)
-            except Exception:
-                # What is swept here (clients, locks, held pulls) must go on being swept.
+            except Exception:  # clients, locks and held pulls must expire, whatever failed once
                 log.exception("%s failed", function)
 
         self._timers[function] = loop.call_later(seconds, run)
 
     def close(self) -> None:
-        """Call nothing any more."""
+        """Stop all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -98,7 +98,7 @@ class ClientHandler:
             log.warning("%s: %s", channel.remote_address, refusal)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
         beat = HeartbeatData.decode(request.body)
-        if not self.clients.count(channel, beat, language=request.language):
+        if not self.clients.reserve(channel, beat, language=request.language):
             remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
             return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
         making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
@@ -136,7 +136,7 @@ class ClientHandler:
     def _refusal_of_new_groups(self, request: Command) -> str | None:
         """Return why a heartbeat is rejected that names too many new groups, else None."""
         beat = fastjson.decode(request.body, _GroupNames)
-        new = self.groups.are_missing(data.group_name for data in beat.consumer_data_set)
+        new = self.groups.count_missing(data.group_name for data in beat.consumer_data_set)
         if new <= self.config.new_groups_max:
             return None
         return (

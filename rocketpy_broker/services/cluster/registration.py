@@ -1,9 +1,9 @@
-"""Keeps every name server informed about this broker: who it is, where, and which topics it has.
+"""Registers this broker and its topics at every name server.
 
-One task a name server. It registers at once, every 30 s, when a topic changed (only that topic,
-QUIRKS 13) and when the connection is back after it was lost; a name server that is down does not
-hold up the others. Source: BrokerController.registerBrokerAll, BrokerOuterAPI of RocketMQ 4.6.0.
-Differs: many topics are registered in several requests, where 4.6.0 makes one that exceeds a frame.
+Each name server has its own task, so one that is down does not delay the others. The task registers at the
+start, every 30 s, when a topic has changed (only that topic, QUIRKS 13), and after a lost connection.
+Source: BrokerController.registerBrokerAll, BrokerOuterAPI of RocketMQ 4.6.0. Differs: many topics are
+registered in several requests; 4.6.0 sends one, which may exceed the limit of a frame.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ log = logging.getLogger("rocketpy.broker.registration")
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _WAIT_REGISTERED_S: Final = 1.0
-"""How long an operator's change waits for name servers to accept it. RocketMQ 5 waits so long, too."""
+"""How long an operator's change waits until name servers accept it; the same as in RocketMQ 5."""
 _PART_BYTES: Final = 1 << 20
-"""Topics of one request, about: a larger one holds up a name server's other clients."""
+"""Approximate size of the topics in one request. A larger one would delay a name server's other clients."""
 _TOPIC_BYTES: Final = 160
-"""Of a topic in a request, besides its name, which is there twice."""
+"""Size of a topic in a request without its name, which occurs twice."""
 _FAILURE_LEVELS: Final = {1: logging.WARNING, 3: logging.ERROR}
 """Log levels of failures in a row, by their number; others are logged at DEBUG."""
 _RETRY_S: Final = (1.0, 2.0, 5.0)
-"""Pauses after attempts that failed in a row; the last one for all that follow."""
+"""Pauses after failures in a row; the last one applies to all further failures."""
 
 
 def advertised(address: Address, host: str | None) -> str:
-    """Return an address as name servers tell it. host: stands for the one that is listened at, if given.
+    """Return an address as name servers return it. host: replaces the host of the listener, if given.
 
-    TCP and TLS addresses are written as RocketMQ's, without a scheme; a name at memory:// has no host.
+    TCP and TLS addresses have no scheme, as in RocketMQ; memory:// addresses have no host.
     """
     if host is not None and address.scheme != "memory":
         address = replace(address, host=host)
@@ -69,36 +69,36 @@ def advertised(address: Address, host: str | None) -> str:
 
 @dataclass(eq=False)
 class _NameServerState(ClientOnlyEndpoint):
-    """What one name server knows of us."""
+    """The connection to a name server, and what it does not know yet about this broker."""
 
     address: Address
     channel: Channel | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     unsent: dict[str, TopicConfig] = field(default_factory=dict)
-    """Topics that changed since it last acknowledged a registration."""
+    """Topics that have changed since the last acknowledged registration."""
     changes: set[int] = field(default_factory=set)
-    """Numbers of the changes that it has not accepted."""
+    """Numbers of the changes that the name server has not accepted."""
     in_flight: set[int] = field(default_factory=set)
-    """Those of them that were sent to it by themselves."""
+    """Numbers of those changes that were sent separately."""
     is_registered: bool = False
-    """On the channel that is open now."""
+    """Whether the broker is registered over the current channel."""
     was_asked: bool = False
-    """For a broker with our name and id, before the first registration."""
+    """Whether the name server was asked for a duplicate of this broker, before the first registration."""
     failures: int = 0
     problem: str | None = None
-    """Why the last registration failed; None when it did not."""
+    """Why the last registration failed; None if it succeeded."""
     is_stale: bool = False
-    """May it lack topics though it has the table's version?"""
+    """Whether the name server may lack topics, though it has the version of the table."""
     in_parts: bool = False
-    """Is it registered with several requests now? A change that came between would hide the later ones: a
-    name server ignores topics with a version that it has."""
+    """Whether a registration in several requests is under way. A change in between would hide the later ones,
+    since a name server ignores topics with a version that it has."""
 
     def lacks(self, change: int) -> bool:
-        """Whether it can be reached, and has not accepted that change or one before."""
+        """Whether it is reachable, and has not accepted this change or an earlier one."""
         return not self.failures and any(number <= change for number in self.changes)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """A name server drops a broker at once when its connection ends, so come back at once."""
+        """Register again at once, since the name server removes a broker when its connection ends."""
         self.channel = None
         self.is_registered = False
         self.wake.set()
@@ -106,11 +106,10 @@ class _NameServerState(ClientOnlyEndpoint):
 
 @dataclass(eq=False)
 class Registrar:
-    """Registers one broker. address, ha_address: what clients and slaves are told to connect to.
+    """Registers one broker. address, ha_address: where clients and slaves connect to.
 
-    broker_id: who it is among those of its name; -1 for a DLedger broker until it has a role, which registers
-    with that id after `RegistrationConfig.roleless_ms`. on_master: told the addresses of the master, when
-    this is a slave and a name server knows it.
+    broker_id: -1 for a DLedger broker without a role, which registers with that id after
+    `RegistrationConfig.roleless_ms`. on_master: called on a slave with the addresses of its master.
     """
 
     config: BrokerConfig
@@ -135,11 +134,11 @@ class Registrar:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Try every name server once, then keep at it in the background. Raises nothing."""
+        """Register once at every name server, then continue in the background. Raises nothing."""
         if not self._servers:
             log.warning(
-                "no name server will know broker %s, so no client finds it: set namesrvAddr (--namesrv) "
-                "or NAMESRV_ADDR",
+                "broker %s is registered at no name server, so clients cannot find it: set namesrvAddr "
+                "(--namesrv) or NAMESRV_ADDR",
                 self.config.name,
             )
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
@@ -154,7 +153,7 @@ class Registrar:
             )
 
     def _register_roleless(self) -> None:
-        """Register whoever this is now. Source: BrokerController.start registers every 10 s with any id."""
+        """Register without a role. Source: BrokerController.start, which registers every 10 s with any id."""
         self._may_be_roleless = True
         if self.broker_id < 0:
             log.warning(
@@ -164,17 +163,17 @@ class Registrar:
             self.refresh(self.broker_id)
 
     def refresh(self, broker_id: int) -> None:
-        """Register all anew, soon, perhaps as another than before."""
+        """Register again at all name servers, with this broker id."""
         self.broker_id = broker_id
         for server in self._servers:
             server.is_registered = False
             server.wake.set()
 
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
-        """Tell all name servers about topics that are new or other than before.
+        """Register new and changed topics at all name servers.
 
-        Those that can be reached are written to at once, before a send that made the topic is answered; 4.6.0
-        does the same by a oneway request.
+        Requests to reachable name servers leave at once, before the response to a send that created the
+        topic. 4.6.0 uses a oneway request for that.
         """
         self._changes += 1
         for server in self._servers:
@@ -197,7 +196,7 @@ class Registrar:
         number: int,
         answer: asyncio.Future[Command],
     ) -> None:
-        """A name server has taken some topics, or shall be told again."""
+        """Handle the response to a registration of some topics; after a failure, register them again."""
         server.in_flight.discard(number)
         if answer.cancelled():
             return
@@ -208,7 +207,7 @@ class Registrar:
                 self._apply_response(response)
                 return
         except RocketError as error:
-            log.info("name server %s has not taken %d topics: %s", server.address, len(changed), error)
+            log.info("name server %s has not accepted %d topics: %s", server.address, len(changed), error)
         server.is_stale = True
         self._queue_topics(server, changed)
 
@@ -218,12 +217,11 @@ class Registrar:
         server.wake.set()
 
     async def wait_registered(self) -> None:
-        """Wait until the name servers have accepted every change so far, for at most a second.
+        """Wait until the reachable name servers have accepted every change so far, for at most a second.
 
-        A name server that cannot be reached is not waited for; one that is late is logged at WARNING. Whoever
-        makes a topic and then asks a name server for its route would not find it otherwise, and a consumer
-        asks again only after 30 s. Source: BrokerController.registerBrokerAll of RocketMQ 5, which waits for
-        its name servers; 4.6.0 answers first.
+        Late name servers are logged at WARNING. Without this wait, a client that creates a topic might not
+        get its route, and a consumer requests it again only after 30 s. Source:
+        BrokerController.registerBrokerAll of RocketMQ 5; 4.6.0 does not wait.
         """
         last = self._changes
         try:
@@ -243,12 +241,12 @@ class Registrar:
 
     @property
     def registered_at(self) -> list[str]:
-        """The name servers that know this broker now."""
+        """The name servers where this broker is registered."""
         return [str(server.address) for server in self._servers if server.is_registered]
 
     @property
     def problems(self) -> list[str]:
-        """Why name servers do not know this broker, or not all of its topics."""
+        """Why this broker, or some of its topics, are not registered at name servers."""
         return [
             f"name server {server.address}: {server.problem}"
             for server in self._servers
@@ -256,7 +254,7 @@ class Registrar:
         ]
 
     async def close(self) -> None:
-        """Say goodbye to the name servers that can be reached."""
+        """Unregister at the reachable name servers."""
         if self._timer is not None:
             self._timer.cancel()
         await self.tasks.cancel(*self._running)
@@ -270,7 +268,7 @@ class Registrar:
             await self._register_or_log(server)
 
     async def _pause(self, server: _NameServerState) -> None:
-        """Wait for the next period or a reason to register before it; after a failure, for the retry."""
+        """Wait for the next period or an earlier reason to register; after a failure, for the retry."""
         if server.failures:
             await asyncio.sleep(_RETRY_S[min(server.failures, len(_RETRY_S)) - 1])
             return
@@ -311,7 +309,7 @@ class Registrar:
         )
 
     async def _register(self, server: _NameServerState) -> None:
-        """Send what the name server does not know. Raises TransportError, BrokerError, ProtocolError."""
+        """Register the broker or its changed topics. Raises TransportError, BrokerError, ProtocolError."""
         channel = await self._channel(server)
         duplicate = (
             None
@@ -344,7 +342,7 @@ class Registrar:
             self.tasks.spawn(self._report_duplicate(server, duplicate), f"look for a broker at {duplicate}")
 
     async def _find_duplicate(self, server: _NameServerState, channel: Channel) -> str | None:
-        """Where a name server knows another broker with this name and id; None where it does not tell."""
+        """Return the address of another broker with this name and id, if the name server knows one."""
         server.was_asked = True
         try:
             answer = await self._request(channel, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
@@ -358,15 +356,15 @@ class Registrar:
         return None if address == self.address else address
 
     async def _report_duplicate(self, server: _NameServerState, address: str) -> None:
-        """Log an error if a broker runs there; else the name server has not yet noticed that it ended."""
+        """Log an error if a broker runs at this address; the name server may not have noticed its end."""
         try:
             channel = await connect(address, ClientOnlyEndpoint(), ChannelOptions())
         except RocketError:
             return
         channel.close()
         log.error(
-            "another broker with brokerName=%s and brokerId=%d runs at %s, as name server %s tells. Clients "
-            "find only the one that registered last: stop one, or change its brokerName or brokerId",
+            "another broker with brokerName=%s and brokerId=%d runs at %s, according to name server %s. "
+            "Clients find only the broker that registered last: stop one, or change its name or id",
             self.config.name,
             self.broker_id,
             address,
@@ -375,7 +373,7 @@ class Registrar:
 
     async def _channel(self, server: _NameServerState) -> Channel:
         if server.channel is None or server.channel.is_closed:
-            # Routes of many topics come back in one body; a name server is trusted like a broker.
+            # Default limits: the response may list many topics, and a name server is trusted.
             options = ChannelOptions(ssl=self.config.registration.ssl)
             server.channel = await connect(server.address, server, options)
             server.is_registered = False
@@ -390,7 +388,7 @@ class Registrar:
 
     @staticmethod
     def _chunks(names: Iterable[str]) -> list[list[str]]:
-        """Return names of topics, as many together as fit one request; there is one request at least."""
+        """Return the names of topics, divided into requests; at least one, maybe empty."""
         chunks: list[list[str]] = [[]]
         room = _PART_BYTES
         for name in names:
@@ -403,10 +401,10 @@ class Registrar:
         return chunks
 
     def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:
-        """Return the request with these topics, as they are now; a limited broker limits them all.
+        """Return the registration of these topics; brokerPermission limits the permissions of them all.
 
-        later: how many requests with other topics follow. A name server looks at topics only if their version
-        is another than the last that it got, so each of these has its own, and the last the table's.
+        later: number of requests that follow with other topics. A name server ignores topics whose version is
+        the last that it got, so each request has its own version, and the last one has the table's.
         """
         compressed = self.config.registration.compressed
         topics = self.topics.snapshot(dict.fromkeys(names))
@@ -449,6 +447,6 @@ class Registrar:
         try:
             await self._request(channel, Command.request(RequestCode.UNREGISTER_BROKER, header))
         except RocketError as error:
-            log.info("no goodbye to name server %s: %s", server.address, error)
+            log.info("cannot unregister at name server %s: %s", server.address, error)
         channel.close()
         await channel.wait_closed()

@@ -1,4 +1,4 @@
-"""Questions to another server, by whoever is no client: a slave, an operator's command."""
+"""Requests to another server, from a slave or from an operator's command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpo
 
 _TIMEOUT_MS: Final = 3000
 _FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_CLUSTER_INFO)
-"""Requests that every name server handles, and no broker."""
+"""Requests that name servers handle, and brokers do not."""
 
 
 class RemotingClient:
-    """Asks one server, over a connection that is opened when it is needed."""
+    """Sends requests to one server over a connection that is opened on demand."""
 
     def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:
         self.address = address
@@ -25,7 +25,7 @@ class RemotingClient:
         self._channel: Channel | None = None
 
     async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
-        """Return the body of the answer. Raises BrokerError when it is no success, RocketError."""
+        """Return the body of the response. Raises BrokerError if it is not SUCCESS, RocketError."""
         if self._channel is None or self._channel.is_closed:
             self._channel = await connect(self.address, ClientOnlyEndpoint(), self._options)
         request = Command.request(code)
@@ -36,14 +36,14 @@ class RemotingClient:
         return bytes(answer.body)
 
     def close(self) -> None:
-        """Disconnect; the next question connects again."""
+        """Disconnect; the next request connects again."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
 
 def refusal(code: int, answer: Command, address: Address) -> BrokerError:
-    """The error for an answer that is no success. code: that of the question."""
+    """Return the error for a response that is not SUCCESS. code: of the request."""
     is_broker = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
     advice = "it is a broker, not a name server" if is_broker else ""
     return BrokerError(answer.code, answer.remark, str(address), advice=advice)

@@ -1,8 +1,8 @@
-"""What a slave copies besides the log: topics, consumer offsets, delay offsets, groups; every 10 s.
+"""Copies topics, consumer offsets, delay offsets and groups from the master to a slave, every 10 s.
 
-Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs:
-consumer offsets are compared by when they were committed, where the master says so: a deliberate reset
-arrives, and a value that is older than the slave's own does not (#1094).
+Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs: consumer
+offsets are compared by their commit times, if the master sends them. So a reset is copied, and a value older
+than the slave's own is not (#1094).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 log = logging.getLogger("rocketpy.broker.sync")
 
 WITH_VERSIONS: Final = "rocketpyVersions"
-"""Header field (ours) by which a slave asks when each offset was committed; RocketMQ ignores it."""
+"""Header field (ours) with which a slave requests the commit time of each offset; RocketMQ ignores it."""
 
 Ask = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
-"""Asks the master by code and fields; empty without one. Raises BrokerError for a refusal, RocketError."""
+"""Requests a table from the master by code and fields; empty without a master. Raises RocketError."""
 
 
 @dataclass(eq=False)
 class SlaveSync:
-    """Copies a master's tables into a slave's. may_sync: whether the master is one to follow.
+    """Copies a master's tables into a slave's.
 
-    copy_more: copies something more, after the rest.
-    registration: the keys that name servers are shown are good for the master, too.
+    registration: its credentials and TLS settings are used for the master, too. may_sync: returns whether to
+    copy from this master. copy_more: copies other data after the tables.
     """
 
     topics: TopicTable
@@ -63,45 +63,45 @@ class SlaveSync:
         # Name servers return addresses without a scheme; if all of them use TLS, brokers use it too.
         servers = self.registration.namesrv
         self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
-        self._known = asyncio.Event()
+        self._has_master = asyncio.Event()
         self._master: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
-        """Why the last copy failed; empty when it did not."""
+        """Why the last copy failed; empty if it succeeded."""
 
     def follow(self, address: str) -> None:
-        """Copy from this master from now on: its address for clients."""
+        """Copy from this master from now on. address: its address for clients."""
         parsed = Address.parse(address)
         if self._speaks_tls and parsed.scheme == "tcp":
             parsed = replace(parsed, scheme="tls")
         if self._master is None or parsed != self._master.address:
-            self._hang_up()
+            self._disconnect()
             self._master = RemotingClient(parsed, self._keys, self._options)
-            self._known.set()
+            self._has_master.set()
 
     def forget(self) -> None:
-        """There is no master until another is named."""
-        self._known.clear()
-        self._hang_up()
+        """Stop copying until `follow` names a master."""
+        self._has_master.clear()
+        self._disconnect()
         self._master = None
 
     def start(self) -> None:
-        """Copy now and then."""
+        """Start copying periodically."""
         self._task = self.tasks.spawn(self._run(), "copy of topics and offsets")
 
     async def close(self) -> None:
-        """Copy no more."""
+        """Stop copying."""
         await self.tasks.cancel(self._task)
         self._task = None
-        self._hang_up()
+        self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._master is not None:
             self._master.close()
 
     async def _run(self) -> None:
         while True:
-            await self._known.wait()
+            await self._has_master.wait()
             try:
                 if self.may_sync():
                     await self.sync_all()
@@ -110,13 +110,16 @@ class SlaveSync:
                 level = logging.DEBUG if self.problem else logging.WARNING
                 self.problem = str(error)
                 log.log(
-                    level, "tables of %s are not copied: %s", self._master and self._master.address, error
+                    level,
+                    "cannot copy the tables of master %s: %s",
+                    self._master and self._master.address,
+                    error,
                 )
-                self._hang_up()
+                self._disconnect()
             await asyncio.sleep(self.interval_ms / 1000)
 
     async def sync_all(self) -> None:
-        """Copy everything once, if a master is known. Raises RocketError; what came before is taken over."""
+        """Copy all tables once, if a master is known. Raises RocketError; tables copied before are kept."""
         if self._master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))

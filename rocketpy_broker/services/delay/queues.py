@@ -1,8 +1,8 @@
-"""Which delayed messages are due, and their way to their own topics.
+"""Moves due messages from the delay queues to their own topics.
 
-Each delay level is one queue of SCHEDULE_TOPIC_XXXX. All messages of a level wait equally long, so a level
-is a line: its head is due first. The consume queue has the due time (QUIRKS 44), so records are read only
-once they are due. Pure: a store and `now_ms` go in. Source: ScheduleMessageService of RocketMQ 4.6.0.
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All messages of a level have the same delay, so the first
+one is due first. The consume queue contains the due time (QUIRKS 44), so records are read only when they are
+due. Pure: the store and `now_ms` are arguments. Source: ScheduleMessageService of RocketMQ 4.6.0.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from rocketpy_broker.store import MessageStore
 log = logging.getLogger("rocketpy.broker.delay")
 
 _UNITS: Final = 64
-"""Consume queue units read at once."""
+"""Consume queue entries read at once."""
 _NOT_READABLE_YET_MS: Final = 10
-"""When to look again for a message that is stored and may not be read before it is flushed (SYNC_FLUSH)."""
+"""When to try again to read a message that is not flushed yet (SYNC_FLUSH)."""
 
 
 @dataclass(slots=True)
 class _Level:
-    """One delay level. offset: of its first message that was not delivered."""
+    """One delay level. offset: queue offset of the first undelivered message."""
 
     queue_id: int
     delay_ms: int | None
-    """None for a level that the configuration no longer has."""
+    """None for a level that was removed from the configuration."""
     offset: int = 0
     head_due_ms: int | None = None
-    """When the message at `offset` is due; None when not looked up."""
+    """When the message at `offset` is due; None if unknown."""
     shift_ms: int = 0
-    """By how much due times are too late, since the clock was set back after they were made."""
+    """How far due times are ahead, because the clock was set back after the messages were stored."""
     taken: int = 0
-    """Messages from `offset` on that are appended and not written yet."""
+    """Number of messages from `offset` on that are appended and not written yet."""
 
     def due(self, unit_due_ms: int, now_ms: int) -> int:
-        """Return when a message is due that was to be due at `unit_due_ms`.
+        """Return when a message is due whose stored due time is `unit_due_ms`.
 
-        Nobody waits longer than the level says: a due time further away was made by a clock that was
-        ahead. From the first such message, counted from now, the others keep their distance.
+        No message waits longer than its level: a later due time comes from a clock that was ahead. The first
+        such message is due after the level's delay from now, and the following ones keep their distance to
+        it.
         """
         if self.delay_ms is None or unit_due_ms <= now_ms + self.delay_ms:
             self.shift_ms = 0
@@ -56,7 +57,7 @@ class _Level:
 
 
 class DelayQueues:
-    """The levels of one store. `load` before use, and again when the store was exchanged."""
+    """The delay levels of one store. Call `load` before use, and when the log was replaced."""
 
     def __init__(self, store: MessageStore, levels: DelayLevels) -> None:
         self._store = store
@@ -64,10 +65,10 @@ class DelayQueues:
         self._levels: list[_Level] = []
 
     def load(self, saved: Mapping[int, int]) -> None:
-        """Begin at the saved offsets: level -> next offset.
+        """Start at the saved offsets: level -> next offset.
 
-        An offset behind the end of its queue is set to the end: recovery has cut off messages, and those that
-        come in their place must be delivered. One before its begin moves there.
+        An offset behind the end of its queue is set to the end: recovery has truncated the queue, and new
+        messages at these offsets must be delivered.
         """
         stored = {queue_id + 1 for topic, queue_id in self._store.table if topic == SCHEDULE_TOPIC}
         numbers = range(1, len(self._delays_ms) + 1)
@@ -83,7 +84,7 @@ class DelayQueues:
         return _Level(queue_id, delay_ms, offset)
 
     def offsets(self) -> dict[int, int]:
-        """Return level -> next offset, of the levels that ever had a message."""
+        """Return level -> next offset, of all levels with messages so far."""
         store = self._store
         return {
             level.queue_id + 1: level.offset
@@ -92,7 +93,7 @@ class DelayQueues:
         }
 
     def waiting(self) -> dict[int, int]:
-        """Return level -> messages that are not delivered yet, of the same levels."""
+        """Return level -> number of undelivered messages, of the same levels."""
         store = self._store
         return {
             level: max(store.appended_in_queue(SCHEDULE_TOPIC, level - 1) - offset, 0)
@@ -100,17 +101,17 @@ class DelayQueues:
         }
 
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
-        """Put up to `count_max` messages that are due into their own queues, and write them.
+        """Move up to `count_max` due messages to their own queues, and write them.
 
-        Returns how many, and when to be called again: ms, not after `now_ms` when more are due already; None
-        when no message waits. Raises StoreError: then none was delivered, and the next call tries again.
+        Returns their number, and the time of the next call in ms; None if no message waits. If more messages
+        are due already, that time is not later than `now_ms`. Raises StoreError; the next call tries again.
         """
         failure = None
         try:
             for level in self._levels:
                 self._take_due(level, now_ms, count_max - sum(one.taken for one in self._levels))
         except StoreError as error:
-            failure = error  # what was appended before it is written all the same
+            failure = error  # messages appended before it are written all the same
         count = self._write()
         if failure is not None:
             raise failure
@@ -149,19 +150,19 @@ class DelayQueues:
                 return
 
     def _append(self, level: _Level, physical: int, size: int) -> None:
-        """Append one message to its own queue; one that cannot be delivered, ever, is left out and logged."""
+        """Append one message to its own queue. One that can never be delivered is skipped and logged."""
         data = self._store.look_message(physical, size)
         if data is None:
-            log.error("delay level %d: no message at %d; it is lost", level.queue_id + 1, physical)
+            log.error("delay level %d: the message at offset %d is lost", level.queue_id + 1, physical)
             return
         try:
             record = decode(data, check_crc=False)
             self._store.append(copy_to(record, *real_queue(record.properties)))
         except UsageError as error:
-            log.error("delayed message at %d has nowhere to go and is dropped: %s", physical, error)
+            log.error("delayed message at offset %d cannot be delivered and is dropped: %s", physical, error)
 
     def _head_due(self, level: _Level, now_ms: int) -> int | None:
-        """When the first message of a level is due, None when none waits."""
+        """Return when the first message of a level is due; None if no message waits."""
         due_ms = level.head_due_ms
         if due_ms is not None and (level.delay_ms is None or due_ms <= now_ms + level.delay_ms):
             return due_ms
@@ -174,7 +175,7 @@ class DelayQueues:
         return level.head_due_ms
 
     def _without_head(self, level: _Level, now_ms: int) -> int:
-        """The head cannot be read: its file was deleted, or it is not dispatched yet."""
+        """Handle an unreadable first message: its file was deleted, or it is not dispatched yet."""
         first = self._store.min_offset_in_queue(SCHEDULE_TOPIC, level.queue_id)
         if level.offset < first:
             log.error(

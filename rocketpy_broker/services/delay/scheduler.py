@@ -1,7 +1,7 @@
-"""Delivers delayed messages in time: one timer, set to when the next one is due; delayOffset.json.
+"""Delivers delayed messages when they are due, and saves the progress in delayOffset.json.
 
-What is due, `delay_queues` knows. Source: ScheduleMessageService of RocketMQ 4.6.0. Differs: it wakes when
-a message is due, and not every 100 ms; offsets are saved only behind messages that are flushed.
+`DelayQueues` finds the due messages; one timer is set to the next due time. Source: ScheduleMessageService of
+RocketMQ 4.6.0. Differs: 4.6.0 polls every 100 ms, and saves offsets of messages that are not flushed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = logging.getLogger("rocketpy.broker.delay")
 _AT_ONCE: Final = 200
 """Messages delivered in one turn of the event loop: some milliseconds of work."""
 _SLEEP_MAX_MS: Final = 1000
-"""A timer runs by another clock than due times: this late it notices that the clock was set forward."""
+"""Due times are wall-clock times and timers are not: after so long, a clock change is noticed."""
 _RETRY_MS: Final = 1000
 _BUSY_MS: Final = 50
-"""A busy store refuses messages until the next look at how busy it is."""
+"""A busy store rejects messages until its load is sampled again."""
 
 
 class DelayService:
-    """The delay levels of one broker. interval_ms: how often offsets are saved."""
+    """Delivers the delayed messages of one broker. interval_ms: how often offsets are saved."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class DelayService:
         self._driver = driver
         self.path = path
         self.is_missing = False
-        """Did `load` find no file?"""
+        """Whether `load` found no file."""
         self._tasks = tasks
         self._interval_s = interval_ms / 1000
         self._clock = clock
@@ -62,7 +62,7 @@ class DelayService:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self.on_delivered: Callable[[], None] = driver.schedule_dispatch
-        """Called when messages were put into their own queues, to make them readable."""
+        """Called when messages were moved to their own queues, to dispatch them."""
 
     def load(self) -> None:
         """Read delayOffset.json, if there is one. Raises StoreDamaged."""
@@ -72,29 +72,29 @@ class DelayService:
         self._queues.load(self._saved)
 
     def create(self) -> None:
-        """Write the file, so that it is there from the first start on. Failures are logged."""
+        """Write the file, so that it exists from the first start on. Failures are logged."""
         try:
             save_state(self._disk, self.path, _encode(self._saved))
         except StoreError as error:
-            log.error("delay offsets are not saved: %s", error)
+            log.error("cannot save delay offsets: %s", error)
 
     def start(self) -> None:
-        """Deliver what is due, from now on."""
+        """Start delivering due messages."""
         self._saving = self._tasks.spawn(self._save_periodically(), "delay offsets")
         self._wake_at(self._clock())
 
     def offsets(self) -> dict[int, int]:
-        """Return level -> next offset, as slaves ask for it.
+        """Return level -> next offset, for slaves.
 
-        In a group only those that were saved: what is behind them is kept, whoever leads.
+        In a DLedger group only saved offsets: the messages before them stay committed, whoever leads.
         """
         is_group = self._driver.wait_for_commit is not None
         return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
 
     async def adopt(self, text: bytes) -> None:
-        """Keep a master's offsets, as it sent them, for the day this is one. Raises StoreError.
+        """Save a master's offsets as it sent them. Raises StoreError.
 
-        Nothing may be delivered here meanwhile; `load` makes them count.
+        This broker must not deliver messages meanwhile; `load` applies the offsets when it becomes a master.
         """
         offsets = DelayOffsetSerializeWrapper.decode(text).offset_table
         if offsets != self._saved:
@@ -102,17 +102,17 @@ class DelayService:
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
-        """Return level -> messages that are not delivered yet."""
+        """Return level -> number of undelivered messages."""
         return self._queues.waiting()
 
     def scheduled(self, level: int) -> None:
-        """Take note that a message of a level was appended now."""
+        """A message of this level was appended now."""
         self._wake_at(self._clock() + self.levels.delays_ms[level - 1])
 
     async def close(self, *, saves: bool = True) -> None:
-        """Deliver no more, and save how far it is; failures are logged. The store must still be open.
+        """Stop delivering, and save the offsets; failures are logged. The store must still be open.
 
-        saves: False where that is not for this broker to say any more.
+        saves: False if this broker is no longer the master.
         """
         if self._saving is None:
             return
@@ -127,7 +127,7 @@ class DelayService:
     # -- delivering ---------------------------------------------------------------------------
 
     def _wake_at(self, due_ms: int) -> None:
-        """Deliver then, or before. Nothing is done before `start` and after `close`."""
+        """Deliver at this time, or before. Does nothing before `start` and after `close`."""
         if self._saving is None or self._saving.done():
             return
         loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class DelayService:
             self._wake_at(now_ms + _BUSY_MS)
             return
         except StoreError as error:
-            log.error("delayed messages are not delivered, and tried again in %d ms: %s", _RETRY_MS, error)
+            log.error("cannot deliver delayed messages, trying again in %d ms: %s", _RETRY_MS, error)
             self._wake_at(now_ms + _RETRY_MS)
             return
         if count:
@@ -163,7 +163,7 @@ class DelayService:
             await self._save()
 
     async def _save(self) -> None:
-        """Save the offsets once the messages before them are flushed: no power loss may take both."""
+        """Save the offsets when the messages before them are flushed, so a power loss cannot lose both."""
         offsets = self._queues.offsets()
         if offsets == self._saved:
             return
@@ -171,13 +171,13 @@ class DelayService:
             await self._driver.flush()
             await save_state_in_thread(self._disk, self.path, _encode(offsets))
         except StoreError as error:
-            log.error("delay offsets are not saved: %s", error)
+            log.error("cannot save delay offsets: %s", error)
             return
         self._saved = offsets
 
 
 def _encode(offsets: dict[int, int]) -> bytes:
-    """Levels are numbers without quotes, as Java writes them (QUIRKS 8)."""
+    """Encode the file. Levels are numbers without quotes, as in Java (QUIRKS 8)."""
     return b'{\n\t"offsetTable":{%b\n\t}\n}' % b",".join(
         [b"%d:%d" % pair for pair in sorted(offsets.items())]
     )

@@ -1,6 +1,6 @@
-"""Messages that are first stored under another topic than their own: delayed ones and half messages.
+"""Moves delayed messages and half messages to their system topics, and back to their own topics.
 
-Their own topic and queue are kept as REAL_TOPIC and REAL_QID, and stay there when the message comes back
+The own topic and queue are stored in the properties REAL_TOPIC and REAL_QID, which are never removed
 (QUIRKS 28, 29). Source: CommitLog.putMessage, TransactionalMessageBridge of RocketMQ 4.6.0. Pure.
 """
 
@@ -24,23 +24,23 @@ _V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """Return DELAY, 0 without one. Raises MessageInvalid when it is no number."""
+    """Return the delay level, 0 without one. Raises MessageInvalid if it is not a number."""
     text = properties.get(props.PROPERTY_DELAY_TIME_LEVEL, "0")
     try:
         return int(text)
     except ValueError:
-        raise MessageInvalid(f"DELAY is {text[:50]!r}; the number of a delay level is expected") from None
+        raise MessageInvalid(f"DELAY is {text[:50]!r}; expected the number of a delay level") from None
 
 
 def is_half(properties: Mapping[str, str]) -> bool:
-    """Whether a message waits for the end of its transaction."""
+    """Whether a message is a half message, which waits for the end of its transaction."""
     return properties.get(props.PROPERTY_TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def to_delayed_message(message: MessageInner, properties: dict[str, str], level: int, level_max: int) -> int:
-    """Put a message into the queue of its delay level, the highest when it asks for more.
+    """Move a message to the queue of its delay level, at most `level_max`. Return the level.
 
-    properties: all of the message's; changed, and written into it. Returns the level.
+    properties: all properties of the message; they are changed and stored in it.
     """
     level = min(level, level_max)
     properties[props.PROPERTY_DELAY_TIME_LEVEL] = str(level)
@@ -66,7 +66,7 @@ def _move(message: MessageInner, properties: dict[str, str], topic: str, queue_i
 
 
 def real_queue(properties: bytes) -> tuple[str, int]:
-    """Return the topic and queue that a stored message is meant for. Raises MessageInvalid without them."""
+    """Return the own topic and queue of a stored message. Raises MessageInvalid without them."""
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
     try:
@@ -75,15 +75,15 @@ def real_queue(properties: bytes) -> tuple[str, int]:
         place = "", -1
     if not 0 <= place[1] < 2**31:
         raise MessageInvalid(
-            f"REAL_TOPIC is {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r}: no place"
+            f"REAL_TOPIC {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r} name no queue"
         )
     return place
 
 
 def copy_to(record: Record, topic: str, queue_id: int) -> MessageInner:
-    """Return a stored message on its way into another queue; everything else is as it was.
+    """Return a copy of a stored message for another queue.
 
-    A longer name of its topic, or a property that says why it is on its way, cannot make it too large.
+    Its size limit is not checked: a longer topic name or an added property cannot make it too large.
     """
     return MessageInner(
         topic,

@@ -1,14 +1,14 @@
-"""The clients of a broker, as their heartbeats tell: which groups produce and consume, on which channel.
+"""The online clients of a broker: the members of producer and consumer groups, by their heartbeats.
 
-A client is gone when its channel closes, when it says so, or after 120 s without a heartbeat.
+A client is removed when its channel closes, when it unregisters, or after 120 s without a heartbeat.
 
-A client id belongs to the channel that registered it, until that is gone. A channel of the same owner takes
-it over: a client that reconnects comes before its old connection is seen closed. The owner is the account of
-the channel, and without access control the host that it comes from. Others may send heartbeats with that id,
-but replies do not go to them.
+A client id belongs to the channel that registered it. A channel of the same owner takes it over, since a
+client may reconnect before its old connection closes. The owner is the account of the channel or, without
+access control, its remote host. Channels of other owners may send heartbeats with that id, but get no
+replies.
 
-Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0; there the last one
-gets the replies. Pure: `now_ms` is passed in.
+Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0; there, the last channel gets the replies.
+Pure: `now_ms` is an argument.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionDa
 
 EXPIRED_MS: Final = 120_000
 _ID_CHARACTERS_MAX: Final = 1024
-"""A longer client id belongs to nobody, and gets no replies."""
+"""A longer client id has no owner and gets no replies."""
 
 _PRODUCER: Final = "producer"
 _CONSUMER: Final = "consumer"
 _MEMBER_BYTES: Final = 512
-"""Of a client in a group, texts not counted: its entry, and the group's if it is the first member."""
+"""Memory of a member without its texts, including the entry of its group."""
 _SUBSCRIPTION_BYTES: Final = 768
 _TAG_BYTES: Final = 96
 _CODE_BYTES: Final = 64
-"""Of a tag and of its code, their places in a set included."""
+"""Memory of a tag and of its hash code, including their entries in a set."""
 
 
 @dataclass(slots=True)
 class ClientChannelInfo:
-    """One client on one channel. language, version: as its requests say."""
+    """One client on one channel. language, version: as in its requests."""
 
     client_id: str
     language: str
@@ -45,7 +45,7 @@ class ClientChannelInfo:
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one member. subscriptions: by topic, the newest of any member."""
+    """A group with at least one member. subscriptions: topic -> the newest subscription of all members."""
 
     name: str
     members: dict[Hashable, ClientChannelInfo] = field(default_factory=dict)
@@ -56,17 +56,17 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """The ids of its members."""
+        """The client ids of the members."""
         return [member.client_id for member in self.members.values()]
 
     def channel_of(self, client_id: str) -> Hashable | None:
-        """Return the channel of one member; None when it is not here."""
+        """Return the channel of one member; None if it is not online."""
         return next((channel for channel, info in self.members.items() if info.client_id == client_id), None)
 
-    def take(self, data: ConsumerData) -> bool:
-        """Take over how the group consumes; a topic that is no longer there is no longer subscribed.
+    def update(self, data: ConsumerData) -> bool:
+        """Update the group from a heartbeat; topics that it does not name are no longer subscribed.
 
-        Returns whether a topic came or went.
+        Returns whether a topic was added or removed.
         """
         self.consume_type = data.consume_type
         self.message_model = data.message_model
@@ -90,7 +90,7 @@ def _unlimited(_channel: Hashable, _size: int) -> bool:
 
 @dataclass(slots=True)
 class _Holder:
-    """The channel that a client id belongs to."""
+    """The channel that has a client id."""
 
     channel: Hashable
     owner: str
@@ -98,10 +98,10 @@ class _Holder:
 
 
 class ClientRegistry:
-    """Who is connected. A channel is whatever object stands for a connection.
+    """The online clients by group. A channel is any object that represents a connection.
 
-    count: called with a channel and the bytes that are kept more (or less, below 0) for it; False for more
-    than may be kept.
+    count: called with a channel and the bytes that it takes in addition (or less, if negative); returns False
+    if that exceeds a limit.
     """
 
     def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
@@ -110,13 +110,13 @@ class ClientRegistry:
         self._holders: dict[str, _Holder] = {}
         """By client id."""
         self._held: dict[Hashable, str] = {}
-        """The client id that belongs to a channel: one, so that nobody can take many in advance."""
+        """Channel -> its client id. It has only one, so that a client cannot occupy many ids."""
         self._count = count
         self._memberships: dict[Hashable, dict[tuple[str, str], int]] = {}
-        """Bytes kept for each channel, by kind and name of its groups: its end concerns only these."""
+        """Channel -> kind and name of its groups -> their memory in bytes."""
 
-    def count(self, channel: Hashable, beat: HeartbeatData, *, language: str) -> bool:
-        """Count what a heartbeat makes this broker keep; False when that is too much: do not take it then."""
+    def reserve(self, channel: Hashable, beat: HeartbeatData, *, language: str) -> bool:
+        """Count the memory that a heartbeat takes; False if it exceeds a limit, so it must be rejected."""
         known = self._memberships.get(channel, {})
         fixed = _MEMBER_BYTES + len(beat.client_id) + len(language)
         sizes = {
@@ -130,7 +130,7 @@ class ClientRegistry:
         return True
 
     def _forget(self, channel: Hashable, kind: str, group: str) -> None:
-        """Count what a member of a group made this broker keep no more."""
+        """Release the memory of a member of a group."""
         sizes = self._memberships.get(channel, {})
         size = sizes.pop((kind, group), 0)
         if not sizes:
@@ -148,9 +148,9 @@ class ClientRegistry:
         now_ms: int,
         owner: str = "",
     ) -> set[str]:
-        """Note that a client lives. owner: of the channel; see above.
+        """Register a client, or renew its registration. owner: of the channel; see above.
 
-        Returns the consumer groups that have a new member or other topics by it.
+        Returns the consumer groups that have a new member or other topics than before.
         """
         info = ClientChannelInfo(beat.client_id, language, version, now_ms)
         if len(beat.client_id) <= _ID_CHARACTERS_MAX:
@@ -165,7 +165,7 @@ class ClientRegistry:
             is_new = channel not in group.members
             group.members[channel] = info
             memberships.setdefault((_CONSUMER, data.group_name), 0)
-            if group.take(data) or is_new:
+            if group.update(data) or is_new:
                 changed.add(data.group_name)
         return changed
 
@@ -186,14 +186,14 @@ class ClientRegistry:
             del self._holders[client_id]
 
     def owner_of(self, client_id: str) -> str | None:
-        """Return whose a client id is; None when no connection has it."""
+        """Return the owner of a client id; None if no channel has it."""
         holder = self._holders.get(client_id)
         return None if holder is None else holder.owner
 
     def unregister(
         self, channel: Hashable, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> set[str]:
-        """Take a client out of groups; one that is not in them is no error (QUIRKS 10).
+        """Remove a client from groups, if it is a member (QUIRKS 10).
 
         Returns the consumer groups that lost a member.
         """
@@ -204,7 +204,7 @@ class ClientRegistry:
         return set()
 
     def drop_channel(self, channel: Hashable) -> set[str]:
-        """Forget all clients on a channel; return the consumer groups that lost a member."""
+        """Remove all clients of a channel; return the consumer groups that lost a member."""
         self._release(channel)
         changed = set()
         for kind, name in list(self._memberships.get(channel, ())):
@@ -216,7 +216,7 @@ class ClientRegistry:
         return changed
 
     def drop_inactive(self, now_ms: int) -> set[str]:
-        """Forget clients without a heartbeat for 120 s; return the consumer groups that lost a member."""
+        """Remove clients without a heartbeat for 120 s; return the consumer groups that lost a member."""
         changed = set()
         late = [holder.channel for holder in self._holders.values() if _is_late(holder.updated_ms, now_ms)]
         for channel in late:
@@ -231,17 +231,17 @@ class ClientRegistry:
         return changed
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Return what a group that has members wants of a topic."""
+        """Return the subscription of an online group to a topic."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
     def lacks_subscription(self, group: str, topic: str) -> bool:
-        """Whether a group has members that subscribe to other topics, and not to this one."""
+        """Return whether a group is online and subscribes to other topics, but not to this one."""
         found = self._consumers.get(group)
         return found is not None and bool(found.subscriptions) and topic not in found.subscriptions
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups with members that subscribe to a topic."""
+        """Return the online groups that subscribe to a topic."""
         return [name for name, group in self._consumers.items() if topic in group.subscriptions]
 
     def producers(self, group: str) -> Mapping[Hashable, ClientChannelInfo]:
@@ -249,11 +249,11 @@ class ClientRegistry:
         return self._producers.get(group, {})
 
     def consumer_group(self, name: str) -> ConsumerGroupInfo | None:
-        """Return a group that has members."""
+        """Return a group; None if it has no members."""
         return self._consumers.get(name)
 
     def producer_channel(self, client_id: str) -> Hashable | None:
-        """Return the channel of a client that produces, for replies to its requests; None when it is gone."""
+        """Return the channel of a producer, for replies to its requests; None if it is not online."""
         holder = self._holders.get(client_id)
         if holder is None or not self._is_producer(holder.channel):
             return None
@@ -295,7 +295,7 @@ class ClientRegistry:
 
 
 def _size(data: ConsumerData) -> int:
-    """About the bytes that a consumer group takes: its name, and what it wants of each topic."""
+    """Estimate the memory of a consumer group: its name and its subscriptions."""
     size = len(data.group_name)
     for wanted in data.subscription_data_set:
         size += _SUBSCRIPTION_BYTES + len(wanted.topic) + len(wanted.sub_string or "")

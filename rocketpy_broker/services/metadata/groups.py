@@ -1,8 +1,8 @@
-"""The consumer groups that a broker knows, and what each may do: subscriptionGroup.json.
+"""The consumer groups of one broker and their settings: subscriptionGroup.json.
 
-Source: SubscriptionGroupManager of RocketMQ 4.6.0. Differs: names are checked; a group made because a
-consumer named it is saved with the next periodic save, not with a write a consumer can cause at will; there
-is a limit to how many there are.
+Source: SubscriptionGroupManager of RocketMQ 4.6.0. Differs: names are checked, and the number of groups is
+limited. A group that a consumer creates is saved periodically, so consumers cannot cause a write for each
+request.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )  # fmt: skip
-"""Groups that every broker has."""
+"""Groups that exist on every broker."""
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):
-    """The groups by name, with the version that slaves compare.
+    """The groups by name.
 
-    config: whether `find` makes a group that is not there, and how many there may be. retry_queues_max: how
-    many queues for retries a group may have.
+    config: whether `find` creates missing groups, and the limit of groups. retry_queues_max: of one group.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         """Groups that operators began to create."""
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group, made if need be; None when it is not there and may not be made."""
+        """Return a group, which is created if it is missing; None if that is not allowed."""
         group = self._table.get(name)
         if group is not None:
             return group
@@ -73,21 +72,21 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
             check_group_name(name)
             self._check_room(name)
         except UsageError as error:
-            log.info("no group is made: %s", error)
+            log.info("the consumer group is not created: %s", error)
             return None
         group = SubscriptionGroupConfig(group_name=name)
         self._put_unsaved({name: group})
         log.info("created consumer group %s", name)
         return group
 
-    def are_missing(self, names: Iterable[str]) -> int:
-        """How many of these groups are not there."""
+    def count_missing(self, names: Iterable[str]) -> int:
+        """Return how many of these groups do not exist."""
         return sum(name not in self._table for name in names)
 
     async def update(self, group: SubscriptionGroupConfig) -> None:
-        """Create or change a group, and save that.
+        """Create or change a group, and save it.
 
-        Raises GroupInvalid, StoreError; nothing has changed then.
+        Raises GroupInvalid, StoreError; then nothing has changed.
         """
         name = group.group_name
         check_group_name(name)
@@ -118,9 +117,9 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
             )
 
     def add(self, names: Iterable[str]) -> list[str]:
-        """Use groups with checked names and default settings, where they are missing; returns those names.
+        """Create the missing ones of these groups with default settings; return their names.
 
-        `save` saves them.
+        The names are checked. `save` saves the groups.
         """
         new = [name for name in names if name not in self._table]
         if new:
@@ -128,7 +127,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         return new
 
     async def delete(self, name: str) -> bool:
-        """Remove a group, and save that; False when it is not there. Raises StoreError."""
+        """Remove a group, and save that; False if it does not exist. Raises StoreError."""
         if name not in self._table:
             return False
         await self.saver.save(TableChange(removed=(name,)))

@@ -1,7 +1,7 @@
-"""Which client of a group may consume which queue in order. In memory; a lock ends 60 s after its renewal.
+"""Queue locks of orderly consumers. They are in memory, and a lock expires 60 s after its renewal.
 
-Source: RebalanceLockManager of RocketMQ 4.6.0. Pure: `now_ms` is passed in. Differs: what has expired is
-forgotten, so a group that is gone leaves nothing behind.
+Source: RebalanceLockManager of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: expired locks are
+removed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rocketpy.protocol.bodies import MessageQueue
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 1_000_000
-"""Ours: with so many, no other queue is locked until some expire."""
+"""Ours: at this number, no further queue is locked until locks expire."""
 _NAME_CHARACTERS_MAX: Final = 1024
-"""Ours: of a group, a client id, a topic or a broker. With a longer one nothing is locked."""
+"""Ours: limit of group, client id, topic and broker name. Longer names get no lock."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Lock queues for a client, or renew its locks; return those that are its own now."""
+        """Lock queues for a client, or renew its locks; return the queues that it has locked."""
         got: list[MessageQueue] = []
         if max(len(group), len(client_id)) > _NAME_CHARACTERS_MAX:
             return got
@@ -57,7 +57,7 @@ class QueueLocks:
         return got
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up a client's locks; those of others stay."""
+        """Remove a client's locks of these queues."""
         locks = self._groups.get(group, {})
         for queue in queues:
             held = locks.get(queue)
@@ -68,7 +68,7 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def drop_expired(self, now_ms: int) -> None:
-        """Forget locks that nobody renewed."""
+        """Remove expired locks."""
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, held in locks.items() if now_ms - held.renewed_ms > LOCK_MS]:
                 del locks[queue]

@@ -1,10 +1,9 @@
-"""Pulls that found nothing and wait for a message: by queue, until one arrives or their time is over.
+"""Pulls that wait until a message arrives in their queue, or until they time out (long polling).
 
-A held pull costs an entry in two dicts: no timer, no task. Who owns the table sweeps it now and then
-(`expire`), tells it about new messages (`arrived`) and about connections that end (`drop`).
-Source: PullRequestHoldService of RocketMQ 4.6.0. Pure: `now_ms` is passed in. Differs: a pull whose filter
-let nothing through remembers how far it looked, so no message is looked at twice. What held pulls take of the
-memory is counted, and one that must not take more is not held.
+A held pull costs an entry in two dicts, but no timer and no task. The owner of the table calls `expire` now
+and then, `waiting_below` for new messages, and `drop` for closed connections.
+Source: PullRequestHoldService of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: a pull remembers
+which messages its filter has dropped, so no message is filtered twice. The memory of held pulls is limited.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 HELD_BYTES: Final = 1024
-"""What one held pull takes, its filter not counted: measured, and rounded up."""
+"""Memory of one held pull without its filter: measured, and rounded up."""
 
 HELD_PER_CHANNEL_MAX: Final = 32_768
-"""Ours: one more is answered at once. A channel has one pull a queue, so no client comes near."""
+"""Ours: a further pull is not held. A client has one pull for each queue, so it stays far below."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
     """One pull that waits.
 
-    channel: whom to answer. request: what the owner needs to do so. offset: queue offset of the first message
-    it has not looked at. deadline_ms: when it is answered that there is nothing.
-    filtered_by: what it keeps besides, of `filter_bytes` bytes; pulls of a channel may share it.
+    request: what the owner needs to respond. offset: queue offset of the first message that it has not read.
+    deadline_ms: when it times out. filtered_by: its filter of `filter_bytes` bytes, which pulls of a channel
+    may share.
     """
 
     channel: Hashable
@@ -46,14 +45,14 @@ def _unlimited(_channel: Hashable, _size: int) -> bool:
 class PullRequestHoldTable:
     """All held pulls of a broker.
 
-    count: called with a channel and the bytes that its pulls take more (or less, below 0); False for more
-    than they may take.
+    count: called with a channel and the bytes that its pulls take in addition (or less, if negative); returns
+    False if that exceeds a limit.
     """
 
     def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
         self._count = count
         self._filters: dict[tuple[Hashable, int], int] = {}
-        """How many pulls of a channel share a filter, by the filter's identity."""
+        """Number of pulls of a channel that share a filter, by the id of the filter."""
         self._queues: dict[tuple[str, int], dict[HeldPull, None]] = {}
         self._channels: dict[Hashable, dict[HeldPull, None]] = {}
 
@@ -62,11 +61,11 @@ class PullRequestHoldTable:
 
     @property
     def queues(self) -> KeysView[tuple[str, int]]:
-        """The (topic, queue id) that somebody waits for: a live view."""
+        """(topic, queue id) of all queues with held pulls: a live view."""
         return self._queues.keys()
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull; False when its channel has too many already, or they take too much memory."""
+        """Hold a pull; False if its channel has too many, or they take too much memory."""
         of_channel = self._channels.get(pull.channel)
         if of_channel is not None and len(of_channel) >= HELD_PER_CHANNEL_MAX:
             return False
@@ -83,12 +82,12 @@ class PullRequestHoldTable:
         return True
 
     def waiting_below(self, topic: str, queue_id: int, next_offset: int) -> list[HeldPull]:
-        """Return the pulls of a queue for which there are messages now. They stay held."""
+        """Return the held pulls of a queue that has messages for them. They stay held."""
         held = self._queues.get((topic, queue_id))
         return [pull for pull in held if pull.offset < next_offset] if held else []
 
     def release(self, pull: HeldPull) -> None:
-        """Take a pull out: it is being answered."""
+        """Remove a pull, which gets its response."""
         _remove(self._channels, pull.channel, pull)
         _remove(self._queues, (pull.topic, pull.queue_id), pull)
         self._give_back(pull)
@@ -106,14 +105,14 @@ class PullRequestHoldTable:
         self._count(pull.channel, -size)
 
     def expire(self, now_ms: float) -> list[HeldPull]:
-        """Take out and return the pulls whose time is over, in the order they came, channel by channel."""
+        """Remove and return the pulls that have timed out, by channel, in the order of their arrival."""
         late = [pull for held in self._channels.values() for pull in held if pull.deadline_ms <= now_ms]
         for pull in late:
             self.release(pull)
         return late
 
     def drop(self, channel: Hashable) -> None:
-        """Forget the pulls of a channel that is gone."""
+        """Remove the pulls of a closed channel."""
         for pull in self._channels.pop(channel, ()):
             _remove(self._queues, (pull.topic, pull.queue_id), pull)
             self._give_back(pull)

@@ -1,9 +1,9 @@
-"""What a broker does at its start when a file of its config directory is missing beside stored messages.
+"""Handles files that are missing in the config directory at the start, though the store has messages.
 
-Topics and groups are made again from what the store and the other files know. Nothing else knows consumer
-offsets and delay offsets: without them groups skip messages or get them again, so the start is refused. Each
-start writes both files, so that one that is missing was removed. RocketMQ's brokers write them after 10 s.
-Source: none; RocketMQ 4.6.0 starts without topics and offsets, and says nothing.
+Topics and groups are restored from the store and the other files. Consumer offsets and delay offsets cannot
+be restored: without them groups skip messages or get them again, so the broker does not start. Each start
+writes both files, so a missing one was removed. RocketMQ's brokers write them after 10 s.
+Source: none; RocketMQ 4.6.0 starts without topics and offsets, and logs nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rocketpy_broker.store import MessageStore
 log = logging.getLogger("rocketpy.broker")
 
 _WITHOUT_CONFIG: Final = frozenset({SCHEDULE_TOPIC, OP_TOPIC})
-"""Topics that have queues, and are in no table."""
+"""Topics that have queues, and are never in the table of topics."""
 _QUEUES_MIN: Final = 4
-"""Queues that a producer asks for when a topic is made for it, unless told otherwise."""
+"""Default number of queues that a producer requests for a new topic."""
 _NAMED_MAX: Final = 20
 
 
 def restore_topics(store: MessageStore, topics: TopicTable) -> list[str]:
-    """Make the topics that have messages and are not in the table; returns their names.
+    """Create the topics that have messages and are not in the table; return their names.
 
-    Their permissions are unknown, so each gets those of a topic that is made by sending.
+    Their permissions are unknown, so they get those of topics that sends create.
     """
     counts: dict[str, int] = {}
     for topic, queue_id in _stored(store):
@@ -50,7 +50,7 @@ def restore_topics(store: MessageStore, topics: TopicTable) -> list[str]:
 
 
 def _stored(store: MessageStore) -> list[tuple[str, int]]:
-    """(topic, queue id) of the queues that have, or had, messages."""
+    """Return (topic, queue id) of the queues that have, or had, messages."""
     return [key for key, queue in store.queues.queues.items() if queue.next_offset]
 
 

@@ -1,7 +1,7 @@
-"""How far consumer groups are: consumerOffset.json.
+"""The offsets of consumer groups: consumerOffset.json.
 
-Kept in memory, saved every 5 s and at the end; after a crash groups fall back by what was not saved,
-and consume that again. Source: ConsumerOffsetManager of RocketMQ 4.6.0. Differs: names are checked.
+They are saved every 5 s and at the stop. After a crash, groups consume the messages since the last save
+again. Source: ConsumerOffsetManager of RocketMQ 4.6.0. Differs: names are checked.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAME_CHARACTERS_MAX: Final = 255
 
 
 def check_group_name(name: str) -> None:
-    """Raise GroupInvalid for a name that no RocketMQ client would use."""
+    """Raise GroupInvalid for a name that RocketMQ clients reject."""
     if not _NAME.fullmatch(name) or len(name) > _NAME_CHARACTERS_MAX:
         raise GroupInvalid(
-            f"group {name[:200]!r}: it needs 1 to {_NAME_CHARACTERS_MAX} letters, digits and any of _ - % |"
+            f"group {name[:200]!r}: expected 1 to {_NAME_CHARACTERS_MAX} letters, digits and any of _ - % |"
         )
 
 
@@ -50,14 +50,14 @@ class ConsumerOffsets:
         self._offsets_max = offsets_max
         self._count = 0
         self.is_missing = False
-        """Did `load` find no file?"""
+        """Whether `load` found no file."""
         self._clock = clock
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._versions: dict[str, dict[int, int]] = {}
-        """When each was committed, ms; missing for those of a file that does not say."""
+        """Commit times in ms; missing for offsets of a file without them."""
         self._from_master: dict[str, dict[int, int]] = {}
-        """What a master said last that does not say when."""
+        """The last offsets of a master that sends no commit times."""
         self._is_changed = False
         self._saving = asyncio.Lock()
 
@@ -71,27 +71,27 @@ class ConsumerOffsets:
             self._count = sum(map(len, self._table.values()))
 
     def create(self) -> None:
-        """Write the file, so that it is there from the first start on; `save` tries again if that fails."""
+        """Write the file, so that it exists from the first start on; if that fails, `save` tries again."""
         try:
             save_state(self._disk, self.path, self.encode(versions=True))
         except StoreError as error:
             self._is_changed = True
-            log.error("consumer offsets are not saved: %s", error)
+            log.error("cannot save consumer offsets: %s", error)
 
     @property
     def groups(self) -> list[str]:
-        """All groups that committed offsets."""
+        """All groups with offsets."""
         return sorted({key.rpartition("@")[2] for key in self._table})
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the next offset to consume; None when the group never committed one."""
+        """Return the next offset to consume; None if the group has none."""
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False) -> None:
-        """Note how far a group is. An offset may go back: resets do that.
+        """Commit an offset of a group. It may be lower than before, after a reset.
 
-        is_own: the broker's own progress, for which there is always room.
-        Raises GroupInvalid, TopicInvalid for names that cannot be, and where there is no room for one more.
+        is_own: an offset of the broker itself, to which the limit does not apply.
+        Raises GroupInvalid, TopicInvalid for invalid names, and if the limit of offsets is reached.
         """
         key = f"{topic}@{group}"
         queues = self._table.get(key)
@@ -113,14 +113,14 @@ class ConsumerOffsets:
     def _check_room(self, group: str, more: int) -> None:
         if self._count + more > self._offsets_max:
             raise GroupInvalid(
-                f"an offset of group {group} is not stored: this broker has {self._count}, the limit of "
+                f"cannot store an offset of group {group}: this broker has {self._count}, the limit of "
                 f"maxConsumerOffsets is {self._offsets_max}"
             )
 
     def merge(self, master: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a master's offsets, except those that were committed here later.
 
-        A master that does not say when each was committed (RocketMQ's) counts when it says something new.
+        If the master sends no commit times (RocketMQ), an offset is taken over when it has changed there.
         """
         versions = master.version_table
         for key, queues in master.offset_table.items():
@@ -140,16 +140,16 @@ class ConsumerOffsets:
                     self._is_changed = True
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        """Return queue id -> next offset of a group, empty when it never committed one."""
+        """Return queue id -> next offset of a group; empty if it has none."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group committed offsets of."""
+        """Return the topics of which a group has offsets."""
         pairs = (key.rpartition("@") for key in self._table)
         return [topic for topic, _, name in pairs if name == group]
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """Return the topics that each group committed offsets of."""
+        """Return group -> topics of which it has offsets."""
         topics: dict[str, list[str]] = {}
         for key in self._table:
             topic, _, group = key.rpartition("@")
@@ -157,12 +157,12 @@ class ConsumerOffsets:
         return topics
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that committed offsets of a topic."""
+        """Return the groups with offsets of a topic."""
         pairs = (key.rpartition("@") for key in self._table)
         return [group for name, _, group in pairs if name == topic]
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Set a group's offsets of a topic to those of another. Raises GroupInvalid."""
+        """Copy the offsets of a topic from one group to another. Raises GroupInvalid."""
         check_group_name(target)
         queues = self._table.get(f"{topic}@{source}")
         if queues is not None:
@@ -174,7 +174,7 @@ class ConsumerOffsets:
             self._is_changed = True
 
     def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:
-        """Return queue id -> the lowest next offset of any group, those named left out."""
+        """Return queue id -> the lowest offset of all groups without those named."""
         lowest: dict[int, int] = {}
         for group in self.groups_of(topic):
             if group not in without_groups:
@@ -183,23 +183,23 @@ class ConsumerOffsets:
         return lowest
 
     def snapshot(self) -> ConsumerOffsetSerializeWrapper:
-        """Return all of them."""
+        """Return all offsets."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
     def encode(self, *, versions: bool = False) -> bytes:
-        """Return the file's text, with queue ids as Java writes them: numbers without quotes (QUIRKS 8).
+        """Return the content of the file. Queue ids are numbers without quotes, as in Java (QUIRKS 8).
 
-        versions: with when each was committed.
+        versions: whether to include the commit times.
         """
         return _text(self._table, self._versions if versions else {})
 
     async def encode_in_thread(self, *, versions: bool) -> bytes:
-        """`encode` in a thread: with a million offsets it takes seconds."""
+        """Call `encode` in a thread: a million offsets take seconds."""
         table, times = _copied(self._table), _copied(self._versions) if versions else {}
         return await asyncio.to_thread(_text, table, times)
 
     async def save(self) -> None:
-        """Write the file if something changed; failures are logged and tried again at the next call."""
+        """Write the file if offsets have changed. A failure is logged, and the next call tries again."""
         async with self._saving:
             if not self._is_changed:
                 return
@@ -209,11 +209,11 @@ class ConsumerOffsets:
                 await save_in_thread(lambda: save_state(self._disk, self.path, _text(table, times)))
             except StoreError as error:
                 self._is_changed = True
-                log.error("consumer offsets are not saved: %s", error)
+                log.error("cannot save consumer offsets: %s", error)
 
 
 def _copied(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """For a thread that makes text of it, which takes a hundred times as long as the copy."""
+    """Copy the table for a thread that encodes it, which takes a hundred times as long."""
     return {key: queues.copy() for key, queues in table.items()}
 
 

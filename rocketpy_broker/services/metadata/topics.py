@@ -1,8 +1,8 @@
-"""The topics of one broker: topics.json, the topics every broker has, and those made by sending.
+"""The topics of one broker: topics.json, system topics, and topics that sends create.
 
-Source: TopicConfigManager of RocketMQ 4.6.0. Differs: names are checked here too, not only in
-clients (CVE-2019-17572); several system topics cannot be written by clients (#1976); topics that are made in
-a burst are saved together, and there is a limit to how many there are.
+Source: TopicConfigManager of RocketMQ 4.6.0. Differs: the broker checks names, too, not only clients
+(CVE-2019-17572); clients cannot write several system topics (#1976); topics that are created in a burst are
+saved together; the number of topics is limited.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ log = logging.getLogger("rocketpy.broker.topics")
 
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
-"""The model that topics are made from; its name is all there is to it."""
+"""The topic that new topics are modelled on."""
 
 NOT_WRITABLE: Final = frozenset({
     AUTO_CREATE_TOPIC, "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
 })  # fmt: skip
-"""Topics that only a broker itself writes."""
+"""Topics that only the broker writes."""
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 127
 _BROKERS_OWN_MAX: Final = 2
-"""Topics that the broker makes for groups (retries, dead letters) find room until there are so many times
-`TopicsConfig.topics_max`; else a client that fills the table could stop the retries of others."""
+"""The broker itself creates this many times `TopicsConfig.topics_max` topics, for retries and dead letters.
+So a client that fills the table cannot stop the retries of others."""
 
 
 def check_topic_name(name: str) -> None:
@@ -62,7 +62,7 @@ def check_topic_name(name: str) -> None:
 
 
 def perm_text(perm: int) -> str:
-    """Return a permission as RocketMQ prints it: ``RWX``, a minus for what is not allowed."""
+    """Return a permission as RocketMQ prints it: ``RWX``, with a minus for each missing letter."""
     return "".join(
         letter if perm & bit else "-"
         for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -91,9 +91,9 @@ def _reordered(table: Mapping[str, TopicConfig], ordered: Mapping[str, str]) -> 
 
 
 class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
-    """The topics by name, with the version that name servers and slaves compare.
+    """The topics by name.
 
-    on_change: called with the topics that are new or other than before, after they were saved.
+    on_change: called with the new and changed topics after they were saved.
     """
 
     def __init__(
@@ -124,34 +124,34 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _nobody_listens
 
     async def update(self, topic: TopicConfig) -> None:
-        """Create or change a topic, and save that.
+        """Create or change a topic, and save it.
 
-        Raises TopicInvalid, StoreError; nothing has changed then.
+        Raises TopicInvalid, StoreError; then nothing has changed.
         """
-        if self._is_made(topic.topic_name):
+        if self._is_known(topic.topic_name):
             self._check(topic)
             await self.saver.save(TableChange({topic.topic_name: topic}))
         else:
             await self.saver.wait(self.create(topic, self._config.topics.topics_max))
 
-    def _is_made(self, name: str) -> bool:
-        """Is a topic there, or being made?"""
+    def _is_known(self, name: str) -> bool:
+        """Return whether a topic exists or is being created."""
         return name in self._table or name in self._creating
 
     def add(self, topics: Iterable[TopicConfig]) -> None:
-        """Use topics with checked names at once, and save them soon; see `save`."""
+        """Use topics with checked names at once, and save them soon."""
         changed = {topic.topic_name: topic for topic in topics}
         if changed:
             self._put_unsaved(changed)
             self.on_change(changed)
-            self.saver.submit(TableChange(changed))  # again, if a master's table comes in between
+            self.saver.submit(TableChange(changed))  # again, in case a master's table is saved in between
 
     def create_for_send(
         self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Make a topic that somebody sends to, after the model `default_topic`; None when that may not be.
+        """Create the topic of a send, modelled on `default_topic`; None if that is not allowed.
 
-        queue_nums: how many the client wants; it gets no more than the model has.
+        queue_nums: as the client requests; limited by the model's number.
         Raises ChangePending until the topic is saved, TopicInvalid.
         """
         existing = self.get(name)
@@ -161,7 +161,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         if model is None or not model.perm & PERM_INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self._config.topics.auto_create:
-            return None  # it is in the file of a broker that once had it
+            return None  # it may be in the file of an earlier configuration
         queues = min(max(min(queue_nums, model.write_queue_nums), 0), self._config.topics.queues_max)
         topic = TopicConfig(
             topic_name=name,
@@ -174,9 +174,9 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         raise ChangePending(self.create(topic, self._config.topics.topics_max))
 
     def create(self, topic: TopicConfig, topics_max: int | None = None) -> _PendingTopic:
-        """Begin to make a topic that is not there; who else needs it meanwhile waits for the same save.
+        """Start to create a missing topic, or return the save that is under way.
 
-        topics_max: None where the broker itself needs the topic. Raises TopicInvalid.
+        topics_max: None if the broker itself needs the topic. Raises TopicInvalid.
         """
         name = topic.topic_name
         saving = self._creating.get(name)
@@ -216,24 +216,24 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
             )
 
     async def delete(self, name: str) -> bool:
-        """Remove a topic, and save that; False when it is not there, or one that every broker has.
+        """Remove a topic, and save that; False for a missing or a system topic.
 
         Raises StoreError; then nothing has changed.
         """
-        if not self._is_made(name) or name in self.system:
+        if not self._is_known(name) or name in self.system:
             return False
         await self.saver.save(TableChange(removed=(name,)))
         log.info("deleted topic %s", name)
         return True
 
     async def all_changed(self) -> None:
-        """Register every topic again at the name servers. Raises StoreError."""
+        """Register all topics again at the name servers. Raises StoreError."""
         self.version = self.version.next(self._clock())
         await self.saver.save(TableChange())
         self.on_change({})
 
     def apply_order_config(self, ordered: Mapping[str, str]) -> None:
-        """Begin to take over which topics are ordered, as a name server's ORDER_TOPIC_CONFIG has it."""
+        """Start to apply a name server's ORDER_TOPIC_CONFIG, which lists the ordered topics."""
         if _reordered(self._table, ordered):
             self.saver.submit(_OrderChange(ordered=ordered))
 
@@ -260,7 +260,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
 
 
 def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
-    """Return a topic that the broker itself writes. Raises TopicInvalid; ChangePending while it is made.
+    """Return a topic that the broker itself needs. Raises TopicInvalid; ChangePending while it is created.
 
     Source: TopicConfigManager.createTopicInSendMessageBackMethod of RocketMQ 4.6.0.
     """
@@ -271,7 +271,7 @@ def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag
 
 
 def own_topic(name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:
-    """Return a topic that the broker itself writes."""
+    """Return the configuration of a topic with as many read queues as write queues."""
     return TopicConfig(
         topic_name=name,
         read_queue_nums=queues,
@@ -292,7 +292,7 @@ def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
         if name not in NOT_WRITABLE
         and topic.topic_filter_type == "SINGLE_TAG"
         and not topic.order
-        and not name.startswith(RETRY_TOPIC_PREFIX)  # these may go to the dead letters
+        and not name.startswith(RETRY_TOPIC_PREFIX)  # their messages may become dead letters
     }
 
 

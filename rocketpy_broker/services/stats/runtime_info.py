@@ -1,7 +1,7 @@
-"""What GET_BROKER_RUNTIME_INFO tells: mqadmin's clusterList and brokerStatus read it by these names.
+"""The response to GET_BROKER_RUNTIME_INFO, which mqadmin's clusterList and brokerStatus read.
 
-Source: AdminBrokerProcessor, StoreStatsService, BrokerStats of RocketMQ 4.6.0. Differs: what
-would speak of thread pools and their queues is 0, since there are none; what is not measured is left out.
+Source: AdminBrokerProcessor, StoreStatsService, BrokerStats of RocketMQ 4.6.0. Differs: values about thread
+pools are 0, since there are none; values that are not measured are left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NO_QUEUES: Final = (
 
 
 class DayTotals:
-    """Messages in and out at the start of today and of yesterday. Pure: the day is passed in."""
+    """Total messages put and pulled at the start of today and of yesterday. Pure: the day is an argument."""
 
     def __init__(self) -> None:
         self._day: object = None
         self.put_yesterday = self.put_today = self.got_yesterday = self.got_today = 0
 
     def update(self, day: object, put: int, got: int) -> None:
-        """Take over the totals when a new day has begun."""
+        """Store the totals if a new day has begun."""
         if day == self._day:
             return
         if self._day is not None:
@@ -97,7 +97,7 @@ def _disk_texts(store: MessageStore) -> tuple[str, str]:
 
 
 def _duration_text(seconds: float) -> str:
-    """As 4.6.0 writes it."""
+    """Return a duration as 4.6.0 formats it."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""Counts per topic and group, and their sums and rates over the last minute, hour and day.
+"""Counters by topic and group, with sums and rates over the last minute, hour and day.
 
 Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
 difference to an older sample. What was put is read from the consume queues, so a send pays nothing for it.
@@ -26,9 +26,9 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
 _PERIODS: Final = {"minute": (SAMPLE_MS, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}
-"""How far samples of a period are apart, ms, and how many there are."""
+"""Period -> ms between its samples, and their number."""
 _KEYS_MAX: Final = 100_000
-"""Ours: more keys than this are not counted one by one."""
+"""Ours: counters of further keys are not kept."""
 
 
 class _Sample(NamedTuple):
@@ -38,7 +38,7 @@ class _Sample(NamedTuple):
 
 
 class Counter:
-    """value: what was counted. times: in how many steps."""
+    """A growing value. times: number of increments."""
 
     __slots__ = ("_samples", "times", "value")
 
@@ -48,19 +48,19 @@ class Counter:
         self._samples: dict[str, deque[_Sample]] = {}
 
     def add(self, amount: int) -> None:
-        """Count one step of so many."""
+        """Add an amount in one increment."""
         self.value += amount
         self.times += 1
 
     def sample(self, now_ms: float) -> None:
-        """Remember where it stands, in each period whose last sample is old enough."""
+        """Store a sample of each period whose last sample is old enough."""
         for period, (apart_ms, count) in _PERIODS.items():
             samples = self._samples.setdefault(period, deque(maxlen=count))
             if not samples or now_ms - samples[-1].at_ms >= apart_ms:
                 samples.append(_Sample(now_ms, self.value, self.times))
 
     def over(self, period: str, now_ms: float) -> BrokerStatsItem:
-        """Return sum, rate a second and average step over a period: minute, hour or day."""
+        """Return sum, rate per second and average increment over a period: minute, hour or day."""
         samples = self._samples.get(period)
         if not samples:
             return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
@@ -74,7 +74,7 @@ class Counter:
         )
 
     def rate_since(self, since_ms: float, now_ms: float) -> float:
-        """Return the rate a second since about then: since the newest sample that is not younger."""
+        """Return the rate per second since the newest sample that is at least as old as `since_ms`."""
         samples = [sample for kept in self._samples.values() for sample in kept]
         older = [sample for sample in samples if sample.at_ms <= since_ms] or samples[:1]
         if not older:
@@ -87,30 +87,30 @@ class Counter:
 class BrokerStats:
     """The counters of a broker by name and key (a topic, or ``topic@group``).
 
-    cluster: the key of counts of the whole broker, as in 4.6.0.
+    cluster: the key of counters of the whole broker, as in 4.6.0.
     """
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._counters: dict[tuple[str, str], Counter] = {}
         self.pulled_total = 0
-        """Messages that pulls took away, since the start."""
+        """Messages pulled since the start."""
 
     def count_pulled(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count what one pull took away."""
+        """Count the messages of one pull."""
         key = f"{topic}@{group}"
         self._counter(GROUP_GET_NUMS, key).add(count)
         self._counter(GROUP_GET_SIZE, key).add(size)
         self.pulled_total += count
 
     def count_sent_back(self, topic: str, group: str) -> None:
-        """Count a message that a consumer could not use."""
+        """Count a message that a consumer sent back."""
         self._counter(SNDBCK_PUT_NUMS, f"{topic}@{group}").add(1)
 
     def sample(self, now_ms: float, puts: Iterable[tuple[str, int, int]]) -> None:
-        """Note where all counters stand; to be called every 10 s.
+        """Sample all counters; to be called every 10 s.
 
-        puts: topic, how many messages it got since the store was opened, and their bytes.
+        puts: topic, number of messages stored since the start, and their bytes.
         """
         put_total = 0
         for topic, count, size in puts:
@@ -126,7 +126,7 @@ class BrokerStats:
             counter.sample(now_ms)
 
     def find(self, name: str, key: str) -> Counter | None:
-        """Return a counter; None when nothing was counted under that key."""
+        """Return a counter; None if nothing was counted under that key."""
         return self._counters.get((name, key))
 
     def named(self, name: str) -> list[tuple[str, Counter]]:
@@ -134,7 +134,7 @@ class BrokerStats:
         return [(key, counter) for (known, key), counter in self._counters.items() if known == name]
 
     def rate(self, name: str, key: str, now_ms: float) -> float:
-        """Return a counter's rate over the last minute, a second; 0 when there is none."""
+        """Return a counter's rate per second over the last minute; 0 without a counter."""
         counter = self.find(name, key)
         return (counter.over("minute", now_ms).tps or 0.0) if counter is not None else 0.0
 
@@ -153,14 +153,14 @@ class BrokerStats:
 
 
 class PutCounts:
-    """Made when the store is open: what is in it then does not count."""
+    """Messages stored by topic since this object was created, read from the open store's consume queues."""
 
     def __init__(self, store: MessageStore) -> None:
         self._queues = store.queues.queues
         self._begin = {key: (queue.next_offset, queue.put_bytes) for key, queue in self._queues.items()}
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, number of messages, and their bytes in the commit log."""
+        """Yield topic, number of messages, and their bytes in the commit log."""
         counts: dict[str, tuple[int, int]] = {}
         for key, queue in self._queues.items():
             begin, begin_bytes = self._begin.get(key, (0, 0))
@@ -171,5 +171,5 @@ class PutCounts:
 
     @property
     def total(self) -> int:
-        """Of all topics."""
+        """Number of messages of all topics."""
         return sum(count for _, count, _ in self)

@@ -1,14 +1,14 @@
-"""Which transactions are open: half messages without a commit or rollback.
+"""The open transactions: half messages without a commit or rollback.
 
-A half message is a message in RMQ_SYS_TRANS_HALF_TOPIC. Its end is a record in RMQ_SYS_TRANS_OP_HALF_TOPIC,
-whose body is the half message's queue offset as text (QUIRKS 28). Each question to a producer appends a new
-copy of the half message, which takes the place of the one before (QUIRKS 27).
+Half messages are in RMQ_SYS_TRANS_HALF_TOPIC. The end of a transaction is an op record in
+RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the queue offset of its half message as text (QUIRKS 28). Each
+check of a transaction appends a copy of the half message, which replaces the one before (QUIRKS 27).
 
-So two offsets say it all: what is below the first in the half queue is over, what is below the second in the
-op queue belongs to that. They are kept as offsets of the consumer group CID_RMQ_SYS_TRANS, as in 4.6.0. After
-a restart the queues are read from there on. Pure. Source: TransactionalMessageServiceImpl of RocketMQ
-4.6.0. Differs: there both queues are read at each check; ours knows what is open, and ignores a second
-decision about it.
+The progress is two offsets: transactions below the first one in the half queue have ended, and their op
+records are below the second one in the op queue. They are committed for the consumer group CID_RMQ_SYS_TRANS,
+as in 4.6.0. After a restart, both queues are read from there on. Pure. Source:
+TransactionalMessageServiceImpl of RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a
+transaction can end twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rocketpy.protocol.message import properties as props
 
 @dataclass(slots=True)
 class HalfMessage:
-    """One open half message. earlier: queue offsets of the copies before this one."""
+    """One open half message. earlier: queue offsets of the copies that it replaces."""
 
     physical_offset: int
     size: int
@@ -32,38 +32,38 @@ class HalfMessage:
 
 
 class HalfMessageTable:
-    """The open ones by queue offset. next_half, next_op: how far the two queues were read."""
+    """Open half messages by queue offset. next_half, next_op: next offsets to read in the two queues."""
 
     def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:
         self.next_half = half_offset
         self.next_op = op_offset
         self.open: dict[int, HalfMessage] = {}
         self._later: dict[int, int] = {}
-        """Queue offset of an earlier copy -> of the one that is open."""
+        """Queue offset of an earlier copy -> queue offset of the open one."""
         self._ended_unseen: set[int] = set()
-        """Ended before their entry in the half queue was read."""
+        """Offsets of transactions that ended before their half message was read."""
         self._ops: deque[tuple[int, int]] = deque()
-        """(op offset, half offset), of ends that a restart may still need."""
+        """(op offset, half offset) of the op records that a restart needs."""
 
     # -- reading the queues -------------------------------------------------------------------
 
     def add_half(self, physical_offset: int, size: int) -> None:
-        """Take the next entry of the half queue."""
+        """Add the next entry of the half queue."""
         offset = self.next_half
         self.next_half = offset + 1
         if offset in self._ended_unseen:
             self._ended_unseen.remove(offset)
-        elif offset not in self.open:  # a copy that `replace` brought is here already
+        elif offset not in self.open:  # `replace` may have added the copy before
             self.open[offset] = HalfMessage(physical_offset, size)
 
     def add_op(self, offset: int, half_offset: int) -> None:
-        """Take an entry of the op queue that was written in an earlier life. Before any `add_half`."""
+        """Add an op record written before a restart. Comes before any `add_half`."""
         self.next_op = offset + 1
         self._ops.append((offset, half_offset))
         self._drop(half_offset)
 
     def add_earlier_copy(self, offset: int, earlier: int) -> None:
-        """Take note that an open half message is a copy of an earlier one; the end of that is its end."""
+        """Record that an open half message replaces an earlier one; if that has ended, it ends, too."""
         half = self.open[offset]
         half.earlier.append(earlier)
         self._later[earlier] = offset
@@ -71,51 +71,51 @@ class HalfMessageTable:
             self._ops = deque((op, offset if ended == earlier else ended) for op, ended in self._ops)
             self._drop(offset)
 
-    # -- what happens -------------------------------------------------------------------------
+    # -- ends and copies ----------------------------------------------------------------------
 
     @property
     def unseen_ends(self) -> int:
-        """How many ended whose entry in the half queue was not read."""
+        """Number of transactions that ended before their half message was read."""
         return len(self._ended_unseen)
 
     def is_open(self, half_offset: int) -> bool:
-        """Whether the transaction has no end yet. Of one that was not read yet: yes."""
+        """Whether the transaction has not ended; True for one that was not read yet."""
         current = self._current(half_offset)
         return current in self.open or (current >= self.next_half and current not in self._ended_unseen)
 
     def end(self, half_offset: int) -> tuple[int, HalfMessage | None]:
         """End an open transaction.
 
-        Returns the queue offset of its newest copy, which the op record names, and what `reopen` needs.
+        Returns the queue offset of its newest copy, for the op record, and the half message, for `reopen`.
         """
         current = self._current(half_offset)
         return current, self._drop(current)
 
     def record_end(self, op_offset: int, half_offset: int) -> None:
-        """Take note of where an end was written. half_offset: as `end` returned it."""
+        """Record the queue offset of an op record. half_offset: as `end` returned it."""
         self.next_op = max(self.next_op, op_offset + 1)
         self._ops.append((op_offset, half_offset))
 
     def reopen(self, half_offset: int, half: HalfMessage | None) -> None:
-        """Take an `end` back: it could not be written. half_offset, half: as `end` returned them."""
+        """Undo an `end` that could not be written. half_offset, half: as `end` returned them."""
         self._ops = deque(entry for entry in self._ops if entry[1] != half_offset)
         self._ended_unseen.discard(half_offset)
         if half is not None:
             self._open(half_offset, half)
 
     def replace(self, old: int, new: int, half: HalfMessage) -> None:
-        """A copy takes the place of an open half message. new: its queue offset; it may be open already."""
+        """Replace an open half message by its copy with the offset `new`, which may be open already."""
         half.earlier += [*self.open.pop(old).earlier, old]
         if old >= self.next_half:
             self._ended_unseen.add(old)
         self._open(new, half)
 
     def discard(self, offset: int) -> None:
-        """Forget an open one: it was given up."""
+        """Remove an open half message that is discarded or unreadable."""
         self._drop(offset)
 
     def progress(self) -> tuple[int, int]:
-        """Return how far the two queues are needed no more: half offset, op offset."""
+        """Return the first offsets that a restart needs: half offset, op offset."""
         half_offset = min(min(self.open, default=self.next_half), self.next_half)
         while self._ops and self._ops[0][1] < half_offset:
             self._ops.popleft()
@@ -140,16 +140,16 @@ class HalfMessageTable:
 
 
 class CheckAction(Enum):
-    """What a check does about an open half message."""
+    """What a check does with an open half message."""
 
-    WAIT = "too young, and so are those behind it"
-    RENEW = "its producer wants no question yet"
-    CHECK = "ask its producer"
-    DISCARD = "asked often enough, or too old"
+    WAIT = "too young, and so are the later ones"
+    RENEW = "copy it without a check: its producer wants none yet"
+    CHECK = "copy it and ask its producer"
+    DISCARD = "checked often enough, or too old"
 
 
 class CheckRules(NamedTuple):
-    """Settings of checks; see TransactionConfig."""
+    """Settings of checks, from TransactionConfig."""
 
     timeout_ms: int
     check_max: int
@@ -157,7 +157,7 @@ class CheckRules(NamedTuple):
 
 
 def check_action(properties: Mapping[str, str], born_ms: int, now_ms: int, rules: CheckRules) -> CheckAction:
-    """Return what to do about a half message. born_ms: its producer's clock, so it may be in the future."""
+    """Return what to do with a half message. born_ms: by the producer's clock, so it may be in the future."""
     age_ms = now_ms - born_ms
     if check_times(properties) >= rules.check_max or age_ms > rules.reserved_ms:
         return CheckAction.DISCARD
@@ -168,7 +168,7 @@ def check_action(properties: Mapping[str, str], born_ms: int, now_ms: int, rules
 
 
 def check_times(properties: Mapping[str, str]) -> int:
-    """Return how often a half message's producer was asked."""
+    """Return how often a half message was checked."""
     return _number(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES), 0)
 
 

@@ -40,11 +40,11 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 log = logging.getLogger("rocketpy.broker.transactions")
 
 _AT_ONCE: Final = 64
-"""Half messages looked at in one turn of the event loop."""
+"""Half messages checked in one turn of the event loop."""
 
 
 class _HalfCopy(NamedTuple):
-    """An open half message on its way back into the half queue, or out of it."""
+    """A copy of an open half message, in the half queue or in TRANS_CHECK_MAX_TIME_TOPIC."""
 
     half: OpenHalfMessage
     action: CheckAction
@@ -53,7 +53,7 @@ class _HalfCopy(NamedTuple):
 
 
 class _CheckedSome(NamedTuple):
-    """What came of looking at some. goes_on: the others are not too young. failure: why it ended early."""
+    """Result of checking some. goes_on: the later ones are not too young. failure: why it ended early."""
 
     goes_on: bool
     copies: list[_HalfCopy]
@@ -64,8 +64,8 @@ class _CheckedSome(NamedTuple):
 class TransactionChecker:
     """Checks open transactions.
 
-    channels: of a producer group's members that may know a half message. make_topic: makes
-    TRANS_CHECK_MAX_TIME_TOPIC known. on_written: makes what was written readable.
+    channels: returns the members of a producer group that may end a half message. make_topic: creates
+    TRANS_CHECK_MAX_TIME_TOPIC. on_written: called when copies are written, to dispatch them.
     """
 
     store: MessageStore
@@ -84,15 +84,15 @@ class TransactionChecker:
         self._rules = CheckRules(self.config.timeout_ms, self.config.check_max, self.config.reserved_ms)
         self._turn = 0
         self._unasked: Counter[str] = Counter()
-        """Questions of this round that nobody is here to answer, by group."""
+        """Number of checks in this round without an online producer, by group."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Check from now on."""
+        """Start the periodic checks."""
         self._task = self.tasks.spawn(self._check_periodically(), "transaction check")
 
     async def close(self, *, saves: bool = True) -> None:
-        """Check no more, and note how far it is; see `DelayService.close`. The store must still be open."""
+        """Stop checking, and save the progress; see `DelayService.close`. The store must still be open."""
         if self._task is None:
             return
         await self.tasks.cancel(self._task)
@@ -106,10 +106,10 @@ class TransactionChecker:
             try:
                 await self.check()
             except StoreError as error:
-                log.error("transactions are not checked: %s", error)
+                log.error("cannot check transactions: %s", error)
 
     async def check(self) -> None:
-        """Look at every transaction that is open now, the oldest first. Raises StoreError."""
+        """Check every open transaction, the oldest first. Raises StoreError."""
         transactions = self.transactions
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
@@ -122,22 +122,22 @@ class TransactionChecker:
                 break
             await asyncio.sleep(0)
         for group, count in self._unasked.items():
-            log.warning("no producer of group %s is here to be asked about %d transactions", group, count)
+            log.warning("no producer of group %s is online to check %d transactions", group, count)
         self._unasked.clear()
         await self._save_progress()
 
     async def _save_progress(self) -> None:
-        """Note how far it is once what it is behind of is flushed: no power loss may take a copy."""
+        """Save the progress when the messages before it are flushed, so a power loss cannot lose a copy."""
         progress = self.transactions.table.progress()
         try:
             await self.driver.flush()
         except StoreError as error:
-            log.error("it is not noted how far transactions are: %s", error)
+            log.error("cannot save the progress of transactions: %s", error)
             return
         await self.transactions.save_progress(progress)
 
     def _check_some(self, offsets: list[int]) -> _CheckedSome:
-        """Look at some, and write a copy of each that is to be asked about or given up."""
+        """Check some half messages, and write the copies of those that are not too young."""
         now_ms = self.clock()
         copies: list[_HalfCopy] = []
         failure = None
@@ -156,7 +156,7 @@ class TransactionChecker:
         return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
 
     async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
-        """Ask about them once an answer can find them. Raises StoreError."""
+        """Ask the producers once the copies are committed. Raises StoreError."""
         asked = [copy for copy in copies if copy.action is CheckAction.CHECK]
         if asked and self.driver.wait_for_commit is not None:
             await self.driver.wait_for_commit()
@@ -164,13 +164,13 @@ class TransactionChecker:
             try:
                 self._ask(copy)
             except RocketError as error:
-                log.warning("no check of half message %d: %s", copy.receipt.queue_offset, error)
+                log.warning("cannot check half message %d: %s", copy.receipt.queue_offset, error)
 
     def _check_one(self, offset: int, now_ms: int, copies: list[_HalfCopy]) -> CheckAction | None:
-        """Look at one; what is appended for it is added to `copies`. Raises StoreError."""
+        """Check one half message, and add its copy to `copies`. Raises StoreError."""
         half = self.transactions.read(offset)
         if half is None:
-            return None  # ended meanwhile
+            return None  # it has ended meanwhile
         properties = props.decode(half.record.properties)
         action = check_action(properties, half.record.born_timestamp, now_ms, self._rules)
         if action is not CheckAction.WAIT:
@@ -178,11 +178,11 @@ class TransactionChecker:
             try:
                 copies.append(_HalfCopy(half, action, properties, self.store.append(message)))
             except UsageError as error:
-                log.error("half message %d cannot be stored again and is not asked about: %s", offset, error)
+                log.error("half message %d cannot be copied and is not checked: %s", offset, error)
         return action
 
     def _copy(self, half: OpenHalfMessage, action: CheckAction, properties: dict[str, str]) -> MessageInner:
-        """Return the record that takes the place of a half message."""
+        """Return the copy that replaces a half message."""
         topic = HALF_TOPIC
         if action is CheckAction.DISCARD:
             topic = CHECK_MAX_TOPIC
@@ -200,7 +200,7 @@ class TransactionChecker:
         half = copy.half
         if copy.action is CheckAction.DISCARD:
             log.error(
-                "transaction of group %s, message %s, is given up after %d checks; it is now in %s",
+                "transaction of group %s, message %s, is discarded after %d checks; the message is now in %s",
                 copy.properties.get(props.PROPERTY_PRODUCER_GROUP),
                 copy.properties.get(props.PROPERTY_UNIQ_KEY),
                 check_times(copy.properties),
@@ -213,7 +213,7 @@ class TransactionChecker:
     # -- asking -------------------------------------------------------------------------------
 
     def _ask(self, copy: _HalfCopy) -> None:
-        """Send one question. Raises RocketError."""
+        """Ask a producer. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group, copy.half.record)
         if channel is None:
@@ -232,14 +232,14 @@ class TransactionChecker:
         channel.oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, body))
 
     def _channel(self, group: str, half: Record) -> Channel | None:
-        """Return a producer of the group, each in turn."""
+        """Return a producer of the group, in round-robin order."""
         channels = [one for one in self.channels(group, half) if not one.is_closed and one.is_writable]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 
 
 def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
-    """Return the message as its producer knows it: in its own topic; where it is now (QUIRKS 27)."""
+    """Return the message for its producer: with its own topic and the offsets of the copy (QUIRKS 27)."""
     topic, queue_id = real_queue(record.properties)
     shown = properties.copy()
     _set_if_room(shown, props.PROPERTY_WAIT_STORE_MSG_OK, "false")
@@ -255,10 +255,9 @@ def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]
 
 
 def _set_if_room(properties: dict[str, str], name: str, value: str) -> None:
-    """Set a property, unless a record could not hold it beside the others.
+    """Set a property if the record has room for it.
 
-    Of a message that is as large as can be it is then not counted how often its producer was asked: that
-    ends by its age alone.
+    If not, checks of the message are not counted, and only its age ends them.
     """
     text = props.encode({**properties, name: value})
     if len(text.encode()) <= props.MAX_PROPERTIES_BYTES:

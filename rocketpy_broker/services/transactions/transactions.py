@@ -1,6 +1,6 @@
-"""The open transactions of a broker, read from the store, and how far they are.
+"""The open transactions of a broker: reads `HalfMessageTable` from the store and saves its progress.
 
-`half_messages` is the table; here it meets the store and the offsets of CID_RMQ_SYS_TRANS.
+The progress is saved as the offsets of the consumer group CID_RMQ_SYS_TRANS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("rocketpy.broker.transactions")
 
 _GROUP: Final = "CID_RMQ_SYS_TRANS"
 _QUEUE: Final = 0
-"""4.6.0 has one queue of each kind too."""
+"""Each of the two topics has one queue, as in 4.6.0."""
 _UNITS: Final = 1000
 _OFFSET_DIGITS_MAX: Final = 19
 _UNSEEN_MAX: Final = 1000
@@ -27,16 +27,16 @@ _OP_PROPERTIES: Final = b"WAIT\x01true\x02TAGS\x01d\x02"
 
 
 class OpenHalfMessage(NamedTuple):
-    """An open half message. offset: in the half queue, of its newest copy."""
+    """An open half message. offset: queue offset of its newest copy."""
 
     offset: int
     record: Record
 
 
 class TransactionService:
-    """Open transactions of one store. `load` before use, and again when the store was exchanged.
+    """Open transactions of one store. Call `load` before use, and when the log was replaced.
 
-    store_host: this broker's address as records have it.
+    store_host: this broker's address, as in records.
     """
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets, store_host: bytes) -> None:
@@ -46,7 +46,7 @@ class TransactionService:
         self.table = HalfMessageTable()
 
     def load(self) -> None:
-        """Read what the last life left open. Raises StoreError."""
+        """Read the transactions that are open since before the start. Raises StoreError."""
         half_offset, op_offset = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
         self.table = table = HalfMessageTable(half_offset, op_offset)
         for offset, physical, size in self._units(OP_TOPIC, op_offset):
@@ -57,29 +57,29 @@ class TransactionService:
             log.info("%d transactions are open", len(table.open))
 
     def catch_up(self) -> None:
-        """Read half messages that came since the last time. Raises StoreError."""
+        """Read the half messages that were stored since the last call. Raises StoreError."""
         for _, physical, size in self._units(HALF_TOPIC, self.table.next_half):
             self.table.add_half(physical, size)
 
     def catch_up_if_many(self) -> None:
-        """Bound the memory of ends between two checks."""
+        """Bound the memory for ended transactions between two checks."""
         if self.table.unseen_ends > _UNSEEN_MAX:
             self.catch_up()
 
     def read(self, offset: int) -> OpenHalfMessage | None:
-        """Return an open half message; None when it cannot be read, and then it is open no more."""
+        """Return an open half message. One that cannot be read is removed, and the result is None."""
         half = self.table.open.get(offset)
         if half is None:
             return None
         data = self._store.look_message(half.physical_offset, half.size)
         if data is None:
-            log.error("half message %d cannot be read at %d and is lost", offset, half.physical_offset)
+            log.error("half message %d cannot be read at offset %d; it is lost", offset, half.physical_offset)
             self.table.discard(offset)
             return None
         return OpenHalfMessage(offset, decode(data, check_crc=False))
 
     def op_message(self, half_offset: int, now_ms: int) -> MessageInner:
-        """Return the record that ends a transaction (QUIRKS 28)."""
+        """Return the op record that ends a transaction (QUIRKS 28)."""
         return MessageInner(
             OP_TOPIC,
             _QUEUE,
@@ -95,21 +95,21 @@ class TransactionService:
         self.table.replace(old, receipt.queue_offset, half)
 
     async def save_progress(self, progress: tuple[int, int]) -> None:
-        """Save `table.progress()` with the offsets of groups; what it is behind of must be flushed."""
+        """Save `table.progress()` with the consumer offsets. The messages before it must be flushed."""
         for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
             if self._offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
                 self._offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)
         await self._offsets.save()
 
     def _saved(self, topic: str) -> int:
-        """The next offset of one of the two queues, within what is there: recovery may have cut it."""
+        """Return the saved offset of one of the two queues, limited to its range after recovery."""
         first = self._store.min_offset_in_queue(topic, _QUEUE)
         end = self._store.appended_in_queue(topic, _QUEUE)
         saved = self._offsets.get(_GROUP, topic, _QUEUE)
         return first if saved is None else min(max(saved, first), end)
 
     def _units(self, topic: str, offset: int) -> list[tuple[int, int, int]]:
-        """(queue offset, physical offset, size) of everything from `offset` on."""
+        """Return (queue offset, physical offset, size) of all entries from `offset` on."""
         found: list[tuple[int, int, int]] = []
         while units := self._store.units(topic, _QUEUE, offset, _UNITS):
             found += [(offset + n, physical, size) for n, (physical, size, _) in enumerate(units)]
@@ -122,13 +122,15 @@ class TransactionService:
         try:
             self.table.add_op(offset, int(body))
         except ValueError:
-            log.error("op record %d at %d says %r, no queue offset", offset, physical, body[:50])
+            log.error(
+                "op record %d at offset %d contains %r instead of a queue offset", offset, physical, body[:50]
+            )
 
     def _connect_copies(self) -> None:
-        """Find out which open half messages are copies of earlier ones.
+        """Find the open half messages that are copies of earlier ones.
 
-        After a kill, one that was replaced is open again beside its copy: they have the same id and birth. A
-        copy made for CHECK_IMMUNITY_TIME_IN_SECONDS says itself by which offset its producer knows it.
+        After a crash, a replaced half message is open again beside its copy: both have the same unique id and
+        born time. A copy made for CHECK_IMMUNITY_TIME_IN_SECONDS contains the offset that its producer knows.
         """
         table = self.table
         newest: dict[tuple[bytes | None, int], int] = {}

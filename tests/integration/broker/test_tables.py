@@ -282,7 +282,7 @@ async def test_messages_that_wait_for_a_topic_are_bounded(
     stored = (8 << 20) // 500_000
     refused = [await client.next() for _ in range(100 - stored)]
     assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
-    assert "kept for this connection" in (refused[0].remark or "")
+    assert "bytes of this connection wait" in (refused[0].remark or "")
     disk.may_go_on.set()
     assert [(await client.next()).code for _ in range(stored)] == [0] * stored
     assert broker._servers[0].memory.by_kind()["waiting"] == 0
