@@ -248,7 +248,7 @@ class DLedgerReplication:
         """Reject messages. Uncommitted messages may be lost."""
         self._master_term = None
         self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
-        self._store.follow()
+        self._store.become_follower()
         if self._waiters is not None:
             self._waiters.fail()
 
@@ -271,7 +271,7 @@ class DLedgerReplication:
             log.info("%s is a slave, %d, in term %d", self._config.name, self.broker_id, state.term)
             await self._role_changes.change_to_slave()
         if state.role is Role.LEADER and await self._is_caught_up(state.term):
-            self._store.lead(self.peer)
+            self._store.become_leader(self.peer)
             self._role_changes.prepare_master()
             self._master_term, self.broker_id = state.term, MASTER_ID
             self._store.reject(Reason.SLAVE, None)

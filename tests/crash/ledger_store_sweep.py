@@ -74,7 +74,7 @@ class _Writer:
         self.view = LedgerView(self.store.ledger, self.config.commit_log.segment_bytes)
         self.store.log.on_expired = self._expire
         self.store.commit(self.view.end_index)
-        self.store.lead(self)
+        self.store.become_leader(self)
 
     def _expire(self, index: int) -> None:
         self.view.expire(index)
@@ -145,11 +145,11 @@ class _Writer:
     def _cut(self) -> None:
         """Lose the lead with entries that the group does not take, and win it again."""
         self._append()
-        self.store.follow()
+        self.store.become_follower()
         self.view.truncate_after(self.store.log.committed_index)
         self._waiting.clear()
         self._store_entries()
-        self.store.lead(self)
+        self.store.become_leader(self)
 
     def _clean(self) -> None:
         self._commit()

@@ -39,7 +39,7 @@ def keeps_numbers_of_the_last_lead() -> Any:
     """What could not be committed then leaves holes in the queues."""
 
     def lead(self: LedgerStore, appender: Any) -> None:
-        self.log.lead(appender)
+        self.log.set_appender(appender)
 
     return patch.object(LedgerStore, "lead", lead)
 

@@ -1,10 +1,10 @@
 """The log of a store on a ledger: each message's record is the body of an entry.
 
-A record's physical offset is where it lies in the data files: 48 bytes behind its entry's (QUIRKS 62, 63).
-Nothing is read that is not committed (QUIRKS 64). What was there before the broker joined a group stays in
-front of the ledger, in the files of the old commit log; see `JoinedFiles`.
+A record's physical offset is its position in the data files: 48 bytes after its entry's (QUIRKS 62, 63). Only
+committed entries are read (QUIRKS 64). The old commit log of a store that was created without DLedger stays
+in front of the ledger; see `JoinedFiles`.
 
-Source: DLedgerCommitLog of RocketMQ 4.6.0. Differs: batches are taken, message by message.
+Source: DLedgerCommitLog of RocketMQ 4.6.0. Differs: batches are accepted, with one entry per message.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ _new_receipt = tuple.__new__
 
 
 class Appender(Protocol):
-    """The peer of this broker, while it leads."""
+    """Appends entries: the peer of this broker while it leads."""
 
     def next_entry_pos(self, body_bytes: int) -> int:
-        """Return where the next entry will lie, with a body of so many bytes."""
+        """Return the position of the next entry, if its body has this size."""
 
     def append(self, body: bytes) -> Entry:
-        """Append an entry. Raises NotLeader, NotEnoughReplicas (too many wait), DiskFull."""
+        """Append an entry. Raises NotLeader, NotEnoughReplicas (too many are uncommitted), DiskFull."""
 
 
 class LedgerLog:
-    """A `MessageLog`. committed: tells up to which index entries were committed, once the ledger is open."""
+    """A `MessageLog`. committed: returns the saved committed index; called once the ledger is open."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class LedgerLog:
         self.set_store_host(config.store_host)
         self._leader: Appender | None = None
         self._taken: deque[tuple[int, DispatchRequest]] = deque()
-        """What was appended here and is not committed yet, by its entry's index."""
+        """Records that were appended here and are uncommitted, with the indexes of their entries."""
         self.on_expired: Callable[[int], None] | None = None
-        """Told the first index that is left, before older entries are deleted."""
+        """Called with the oldest remaining index before older entries are deleted."""
         self.committed_index = -1
-        """Up to here entries are committed, and given out to be dispatched."""
+        """Entries up to here are committed, and were returned for dispatch."""
         self._committed_end = 0
         self._appended_end = 0
         self.last_store_timestamp = 0
@@ -121,22 +121,22 @@ class LedgerLog:
     # -- opening and closing ---------------------------------------------------------------------
 
     def load(self) -> None:
-        """See `MessageLog`, as for all that follow here. The ledger is recovered."""
+        """Recover the ledger; see `MessageLog`, as for the methods below."""
         self._ledger.open()
         self._old.load()
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """The old log is complete since the ledger began; a store that was none before begins it here."""
+        """Check the old log; on the first start with DLedger, start the ledger after it."""
         self._old.classify_files(-1, checkpoint.min_offset)
         self._old.drop_strays()
         if self._old.mapped_files and not self._ledger.data.mapped_files:
-            self._divide(checkpoint.log_end)
+            self._start_after_old_log(checkpoint.log_end)
         self.committed_index = min(self._load_committed(), self._ledger.end_index)
 
-    def _divide(self, end: int) -> None:
-        """End the old log with a blank record, and begin the ledger in the file behind it.
+    def _start_after_old_log(self, end: int) -> None:
+        """End the old log with a blank record, and start the ledger in the next file.
 
-        end: of the old log; its store was stopped cleanly.
+        end: of the old log, whose store was stopped cleanly.
         """
         last = self._old.mapped_files[-1]
         ensure(last.start <= end <= last.end, f"the old log ends at {end}, its last file is {last.path}")
@@ -145,15 +145,15 @@ class LedgerLog:
             last.write(end - last.start, _BLANK_START.pack(rest, BLANK_MAGIC))
             last.flush()
         self._ledger.begin_at(last.end)
-        logger.warning("the commit log up to %d stays as it is; the ledger begins there", last.end)
+        logger.warning("the commit log ends at %d, and the ledger starts there", last.end)
 
     def first_record(self, file: MappedFile) -> RecordView | None:
-        """Of the old log's files, or in the first entry of a data file."""
+        """Of a file of the old log, or of the first entry of a data file."""
         is_old = file in self._old.mapped_files
         return peek_message(file.read(0 if is_old else HEADER_BYTES, _HEAD_BYTES))
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
-        """To where entries are known to be committed: only what is, was ever dispatched."""
+        """Scan up to the known committed index; everything that was dispatched is committed too."""
         until = max(self._end_of(self.committed_index), dispatched)
         data = self._ledger.data
         return EntryRecordScan(self._old, data, start, until, check_crc=check_crc, bulk=bulk)
@@ -165,21 +165,21 @@ class LedgerLog:
     def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
-        """What is not committed stays; whether it will be, the group decides."""
+        """Keep uncommitted entries: the group decides whether they are committed."""
         self._committed_end = scan.end
         ledger = self._ledger
         expired = ledger.begin_index - 1
         self.committed_index = max(self.committed_index, ledger.index_before(scan.end), expired)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """The ledger's own recovery did that."""
+        """Done by the recovery of the ledger."""
 
     def start(self, tail: LogTail) -> None:
-        """Go on behind what was recovered."""
+        """Continue after the recovered records."""
         self.tail = tail
 
     def finish(self) -> None:
-        """Flush the ledger, and say that its stop was clean."""
+        """Flush the ledger, and mark its stop as clean."""
         self._ledger.close()
 
     def close(self) -> None:
@@ -205,48 +205,48 @@ class LedgerLog:
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest file starts."""
+        """Start of the oldest file."""
         return self.files.min_offset
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest record starts: behind its entry's header."""
+        """Start of the oldest record, after the header of its entry."""
         return self.min_offset + (0 if self._old.mapped_files else HEADER_BYTES)
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last entry that is committed."""
+        """End of the last committed entry."""
         return max(self._committed_end, self.min_offset)
 
     @property
     def appended_offset(self) -> int:
-        """Just behind the last entry that was appended here."""
+        """End of the last entry that was appended here."""
         return max(self._appended_end, self.max_offset)
 
     @property
     def flushed_offset(self) -> int:
-        """What is committed is durable, here or on others."""
+        """Committed entries are durable, here or on other peers."""
         return self.max_offset
 
     def roll_next_file(self, offset: int) -> int:
-        """Return where the file behind the one with this offset starts."""
+        """Return the start of the file after the one with this offset."""
         size = self.files.file_bytes
         return offset + size - offset % size
 
     # -- appending -------------------------------------------------------------------------------
 
-    def lead(self, appender: Appender | None) -> None:
-        """Take messages from now on, or none. What this broker took before, others may have replaced."""
+    def set_appender(self, appender: Appender | None) -> None:
+        """Accept messages from now on; None: reject them. Uncommitted ones may be lost then."""
         self._leader = appender
         self._taken.clear()
 
     def set_store_host(self, host: bytes) -> None:
-        """Change the address written into records from now on: 8 or 20 bytes."""
+        """Change the address in records from now on: 8 or 20 bytes."""
         self._store_host = host
         self._store_flag = store_host_flag(host)
 
     def append(self, message: MessageInner) -> AppendReceipt:
-        """Append a message's entry. It is stored once the group has committed it.
+        """Append the entry of a message, which is stored once the group has committed it.
 
         Raises MessageTooLarge, TopicInvalid, MessageInvalid, PendingFull, DiskFull, StoreError (this broker
         does not lead); then nothing has changed.
@@ -254,7 +254,7 @@ class LedgerLog:
         return self._append(message, message.flag, message.body, message.properties)
 
     def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
-        """Append an entry for each. When one is refused, those before it stay, and none is acknowledged."""
+        """Append one entry per message. If one is rejected, earlier ones stay, but none is acknowledged."""
         if message.sys_flag & MessageSysFlag.TRANSACTION_MASK:
             raise MessageInvalid("messages of a batch cannot be transactional")
         fixed = FIXED_BYTES + len(message.topic.encode())
@@ -302,7 +302,7 @@ class LedgerLog:
         except NotLeader as error:
             raise StoreError(f"this broker does not lead its group: {error}") from error
         if entry.pos != pos:
-            raise InvariantError(f"entry {entry.index} is at {entry.pos}, its record says {pos}")
+            raise InvariantError(f"entry {entry.index} is at {entry.pos}, its record is for {pos}")
         if not sys_flag & _NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
         self._appended_end = pos + HEADER_BYTES + size
@@ -311,13 +311,13 @@ class LedgerLog:
         return _new_receipt(AppendReceipt, (place, size, queue_offset, now))
 
     def write_out(self) -> list[DispatchRequest]:
-        """Entries are written by the peer; what may be dispatched, `commit` returns."""
+        """Nothing: the peer writes entries, and `commit` returns what to dispatch."""
         return []
 
     def commit(self, index: int) -> list[DispatchRequest]:
-        """Return what is to be dispatched of the entries up to `index`, which are committed now.
+        """Return what to dispatch of the entries up to `index`, which are committed now.
 
-        Raises StoreError when an entry cannot be read.
+        Raises StoreError if an entry cannot be read.
         """
         ledger, taken = self._ledger, self._taken
         requests: list[DispatchRequest] = []
@@ -353,11 +353,11 @@ class LedgerLog:
 
     @property
     def has_gap(self) -> bool:
-        """Are there entries that were never given out and are not there any more: the ledger began anew?"""
+        """Whether the ledger was reset, and lacks entries that were not dispatched here."""
         return self._ledger.begin_index > self.committed_index + 1
 
     def skip_gap(self) -> None:
-        """Go on with the oldest entry that there is."""
+        """Continue with the oldest entry of the ledger."""
         self.committed_index = self._ledger.begin_index - 1
         self._committed_end = self._ledger.data.min_offset
         self.tail = LogTail(self._committed_end)
@@ -367,45 +367,45 @@ class LedgerLog:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return committed bytes within one file; None when they are not all there."""
+        """Return committed bytes within one file; None if some of them are not committed."""
         offset = offset or self.first_offset
         return self.files.read(offset, size) if offset + size <= self.max_offset else None
 
     def read_record(self, offset: int, size: int | None = None) -> bytes | None:
-        """Return the bytes of the record at that offset; None when they are not all there."""
+        """Return the bytes of the record at that offset; None if they are not all here."""
         if size is None:
             start = self.read(offset, MIN_BLANK_BYTES)
             size, magic = read_start(start) if start is not None else (0, 0)
-            if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
+            if magic != MESSAGE_MAGIC:  # the bytes may be anything else
                 return None
         return self.read(offset, size) if size > 0 else None
 
     def store_timestamp(self, offset: int) -> int:
-        """Return when the record at that offset was stored, ms; -1 when there is none."""
+        """Return the store time of the record at that offset, ms; -1 if there is none."""
         return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
 
-    # -- flushing, room and retention ------------------------------------------------------------
+    # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
-        """The peer flushes the ledger."""
+        """Add nothing: the peer flushes the ledger."""
 
     def needs_preallocation(self) -> bool:
-        """The peer sees to that, too."""
+        """Whether to preallocate; the peer does it."""
         return False
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """See `needs_preallocation`."""
+        """Do nothing; see `needs_preallocation`."""
         return None
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """See `needs_preallocation`."""
+        """Do nothing; see `needs_preallocation`."""
 
     def persist_min_offset(self) -> None:
-        """Note durably where the ledger begins now."""
+        """Save where the ledger starts now."""
         self._ledger.persist_min_offset()
 
     def take_expired_side_files(self) -> list[MappedFile]:
-        """Take out index files of expired entries, and tell that these are gone."""
+        """Remove and return the index files of expired entries, and call `on_expired`."""
         if self.on_expired is not None and self._ledger.begin_index >= 0:
             self.on_expired(self._ledger.begin_index)
         return self._ledger.take_expired_index()

@@ -1,7 +1,7 @@
-"""A message store on a ledger: a `MessageStore` whose messages are kept when a majority of a group has them.
+"""A `MessageStore` on a ledger, whose messages are stored once a majority of a group has them.
 
-The peer writes the ledger's files and says what is committed; the store reads them. A store that began
-without DLedger goes on behind its old commit log.
+The peer writes the ledger's files and reports what is committed; the store reads the files. A store that was
+created without DLedger continues after its old commit log.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ logger = logging.getLogger("rocketpy_broker.dledger.ledger_store")
 
 
 class LedgerStore(MessageStore):
-    """One store directory with a ledger in it.
+    """A store directory with a ledger. It accepts messages between `become_leader` and `become_follower`.
 
-    directory: of the peer, `dledger-<id>`. Messages are taken between `lead` and `follow`. index_file_bytes:
-    other than Java's for tests only.
+    directory: of the peer, `dledger-<id>`. index_file_bytes: differs from Java's in tests only.
     """
 
     log: LedgerLog
@@ -47,11 +46,11 @@ class LedgerStore(MessageStore):
         self.ledger = LedgerFiles(
             directory, config.commit_log, disk=disk, check=check_record, index_file_bytes=index_file_bytes
         )
-        """For the peer, once the store is open."""
+        """For the peer; open while the store is."""
         self._state = StateFiles(disk, directory)
         self._wanted_index = -1
-        self._ended: dict[tuple[str, int], int] = {}
-        """Next numbers of the queues that were forgotten, by topic and queue."""
+        self._dropped_queues: dict[tuple[str, int], int] = {}
+        """Next offsets of the queues that were dropped, by topic and queue id."""
         super().__init__(config, clock=clock, disk=disk, make_log=self._make_log)
 
     def _make_log(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> LedgerLog:
@@ -66,48 +65,51 @@ class LedgerStore(MessageStore):
         return self.log
 
     def open(self) -> RecoveryReport:
-        """Recover ledger and queues; the first time, the commit log from before. See `MessageStore`."""
-        if self._is_undivided():
-            logger.warning("%s gets a ledger; its commit log is recovered first", self.config.root)
+        """Recover ledger and queues; the first time, the old commit log. See `MessageStore`."""
+        if self._needs_ledger():
+            logger.warning(
+                "%s gets a ledger after its commit log, which is recovered first", self.config.root
+            )
             with MessageStore(self.config, clock=self.clock, disk=self.disk):
                 pass
         return super().open()
 
-    def _is_undivided(self) -> bool:
-        """Is there a commit log, and no ledger yet?"""
+    def _needs_ledger(self) -> bool:
+        """Whether there is a commit log, and no ledger yet."""
         has_log = bool(self.disk.list_dir(self.config.commit_log_directory))
         return has_log and not self.disk.list_dir(self.ledger.data.directory)
 
     # -- roles -----------------------------------------------------------------------------------
 
-    def lead(self, appender: Appender) -> None:
-        """Take messages from now on. All entries are committed: then queues say which number comes next."""
+    def become_leader(self, appender: Appender) -> None:
+        """Accept messages from now on. All entries must be committed: queues then have the next offsets."""
         self.dispatch()
         for cursor in self.table.values():
             cursor.next_offset = 0
         self.queues.fill(self.table, self.commit_log.min_offset)
-        for (topic, queue_id), number in self._ended.items():
+        for (topic, queue_id), number in self._dropped_queues.items():
             self.begin_queue(topic, queue_id, number)
-        self.log.lead(appender)
+        self.log.set_appender(appender)
 
     def begin_queue(self, topic: str, queue_id: int, number: int) -> None:
-        """Let the messages of a queue go on with this number, unless some are here: its older ones were not.
+        """Start an empty queue at this offset, as its older messages have expired elsewhere.
 
-        To be called when all entries are in their queues. Raises TopicInvalid, StoreError.
+        Must be called when all entries are dispatched. Raises TopicInvalid, StoreError.
         """
         queue = self.queues.get_or_add(topic, queue_id)
         if queue.max_physical_offset < 0 and queue.next_offset < number:
             queue.begin_at(number)
             self.table[topic, queue_id].next_offset = number
 
-    def follow(self) -> None:
-        """Take no more messages."""
-        self.log.lead(None)
+    def become_follower(self) -> None:
+        """Reject messages from now on."""
+        self.log.set_appender(None)
 
     def commit(self, index: int) -> None:
-        """Entries up to this one are committed: what they hold is to be dispatched. Raises StoreError.
+        """Dispatch the entries up to this one, which are committed. Raises StoreError.
 
-        After a gap, with the next flush: the queues go then, and one that is under way may have their files.
+        After a gap this waits for the next flush: the queues are dropped then, and a running flush may use
+        their files.
         """
         self._wanted_index = index
         if self.log.has_gap:
@@ -117,17 +119,17 @@ class LedgerStore(MessageStore):
             self.publish(requests)
 
     def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
-        """See `MessageStore`; no flush is under way now."""
+        """Plan a flush; see `MessageStore`. No other flush is running now."""
         if self.log.has_gap:
-            self._begin_anew()
+            self._restart_after_gap()
             self.commit(self._wanted_index)
         return super().plan_flush(thorough=thorough, new_files=new_files)
 
-    def _begin_anew(self) -> None:
-        """Forget all messages: the leader has deleted what this one lacked, and sent what it still has."""
+    def _restart_after_gap(self) -> None:
+        """Drop all messages: the missing entries have expired on the leader, which sent the newer ones."""
         self.dispatch()
         for key, queue in list(self.queues.queues.items()):
-            self._ended[key] = queue.next_offset
+            self._dropped_queues[key] = queue.next_offset
             self.drop_queue(*key)
         if self.index is not None:
             self.index.destroy()
@@ -135,16 +137,16 @@ class LedgerStore(MessageStore):
         self.log.skip_gap()
         self.dispatcher.offset = self.log.max_offset
 
-    # -- how far it is ---------------------------------------------------------------------------
+    # -- offsets ---------------------------------------------------------------------------------
 
     @property
     def committed_offset(self) -> int:
-        """Just behind the last entry that is committed: as far as anybody may read."""
+        """End of the last committed entry, up to which messages may be read."""
         return self.log.max_offset
 
     @property
     def appended_offset(self) -> int:
-        """Just behind the last entry appended here, committed or not."""
+        """End of the last entry that was appended here, committed or not."""
         return self.log.appended_offset
 
     @property

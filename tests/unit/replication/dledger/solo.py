@@ -27,7 +27,7 @@ class Solo:
         self.view = LedgerView(self.store.ledger, self.store.ledger.data.file_bytes)
         self.term = term
         self.store.failure = None
-        self.store.lead(self)
+        self.store.become_leader(self)
         self.store.log.on_expired = self.view.expire
 
     def next_entry_pos(self, body_bytes: int) -> int:

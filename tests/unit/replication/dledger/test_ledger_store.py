@@ -277,11 +277,11 @@ async def test_a_peer_that_has_just_stopped_refuses_messages(tmp_path: Path) -> 
         _, peer = await running.leader()
         solo = Solo(tmp_path / "store")
         solo.put(0)
-        solo.store.lead(peer)
+        solo.store.become_leader(peer)
         await peer.close()
         with pytest.raises(StoreError, match="does not lead its group: peer n0 does not run"):
             solo.store.append(message(1))
-        solo.store.lead(solo)
+        solo.store.become_leader(solo)
         solo.put(1)
         assert numbers(solo.store) == [0, 1]
         solo.close()
@@ -316,11 +316,11 @@ def test_a_new_leader_goes_on_with_the_numbers_of_its_queues(tmp_path: Path) -> 
     solo.put(0, 1)
     for number in (2, 3):
         solo.store.append(message(number))
-    solo.store.follow()
+    solo.store.become_follower()
     with pytest.raises(StoreError, match="does not lead"):
         solo.store.append(message(4))
     solo.view.truncate_after(1)
-    solo.store.lead(solo)
+    solo.store.become_leader(solo)
     solo.put(5)
     assert numbers(solo.store) == [0, 1, 5]
     solo.close()
@@ -362,7 +362,7 @@ def test_queues_go_on_with_their_numbers_when_a_follower_has_begun_anew(tmp_path
     solo.put(0, 1, 2, topic="U")
     solo.put(3)
     body = solo.store.ledger.get(3).body
-    solo.store.follow()
+    solo.store.become_follower()
     pos = 65536
     moved = body[:28] + (pos + 48).to_bytes(8, "big") + body[36:]
     solo.view.reset_to(500)
@@ -375,7 +375,7 @@ def test_queues_go_on_with_their_numbers_when_a_follower_has_begun_anew(tmp_path
     solo.store.dispatch()
     assert solo.store.is_dispatched
     solo.term = 3
-    solo.store.lead(solo)
+    solo.store.become_leader(solo)
     store = solo.store
     assert (store.min_offset_in_queue("U", 0), store.max_offset_in_queue("U", 0)) == (3, 3)
     solo.put(4, topic="U")
