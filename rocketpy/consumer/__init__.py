@@ -1,4 +1,4 @@
-"""Reading messages."""
+"""Consumers: receive messages by push, by poll, or by pull from an offset."""
 
 from rocketpy.consumer.lite_pull import LitePullConsumer
 from rocketpy.consumer.pull import PullConsumer

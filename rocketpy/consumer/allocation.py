@@ -1,11 +1,12 @@
-"""Allocation strategies: which queues of a topic each member of a group takes. Pure functions of the lists.
+"""Allocation strategies: assign the queues of a topic to the members of a group. Pure functions.
 
-Every member computes its own share from the same two sorted lists, so all of them, Java's too, must use the
-same strategy; nobody hands out anything.
+Every member computes its own share from the same two sorted lists; there is no coordinator. So all members,
+including Java's, must use the same strategy.
 
 Source: RocketMQ 4.6 AllocateMessageQueueAveragely, ..AveragelyByCircle, ..ByConfig, ..ByMachineRoom,
-..ConsistentHash, AllocateMachineRoomNearby. Differs: by machine room Java takes some queues from the list
-of all queues where it means those of its rooms; here each queue of the rooms goes to one member.
+..ConsistentHash, AllocateMachineRoomNearby. Differs: Java's AllocateMessageQueueByMachineRoom
+indexes the list of all queues instead of the queues of its rooms; here each queue of the rooms goes to one
+member.
 """
 
 from __future__ import annotations
@@ -21,27 +22,34 @@ from rocketpy.protocol.bodies import MessageQueue
 
 
 class AllocationStrategy(Protocol):
-    """Computes one member's share. name: as RocketMQ calls it, for logs."""
+    """Computes one member's share of a topic's queues."""
 
     @property
     def name(self) -> str:
-        """As RocketMQ calls it."""
+        """RocketMQ's name of the strategy."""
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """The queues of member `client_id`; none when it is not among `members`. Both lists are sorted."""
+        """Return the queues of member `client_id`; none when it is not among `members`.
+
+        Args:
+            group: Name of the group.
+            client_id: The member whose share is computed.
+            queues: All queues of the topic, sorted.
+            members: Client ids of all members, sorted.
+        """
 
 
 class AllocateAveragely:
-    """Neighbouring queues to each member, the first members one more when it does not come out even."""
+    """Assigns adjacent queues to each member; the first members get one more if there is a remainder."""
 
     name: Final = "AVG"
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`."""
+        """Return the share of one member."""
         if client_id not in members:
             return []
         index = members.index(client_id)
@@ -51,19 +59,19 @@ class AllocateAveragely:
 
 
 class AllocateByCircle:
-    """Queues dealt out one after the other, like cards."""
+    """Assigns queues round-robin."""
 
     name: Final = "AVG_BY_CIRCLE"
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`."""
+        """Return the share of one member."""
         return list(queues[members.index(client_id) :: len(members)]) if client_id in members else []
 
 
 class AllocateByConfig:
-    """The queues that the application names, whoever else is there."""
+    """Assigns the queues that the application names, whatever the other members have."""
 
     name: Final = "CONFIG"
 
@@ -73,15 +81,15 @@ class AllocateByConfig:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`. Of the named queues those of the topic in hand."""
+        """Return the configured queues of the topic."""
         topics = {queue.topic for queue in queues}
         return [queue for queue in self._queues if queue.topic in topics]
 
 
 class AllocateByMachineRoom:
-    """Only queues of brokers in given machine rooms, shared evenly.
+    """Assigns only queues of brokers in some machine rooms, in even shares.
 
-    rooms: their names; a broker says its own before an ``@`` in its name (``room1@broker-a``).
+    rooms: names of the rooms; a broker's name has its room as a prefix (``room1@broker-a``).
     """
 
     name: Final = "MACHINE_ROOM"
@@ -92,7 +100,7 @@ class AllocateByMachineRoom:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`."""
+        """Return the share of one member."""
         if client_id not in members:
             return []
         near = [queue for queue in queues if self._room_of(queue) in self._rooms]
@@ -108,10 +116,10 @@ class AllocateByMachineRoom:
 
 
 class AllocateNearby:
-    """Queues to members in their own machine room; those of a room without members to everybody.
+    """Assigns queues to members in the same machine room; queues of a room without members to all members.
 
-    inner: the strategy within a room. room_of_broker, room_of_member: the room of a queue's broker, and of a
-    client id.
+    inner: the strategy within a room. room_of_broker, room_of_member: return the room of a queue's broker,
+    and of a client id.
     """
 
     def __init__(
@@ -126,13 +134,13 @@ class AllocateNearby:
 
     @property
     def name(self) -> str:
-        """As RocketMQ calls it."""
+        """RocketMQ's name of the strategy."""
         return f"MACHINE_ROOM_NEARBY-{self._inner.name}"
 
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`."""
+        """Return the share of one member."""
         if client_id not in members:
             return []
         queues_of: defaultdict[str, list[MessageQueue]] = defaultdict(list)
@@ -150,9 +158,9 @@ class AllocateNearby:
 
 
 class AllocateByConsistentHash:
-    """Queues and members on one ring of hashes; a member that comes or goes moves few queues.
+    """Assigns queues by consistent hashing; few queues move when a member joins or leaves.
 
-    virtual_nodes: places of each member on the ring.
+    virtual_nodes: positions of each member on the hash ring.
     """
 
     name: Final = "CONSISTENT_HASH"
@@ -165,7 +173,7 @@ class AllocateByConsistentHash:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AllocationStrategy`."""
+        """Return the share of one member."""
         if client_id not in members:
             return []
         ring = {
@@ -183,10 +191,13 @@ class AllocateByConsistentHash:
 
 
 def ring_hash(key: str) -> int:
-    """A key's place on the ring: the first four bytes of its MD5. Source: RocketMQ ConsistentHashRouter."""
+    """Return a key's position on the ring: the first four bytes of its MD5.
+
+    Source: RocketMQ ConsistentHashRouter.
+    """
     return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 def java_text(queue: MessageQueue) -> str:
-    """What Java's MessageQueue.toString says, which is what the ring hashes."""
+    """Return the text of Java's MessageQueue.toString, which the ring hashes."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"

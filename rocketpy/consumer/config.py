@@ -13,23 +13,23 @@ from rocketpy.errors import ConfigInvalid, UsageError
 
 
 class MessageModel(Enum):
-    """Who gets a message. Source: RocketMQ MessageModel."""
+    """Which members of a group receive a message. Source: RocketMQ MessageModel."""
 
     CLUSTERING = "CLUSTERING"
     """One member of the group."""
     BROADCASTING = "BROADCASTING"
-    """Every member; what one fails to handle does not come again."""
+    """Every member; a message whose handler failed is not redelivered."""
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue that it has no offset of. Source: RocketMQ ConsumeFromWhere.
+    """Where a group begins in a queue without a committed offset. Source: RocketMQ ConsumeFromWhere.
 
-    A broker whose queue still begins at 0 answers 0 for a group that it does not know (QUIRKS 33), so there
-    every new group begins at the first message, whatever this says.
+    A broker whose queue still begins at 0 returns offset 0 for an unknown group (QUIRKS 33). There every new
+    group begins at the first message, whatever this setting is.
     """
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    """At the end."""
+    """At the end of the queue."""
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     """At the first message."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
@@ -38,48 +38,49 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What all consumers that join a group have in common."""
+    """Settings of all consumers that join a group."""
 
     model: MessageModel = MessageModel.CLUSTERING
-    """Who gets a message. RocketMQ: messageModel."""
+    """Which members receive a message. RocketMQ: messageModel."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
     """Where a new group begins. RocketMQ: consumeFromWhere."""
     consume_timestamp_ms: int | None = None
     """For ConsumeFrom.TIMESTAMP, in ms since 1970. None: half an hour before the start.
     RocketMQ: consumeTimestamp."""
     allocation: AllocationStrategy = field(default_factory=AllocateAveragely)
-    """How the group's members share queues; all must use the same. RocketMQ: allocateMessageQueueStrategy."""
+    """How the group's members share queues; all members must use the same strategy.
+    RocketMQ: allocateMessageQueueStrategy."""
     pull_batch_size: int = 32
-    """Messages a pull asks for at most. RocketMQ: pullBatchSize."""
+    """Maximum messages per pull. RocketMQ: pullBatchSize."""
     pull_interval_ms: int = 0
-    """Pause between two pulls of a queue. RocketMQ: pullInterval."""
+    """Pause between two pulls of a queue, in ms. RocketMQ: pullInterval."""
     queue_messages_max: int = 1000
-    """Messages held of one queue; above it pulls of that queue wait. RocketMQ: pullThresholdForQueue."""
+    """Maximum cached messages of a queue; above it its pulls wait. RocketMQ: pullThresholdForQueue."""
     queue_bytes_max: int = 100 * 1024 * 1024
-    """Their bodies, likewise. RocketMQ: pullThresholdSizeForQueue, in MiB."""
+    """Maximum cached body bytes of one queue. RocketMQ: pullThresholdSizeForQueue, in MiB."""
     topic_messages_max: int | None = None
-    """Messages held of all queues together; each queue gets an equal part of it, instead of
+    """Maximum cached messages of all queues together. Each queue gets an equal share, instead of
     `queue_messages_max`. RocketMQ: pullThresholdForTopic."""
     topic_bytes_max: int | None = None
-    """Their bodies, likewise. RocketMQ: pullThresholdSizeForTopic, in MiB."""
+    """Maximum cached body bytes of all queues together. RocketMQ: pullThresholdSizeForTopic, in MiB."""
     persist_interval_ms: int = 5000
-    """How often offsets are stored. RocketMQ: persistConsumerOffsetInterval."""
+    """How often offsets are committed. RocketMQ: persistConsumerOffsetInterval."""
     rebalance_interval_ms: int = 20_000
-    """How often shares are computed again, besides when brokers tell of a change.
+    """How often the group is rebalanced, besides when brokers report a change.
     RocketMQ: the system property rocketmq.client.rebalance.waitInterval."""
     suspend_timeout_ms: int = 15_000
-    """How long a broker may hold a pull until a message comes. RocketMQ: 15000, fixed."""
+    """How long a broker may hold a pull until a message arrives. RocketMQ: 15000, fixed."""
     pull_timeout_ms: int = 30_000
-    """Time for a pull. RocketMQ: 30000, fixed."""
+    """Timeout of a pull. RocketMQ: 30000, fixed."""
     close_timeout_ms: int = 10_000
-    """How long `close` waits for handlers. RocketMQ: none, it does not wait."""
+    """How long `close` waits for running handlers. RocketMQ: none, it does not wait."""
     offset_directory: Path | None = None
-    """Where offsets are kept when broadcasting; None: ``~/.rocketmq_offsets``.
+    """Directory of the offset files when broadcasting; None: ``~/.rocketmq_offsets``.
     RocketMQ: the system property rocketmq.client.localOffsetStoreDir."""
     unit_mode: bool = False
     """Whether the group belongs to a unit. RocketMQ: unitMode."""
     max_body_bytes: int = 16 * 1024 * 1024
-    """A compressed body that inflates to more is not decoded. RocketMQ: none."""
+    """A compressed body that is larger after decompression is not decoded. RocketMQ: none."""
     verify_checksums: bool = True
     """Check the CRC of each body, and its end-to-end checksum where a producer set one."""
 
@@ -114,31 +115,32 @@ class PushConfig(MemberConfig):
     """Settings of a `PushConsumer`."""
 
     orderly: bool = False
-    """Handle the messages of a queue one after the other, under a lock of the broker's that no other member
-    has. RocketMQ: whether a MessageListenerOrderly is registered."""
+    """Handle the messages of a queue one after the other, while the broker locks the queue for this member.
+    RocketMQ: whether a MessageListenerOrderly is registered."""
     batch_size: int = 1
-    """Messages a handler gets at most. RocketMQ: consumeMessageBatchMaxSize."""
+    """Maximum messages per handler call. RocketMQ: consumeMessageBatchMaxSize."""
     concurrency: int = 20
-    """Handlers that run at the same time: tasks of an ``async def``, threads of a plain function. Orderly:
-    threads only; each queue has one handler at a time. RocketMQ: consumeThreadMin, consumeThreadMax."""
+    """Maximum concurrent handler calls: tasks of an ``async def``, threads of a plain function. Orderly: the
+    number of threads; each queue has one call at a time. RocketMQ: consumeThreadMin, consumeThreadMax."""
     threads: bool = True
-    """Whether a plain function runs on threads. False: in the event loop, where it must not block; that
-    costs least. RocketMQ: none."""
+    """Whether a plain function runs on threads. False: it runs in the event loop, which is fastest, and must
+    not block. RocketMQ: none."""
     span_max: int = 2000
-    """From the first offset held of a queue to the last; above it pulls of that queue wait. Not when orderly.
+    """Maximum distance between the first and the last cached offset of a queue; above it pulls of that queue
+    wait. Ignored when orderly.
     RocketMQ: consumeConcurrentlyMaxSpan."""
     max_reconsume_times: int = -1
-    """How often a message comes again before it goes to the dead letters; -1 is 16, and without end when
-    orderly. RocketMQ: maxReconsumeTimes."""
+    """How often a message is redelivered before it goes to the dead-letter topic. -1 means 16, or without
+    limit when orderly. RocketMQ: maxReconsumeTimes."""
     suspend_ms: int = 1000
     """How long an orderly queue waits after LATER, 10 to 30000. RocketMQ: suspendCurrentQueueTimeMillis."""
     consume_timeout_ms: int = 15 * 60 * 1000
-    """A message whose handler takes longer is sent back, so that another member gets it. Not when orderly.
+    """A message whose handler takes longer is sent back, for another member. Ignored when orderly.
     RocketMQ: consumeTimeout, in minutes."""
     message_trace: MessageTraceConfig | None = None
-    """Report what is handled, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
+    """Settings of the message trace for trace queries; None for no trace. RocketMQ: enableMsgTrace."""
     post_subscription: bool = False
-    """Whether each pull carries its filter. RocketMQ: postSubscriptionWhenPull."""
+    """Whether each pull carries the filter expression. RocketMQ: postSubscriptionWhenPull."""
 
     def __post_init__(self) -> None:
         MemberConfig.__post_init__(self)
@@ -158,11 +160,11 @@ class LitePullConfig(MemberConfig):
     """Settings of a `LitePullConsumer`."""
 
     auto_commit: bool = True
-    """Whether offsets of what earlier polls returned are stored by themselves. RocketMQ: autoCommit."""
+    """Whether offsets of messages from earlier polls are committed automatically. RocketMQ: autoCommit."""
     poll_timeout_ms: int = 5000
     """How long `poll` waits for a message. RocketMQ: pollTimeoutMillis."""
     poll_batch_size: int = 32
-    """Messages `poll` returns at most. RocketMQ: none, it returns those of one pull."""
+    """Maximum messages per `poll`. RocketMQ: none, a poll returns the messages of one pull."""
 
     def __post_init__(self) -> None:
         MemberConfig.__post_init__(self)

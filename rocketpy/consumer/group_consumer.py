@@ -1,4 +1,4 @@
-"""GroupConsumer: what `PushConsumer` and `LitePullConsumer` share: joining a group, and leaving it."""
+"""GroupConsumer: base class of `PushConsumer` and `LitePullConsumer`; joins a group and leaves it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from rocketpy.runtime.tasks import joined
 log = logging.getLogger("rocketpy.consumer")
 
 _SUBSCRIBE_GRACE_S: Final = 1.0
-"""An application that starts a consumer first and subscribes then has done so by now."""
+"""Time for applications that start a consumer first and subscribe afterwards."""
 
 
 class GroupConsumer(Lifecycle):
-    """A member of a consumer group, as applications see it. Raises GroupInvalid."""
+    """Public interface of a member of a consumer group. Raises GroupInvalid."""
 
-    _closed = False  # of the class, for one whose `__init__` has raised
+    _closed = False  # a class attribute, for an `__init__` that raises
 
     def __init__(
         self, group: str, namesrv: str | None, client: ClientConfig | None, observers: Observers
@@ -55,7 +55,7 @@ class GroupConsumer(Lifecycle):
         return f"{type(self).__name__}({self.group!r})"
 
     def _left_open(self) -> str | None:
-        # Nothing that runs holds the consumer itself, so this is when nobody can close it any more.
+        # No task refers to the consumer: once the application drops it, nothing can close it.
         if self._client is None or self._closed or self._client.is_forked_copy:
             return None
         return f"consumer {self.group}"
@@ -67,28 +67,31 @@ class GroupConsumer(Lifecycle):
         raise NotImplementedError
 
     def _make_direct_handler(self) -> DirectHandler:
-        """What handles a message that an operator chose. It must not hold the consumer."""
+        """Return what handles a message on an operator's request. It must not refer to `self`."""
         raise NotImplementedError
 
     async def consume_directly(self, message: MessageExt) -> HandlingResult:
-        """Handle a message that an operator chose, outside of its queue; nothing is committed by it."""
+        """Handle a message on an operator's request; no offset is committed."""
         return await self._make_direct_handler()(message)
 
     def running_properties(self) -> dict[str, str]:
-        """Its settings, for operators."""
+        """Return the settings that administration tools show."""
         raise NotImplementedError
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self, *, wait: bool = True) -> None:
-        """Join the group, once. Messages come from now on.
+        """Join the group and begin to consume. A consumer starts once.
 
-        wait: until a name server answers, at most `ClientConfig.request_timeout_ms`, and until brokers know
-        the member. Without it `start` returns at once, the member joins in the background, and `health`
-        tells what is missing.
+        Args:
+            wait: Return when a name server has responded, at most `ClientConfig.request_timeout_ms`, and the
+                brokers know the member. Otherwise `start` returns at once, the member joins in the
+                background, and `health` shows what is missing.
 
-        Raises TransportError when no name server answers (`start` can be called again), ConfigInvalid, and
-        BrokerError when a broker refuses an SQL92 expression; without `wait` that is logged.
+        Raises:
+            TransportError: No name server responds; `start` can be called again.
+            ConfigInvalid: A setting is not valid, or the client already has a consumer of this group.
+            BrokerError: A broker rejects an SQL92 expression. Without `wait` that is logged.
         """
         client = await self._connect(self._client_config, f"consumer {self.group}", wait=wait)
         try:
@@ -114,12 +117,16 @@ class GroupConsumer(Lifecycle):
             raise
 
     async def close(self) -> bool:
-        """Begin no more, wait for handlers, store offsets, leave the group, disconnect.
+        """Stop handling, wait for running handlers, commit offsets, leave the group and disconnect.
 
-        Waits for handlers for `MemberConfig.close_timeout_ms`; what is not handled by then comes to another
-        member, or to the next start. Returns whether every handler ended in time. Goes on when its caller is
-        cancelled. Safe to call again: the second call waits for the first. Raises ClientClosed in another
-        event loop than the one that started it.
+        Waits up to `MemberConfig.close_timeout_ms` for handlers. Messages that are not handled by then are
+        redelivered. The close continues when its caller is cancelled, and a second call waits for it.
+
+        Returns:
+            Whether every handler ended in time.
+
+        Raises:
+            ClientClosed: The consumer was started in another event loop.
         """
         if self._client is None or self._member is None or self._client.is_forked_copy:
             return True
@@ -137,7 +144,7 @@ class GroupConsumer(Lifecycle):
         try:
             left = await member.close()
             if left:
-                text = "consumer %s closed while handlers were running, which are at %s; that comes again"
+                text = "consumer %s closed while handlers were running for %s; these messages are redelivered"
                 log.warning(text, self.group, abbreviate(left))
             await self._observers.close()
             await client.shared(ClientRemotingProcessor).remove(member.group)
@@ -146,7 +153,11 @@ class GroupConsumer(Lifecycle):
         return not left
 
     def health(self) -> Health:
-        """How the consumer and its connections are doing. Raises ClientClosed when it does not run."""
+        """Return the state of the consumer and its connections.
+
+        Raises:
+            ClientClosed: The consumer does not run.
+        """
         member = self.member
         health = member.client.health()
         problems = list(health.problems)
@@ -160,13 +171,20 @@ class GroupConsumer(Lifecycle):
         problems += member.problems()
         return replace(health, ok=not problems, problems=tuple(problems), undecodable=member.undecodable)
 
-    # -- what to consume ----------------------------------------------------------------------
+    # -- subscriptions ------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """Want a topic's messages: all of them, those with one of some tags (``a || b``), or by `Sql`.
+        """Subscribe to a topic, before or after the start; again to change the expression.
 
-        Before the start, or later: brokers hear of it soon. Again for a topic: the new expression counts.
-        All members of a group must subscribe to the same. Raises TopicInvalid, ConfigInvalid.
+        All members of a group must have the same subscriptions.
+
+        Args:
+            topic: Name of the topic.
+            expression: All messages (``*``), those with one of some tags (``a || b``), or an `Sql` filter.
+
+        Raises:
+            TopicInvalid: The topic's name is not valid.
+            ConfigInvalid: The expression is not valid.
         """
         subscription_data(check_topic(topic), expression, 0)
         self._subscriptions[topic] = expression
@@ -176,7 +194,7 @@ class GroupConsumer(Lifecycle):
             self._member.tasks.spawn(self._member.announce_subscription(name), "introduction")
 
     def unsubscribe(self, topic: str) -> None:
-        """Want a topic no longer. Its queues go to other members, if those still want it."""
+        """End the subscription to a topic. Its queues go to the members that still have it."""
         self._subscriptions.pop(topic, None)
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)
@@ -185,24 +203,24 @@ class GroupConsumer(Lifecycle):
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this member has now; of a push consumer also those of
-        messages that come again (``%RETRY%``).
+        """The queues that are assigned to this member; for a push consumer also those of the retry topic
+        (``%RETRY%``).
         """
         namespace = self.member.namespace
         return tuple(unwrap_queue(namespace, queue) for queue in sorted(self.member.pullers))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
         return await self.member.api.search_offset(wrap_queue(self.member.namespace, queue), timestamp_ms)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What ``mqadmin consumerStatus`` shows of this member."""
+        """Return what ``mqadmin consumerStatus`` shows for this member."""
         registration = GroupRegistration(self.member, self._make_direct_handler(), self.running_properties())
         return running_info(registration, self.member.client)
 
     @property
     def member(self) -> GroupMember:
-        """Its place in the group. Raises ClientClosed when it does not run."""
+        """The group member inside. Raises ClientClosed when the consumer does not run."""
         if self._member is None or self._closed:
             state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
             raise ClientClosed(f"the consumer {state}")
@@ -212,4 +230,4 @@ class GroupConsumer(Lifecycle):
 async def _warn_without_subscription(member: GroupMember, group: str, subscriptions: Collection[str]) -> None:
     await asyncio.sleep(_SUBSCRIBE_GRACE_S)
     if not subscriptions and member.rebalances:
-        log.warning("consumer %s gets no messages before it subscribes to a topic", group)
+        log.warning("consumer %s has no subscription and receives no messages; call subscribe()", group)

@@ -1,4 +1,4 @@
-"""The keyword arguments of consumers, for wrappers that hand them on (PEP 692)."""
+"""Keyword arguments of the consumers, for wrappers that pass them on (PEP 692)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _ConsumerOptions(TypedDict, total=False):
 
 
 class PushConsumerOptions(_ConsumerOptions, total=False):
-    """See `rocketpy.PushConsumer`."""
+    """Keyword arguments of `rocketpy.PushConsumer`."""
 
     batch_handler: BatchHandler | None
     config: PushConfig | None
@@ -26,13 +26,13 @@ class PushConsumerOptions(_ConsumerOptions, total=False):
 
 
 class LitePullConsumerOptions(_ConsumerOptions, total=False):
-    """See `rocketpy.LitePullConsumer`."""
+    """Keyword arguments of `rocketpy.LitePullConsumer`."""
 
     config: LitePullConfig | None
 
 
 class PullConsumerOptions(_ConsumerOptions, total=False):
-    """See `rocketpy.PullConsumer`."""
+    """Keyword arguments of `rocketpy.PullConsumer`."""
 
     config: ConsumerConfig | None
     listeners: Iterable[ReceiveListener]

@@ -1,7 +1,7 @@
-"""LitePullConsumer: messages are prefetched, and you ask for them when you are ready.
+"""LitePullConsumer: prefetches messages, which the application polls.
 
 Source: RocketMQ 4.6 DefaultLitePullConsumer, DefaultLitePullConsumerImpl. Differs: what `poll` returned
-counts as done at the next `poll`, or by `commit`; in RocketMQ at once, so a crash loses what was in hand.
+counts as processed at the next `poll`, or by `commit`; in RocketMQ at once, so a crash loses messages.
 """
 
 from __future__ import annotations
@@ -34,18 +34,26 @@ _ASSIGN_AGAIN_S: Final = 1.0
 
 
 class LitePullConsumer(GroupConsumer):
-    """Gives you messages when you ask for them.
+    """Returns prefetched messages from `poll`, or by iteration.
 
         async with LitePullConsumer("billing", "127.0.0.1:9876") as consumer:
             consumer.subscribe("Orders", "paid")
             async for message in consumer:
                 ...
 
-    Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues of
-    your own choice. What a poll returned counts as done with the next poll, or with `commit`; what was not
-    done comes again. One task polls. There are no retries: what you cannot handle is yours to keep.
+    Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues. The
+    messages of a poll count as processed at the next poll, or by `commit`; after a crash the others are
+    delivered again. One task polls. There are no retries: the application keeps what it cannot handle.
 
-    group, namesrv, client, telemetry: as for `PushConsumer`. Raises GroupInvalid.
+    Args:
+        group: The common name of the members.
+        namesrv: Address of the name servers, as for `Producer`.
+        config: Settings of the consumer.
+        client: Settings of the client.
+        telemetry: As for `Producer`.
+
+    Raises:
+        GroupInvalid: The group's name is not valid.
     """
 
     def __init__(
@@ -81,7 +89,11 @@ class LitePullConsumer(GroupConsumer):
         return self._buffer
 
     async def start(self, *, wait: bool = True) -> None:
-        """Join the group, once; see `PushConsumer.start`. Raises RouteNotFound as `assign` does."""
+        """Join the group and begin to pull, see `PushConsumer.start`.
+
+        Raises:
+            RouteNotFound: An assigned queue is unavailable, as for `assign`.
+        """
         await super().start(wait=wait)
         if self._assigned is None:
             return
@@ -95,53 +107,63 @@ class LitePullConsumer(GroupConsumer):
             raise
 
     async def _assign_until_done(self) -> None:
-        """Take the assigned queues once that works."""
+        """Assign the queues again until that works."""
         while True:
             try:
                 await self.assign(self._assigned or ())
             except RocketError as error:
-                log.warning("consumer %s cannot take its queues yet: %s", self.group, error)
+                log.warning("consumer %s cannot pull its assigned queues yet: %s", self.group, error)
                 await asyncio.sleep(_ASSIGN_AGAIN_S)
             else:
                 return
 
     async def close(self) -> bool:
-        """Store offsets of what is done, leave the group, disconnect. Safe to call again.
+        """Commit offsets of processed messages, leave the group and disconnect. Safe to call again.
 
-        What the last poll returned counts as done only after `commit`.
+        The messages of the last poll count as processed only after `commit`.
         """
         closed = await super().close()
         self._buffer.end()
         return closed
 
-    # -- which queues -------------------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """Share a topic's queues with the group's other members. Raises ConfigInvalid after `assign`."""
+        """Share a topic's queues with the group's other members.
+
+        Raises:
+            ConfigInvalid: Queues were assigned, or the expression is not valid.
+        """
         if self._assigned is not None:
-            raise ConfigInvalid(f"consumer {self.group} has assigned queues; subscribe is the other way")
+            raise ConfigInvalid(f"consumer {self.group} has assigned queues; use either assign or subscribe")
         super().subscribe(topic, expression)
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Take these queues, and only these, whoever else has them. Raises ConfigInvalid after `subscribe`.
+        """Pull these queues and no others, independent of the group's other members.
 
-        Each begins at the group's offset; see `seek`. Replaces a call that still waits. Raises RouteNotFound
-        when one cannot be taken now.
+        Each begins at the group's offset; see `seek`. A new call replaces one that still waits.
+
+        Raises:
+            ConfigInvalid: The consumer has subscribed to topics.
+            UsageError: The argument is not a collection of queues.
+            RouteNotFound: A queue is unavailable now.
         """
         if self._subscriptions:
-            raise ConfigInvalid(f"consumer {self.group} has subscribed to topics; assign is the other way")
+            raise ConfigInvalid(
+                f"consumer {self.group} has subscribed to topics; use either assign or subscribe"
+            )
         if isinstance(queues, MessageQueue):
-            raise UsageError(f"assign takes queues in a list or the like, not one: {queues!r}")
+            raise UsageError(f"assign takes a collection of queues, not a single one: {queues!r}")
         chosen = tuple(queues)
         for queue in chosen:
-            wrap_queue("", queue)  # raises for what is none
+            wrap_queue("", queue)  # raises UsageError unless it is a queue
         self._assigned = chosen
         if self._member is None:
             return
         member = self.member
         member.rebalances = False
         missing = sorted(self._drop_unassigned(member) - set(member.pullers))
-        for queue in missing:  # brokers are told of the group as soon as they are known
+        for queue in missing:  # the heartbeat reaches only brokers of known routes
             await member.client.route(queue.topic)
         await member.client.heartbeat()
         if self._assigned is not chosen:
@@ -152,24 +174,24 @@ class LitePullConsumer(GroupConsumer):
             return
         failed = [str(queue) for queue, ok in zip(missing, taken, strict=True) if not ok]
         if failed:
-            raise RouteNotFound(f"these queues cannot be taken now: {', '.join(failed)}")
+            raise RouteNotFound(f"these queues are unavailable now: {', '.join(failed)}")
 
     def _drop_unassigned(self, member: GroupMember) -> set[MessageQueue]:
-        """Drop the queues that are not assigned; return those that are, as on the wire."""
+        """Revoke queues that are not assigned; return the assigned ones with their namespace."""
         wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned or ()}
         for queue in set(member.pullers) - wanted:
             member.revoke(queue)
         return wanted
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, as the name server tells now."""
+        """Return the readable queues of a topic, from a fresh route of the name server."""
         client = self.member.client
         return subscribe_queues(topic, await client.route(wrap(self.member.namespace, topic), fresh=True))
 
     def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
-        """Have a function called when a topic's route has changed; then `fetch_queues` tells.
+        """Call a function whenever a topic's route has changed; `fetch_queues` returns the new queues.
 
-        It is called in the event loop; what it raises is logged. RocketMQ:
+        It is called in the event loop; its exceptions are logged. RocketMQ:
         registerTopicMessageQueueChangeListener.
         """
         member = self.member
@@ -177,18 +199,18 @@ class LitePullConsumer(GroupConsumer):
         def changed() -> None:
             try:
                 listener()
-            except Exception:
+            except Exception:  # the application's code
                 log.exception("consumer %s: a listener for the queues of topic %s failed", self.group, topic)
 
         member.client.topic(wrap(member.namespace, topic)).changed.append(changed)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Neither pull these queues nor return what was pulled of them. None: all there are now."""
+        """Neither pull these queues nor return their pulled messages. None: all current queues."""
         for puller in self._pullers(queues):
             puller.paused = True
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with these queues. None: all there are now."""
+        """Continue with these queues. None: all current queues."""
         for puller in self._pullers(queues):
             puller.paused = False
             puller.wake()
@@ -197,12 +219,20 @@ class LitePullConsumer(GroupConsumer):
     # -- messages -----------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
-        """The next messages, at most `LitePullConfig.poll_batch_size`; none when none came in time.
+        """Return the next messages; an empty list when none arrives in time.
 
-        Those of each queue are in order. What the poll before returned counts as done from now on. A message
-        that cannot be decoded comes with its raw body and `MessageExt.decode_error`.
-        timeout_ms: `LitePullConfig.poll_timeout_ms` when None. Raises ClientClosed, also in another event
-        loop than the one that started it.
+        Messages of a queue are in order. The messages of the previous poll count as processed from now on. A
+        message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
+
+        Args:
+            timeout_ms: `LitePullConfig.poll_timeout_ms` when None.
+
+        Returns:
+            At most `LitePullConfig.poll_batch_size` messages.
+
+        Raises:
+            ClientClosed: The consumer does not run, or was started in another event loop.
+            UsageError: The timeout is not a number.
         """
         check_timeout("timeout_ms", timeout_ms)
         self.member.client.check_loop()
@@ -224,7 +254,7 @@ class LitePullConsumer(GroupConsumer):
                 continue
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Messages, one after the other, until the consumer is closed."""
+        """Yield messages until the consumer is closed."""
         while True:
             try:
                 messages = await self.poll()
@@ -236,7 +266,7 @@ class LitePullConsumer(GroupConsumer):
                 yield message
 
     def _done(self) -> None:
-        """What was given out is done with."""
+        """Finish the messages of the last poll."""
         if self._polled:
             polled, self._polled = self._polled, []
             now_ms = int(self.member.client.now_ms())
@@ -247,9 +277,14 @@ class LitePullConsumer(GroupConsumer):
     # -- offsets ------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store progress now, and wait until it is stored. RocketMQ: commitSync.
+        """Commit offsets and wait for the response. RocketMQ: commitSync.
 
-        offsets: queue to the offset of the next message wanted. None: what polls have returned is done.
+        Args:
+            offsets: For each queue the offset of the next message. None: finish the messages of all polls,
+                and commit the offsets behind them.
+
+        Raises:
+            UsageError: An offset is not an integer.
         """
         member = self.member
         if offsets is not None:
@@ -262,27 +297,36 @@ class LitePullConsumer(GroupConsumer):
         await member.persist(wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's stored offset of a queue; None when it has none."""
+        """Return the group's committed offset of a queue; None when there is none."""
         return await self.member.offsets.read(wrap_queue(self.member.namespace, queue))
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the queue's next message that polls have not returned. Raises ConfigInvalid."""
+        """Return the offset of the queue's next message that no poll has returned.
+
+        Raises:
+            ConfigInvalid: The queue is not assigned to this consumer.
+        """
         return self._puller(queue).process_queue.position
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with a queue of this member from an offset. Raises ConfigInvalid for one outside of it."""
+        """Continue a queue of this consumer from an offset.
+
+        Raises:
+            ConfigInvalid: The offset is outside of the queue, or the queue is not assigned to this consumer.
+            UsageError: The offset is not an integer.
+        """
         check_integer("offset", offset)
         first, end = await self._range(queue)
         if not first <= offset <= end:
-            raise ConfigInvalid(f"{queue} has offsets {first} to {end}, not {offset}")
+            raise ConfigInvalid(f"offset {offset} is outside of {queue}, which has offsets {first} to {end}")
         self._seek(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on with a queue from its first message."""
+        """Continue a queue from its first message."""
         self._seek(queue, (await self._range(queue))[0])
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with a queue from the next message that comes into it."""
+        """Continue a queue from the next message that is stored in it."""
         self._seek(queue, (await self._range(queue))[1])
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
@@ -296,36 +340,36 @@ class LitePullConsumer(GroupConsumer):
     def _puller(self, queue: MessageQueue) -> Puller:
         puller = self.member.pullers.get(wrap_queue(self.member.namespace, queue))
         if puller is None:
-            raise ConfigInvalid(f"{queue} is not among this consumer's queues")
+            raise ConfigInvalid(f"{queue} is not assigned to this consumer")
         return puller
 
     def _pullers(self, queues: Iterable[MessageQueue] | None) -> list[Puller]:
         return list(self.member.pullers.values()) if queues is None else [self._puller(q) for q in queues]
 
-    # -- for the group ------------------------------------------------------------------------
+    # -- for the member -----------------------------------------------------------------------
 
     def _make_direct_handler(self) -> DirectHandler:
         group = self.group
 
         async def refuse(message: MessageExt) -> HandlingResult:
-            raise ConfigInvalid(f"group {group} polls; it has no handler to give {message} to")
+            raise ConfigInvalid(f"group {group} polls and has no handler for {message}")
 
         return refuse
 
     def running_properties(self) -> dict[str, str]:
-        """Its settings, for operators."""
+        """Return the settings that administration tools show."""
         return config_properties(self.config)
 
 
 class _PollBuffer:
-    """Pulled messages that wait for a poll. news: set when there may be something. See `ConsumeService`."""
+    """The `ConsumeService` of a poll: pulled messages wait here. news: set when there may be messages."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
         self._ready: dict[Puller, None] = {}
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        puller.process_queue.wait(messages)
+        puller.process_queue.enqueue(messages)
         self._ready[puller] = None
         self.news.set()
 
@@ -340,12 +384,12 @@ class _PollBuffer:
         return ()
 
     def end(self) -> None:
-        """Wake a poll that waits."""
+        """Drop all messages and wake a waiting poll."""
         self._ready.clear()
         self.news.set()
 
     def take(self, count: int) -> list[tuple[Puller, list[MessageExt]]]:
-        """At most `count` messages; queues take turns."""
+        """Return at most `count` messages; queues take turns."""
         found: list[tuple[Puller, list[MessageExt]]] = []
         for puller in list(self._ready):
             if puller.paused:

@@ -1,4 +1,4 @@
-"""What a handler says about the messages it got.
+"""Results of handlers.
 
 Source: RocketMQ 4.6 ConsumeConcurrentlyStatus, ConsumeOrderlyStatus and their contexts.
 """
@@ -17,23 +17,23 @@ log = logging.getLogger("rocketpy.consumer")
 
 
 class ConsumeResult(Enum):
-    """How handling went. None counts as SUCCESS, an exception as LATER."""
+    """The result of a handler. None counts as SUCCESS, an exception as LATER."""
 
     SUCCESS = "CONSUME_SUCCESS"
-    """Done with these messages."""
+    """The messages are processed."""
     LATER = "RECONSUME_LATER"
-    """They have to come again. Orderly: the queue waits a moment, then they come again."""
+    """Redeliver the messages later. Orderly: the queue pauses, then the messages are handled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """LATER, with particulars.
+    """`ConsumeResult.LATER` with options.
 
-    delay_level: when a message comes again, by the broker's table of delays, see `DelayLevels`; a level above
-    its last counts as the last; 0: the broker's choice, longer each time; -1: never, it goes to the dead
-    letters at once. Not for orderly consumption.
-    done: so many messages at the start of the batch are done with. suspend_ms: how long the queue
-    waits, for orderly consumption; None for the consumer's setting.
+    delay_level: delay before the redelivery, by the broker's table, see `DelayLevels`. A level above the last
+    counts as the last. 0: the broker's choice, longer each time. -1: no redelivery; the message goes to the
+    dead-letter topic. Ignored when orderly.
+    done: how many messages at the start of the batch are processed.
+    suspend_ms: how long an orderly queue pauses; None for the consumer's setting.
     """
 
     delay_level: int = 0
@@ -43,16 +43,17 @@ class Later:
 
 HandlerResult = ConsumeResult | Later | None
 Handler = Callable[[MessageExt], "HandlerResult | Awaitable[HandlerResult]"]
-"""Gets one message. An ``async def`` runs in the event loop, a plain function on a thread."""
+"""Receives one message. An ``async def`` runs in the event loop, a plain function on a thread."""
 BatchHandler = Callable[[list[MessageExt]], "HandlerResult | Awaitable[HandlerResult]"]
-"""Gets up to `PushConfig.batch_size` messages of one queue, in a list of its own."""
+"""Receives a new list of up to `PushConfig.batch_size` messages of one queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlingResult:
-    """What a handler said, understood. done: messages from the start that are done with; None for all.
+    """A handler's result after validation.
 
-    kind: the word that operators see.
+    done: how many messages at the start of the batch are processed; None for all. kind: RocketMQ's name of
+    the result (CMResult), which administration tools show.
     """
 
     done: int | None
@@ -66,17 +67,17 @@ ACKNOWLEDGED: Final = HandlingResult(None, _LATER, "CR_SUCCESS")
 
 
 def to_handling_result(returned: object) -> HandlingResult:
-    """What a handler's return value means; anything that is no answer counts as LATER."""
+    """Return the meaning of a handler's return value; an invalid value counts as LATER."""
     if returned is None or returned is ConsumeResult.SUCCESS:
         return ACKNOWLEDGED
     if returned is ConsumeResult.LATER:
         return HandlingResult(0, _LATER, "CR_LATER")
     if isinstance(returned, Later):
         return HandlingResult(max(0, returned.done), returned, "CR_LATER")
-    log.error("a handler returned %r, which is no ConsumeResult; its messages come again", returned)
+    log.error("a handler returned %r, which is not a ConsumeResult; its messages are redelivered", returned)
     return HandlingResult(0, _LATER, "CR_RETURN_NULL")
 
 
 def failure_result(error: BaseException) -> HandlingResult:
-    """What an exception of a handler means."""
+    """Return the result for a handler that raised an exception."""
     return HandlingResult(0, _LATER, "CR_THROW_EXCEPTION", repr(error))

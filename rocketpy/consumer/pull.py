@@ -1,4 +1,4 @@
-"""PullConsumer: reads queues from any offset, and asks for their offsets; commits when told, joins no group.
+"""PullConsumer: reads queues from any offset and queries offsets; it joins no group.
 
 Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 """
@@ -33,15 +33,21 @@ log = logging.getLogger("rocketpy.consumer")
 
 
 class PullConsumer(BoundToClient):
-    """Reads messages of a queue from an offset that you keep.
+    """Reads messages of a queue from an offset that the application keeps.
 
         async with PullConsumer("readers", "127.0.0.1:9876") as consumer:
             for queue in await consumer.fetch_queues("Orders"):
                 result = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    group: name of the consumer group, which brokers want to hear in each pull. namesrv, client, telemetry:
-    as for `Producer`. listeners: see `rocketpy.hooks`. Every method raises RouteNotFound, TransportError and
-    BrokerError; all may be called again.
+    Every method raises RouteNotFound, TransportError and BrokerError; all may be called again.
+
+    Args:
+        group: Name of the consumer group, which each pull carries.
+        namesrv: Address of the name servers, as for `Producer`.
+        config: Settings of the consumer.
+        client: Settings of the client.
+        listeners: Notified of each pull, see `rocketpy.hooks`.
+        telemetry: As for `Producer`.
     """
 
     def __init__(
@@ -76,11 +82,11 @@ class PullConsumer(BoundToClient):
         self._listeners.add(telemetry.receive_listener(self._namespace))
 
     def health(self) -> Health:
-        """How its connections are doing, and how many messages it could not decode. Raises ClientClosed."""
+        """Return the state of its connections and the number of undecodable messages. Raises ClientClosed."""
         return replace(super().health(), undecodable=self._undecodable)
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read, as the name server tells now."""
+        """Return the readable queues of a topic, from a fresh route of the name server."""
         return subscribe_queues(topic, await self._running().route(self._wrapped(topic), fresh=True))
 
     async def pull(
@@ -92,16 +98,26 @@ class PullConsumer(BoundToClient):
         *,
         expression: Expression = ALL,
     ) -> PullResult:
-        """Read up to `max_count` messages from `offset` on.
+        """Read messages of a queue from an offset on.
 
-        offset: of the first message wanted, 0 or more. A broker gives fewer than `max_count` when it has
-        fewer or when they are large. timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
-        expression: which messages are wanted; a broker that found none in some hundreds says NO_MATCHED_MSG.
-        Returns the messages and where to go on; for an offset outside the queue the status is
-        OFFSET_ILLEGAL. A message that cannot be decoded comes with its raw body and
-        `MessageExt.decode_error`. Compressed bodies are inflated up to `ConsumerConfig.max_body_bytes`
-        together; `next_offset` leads to what is left. Raises UsageErrors, and RecordCorrupt when the record
-        at `offset` has a length that cannot be trusted.
+        A message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
+        Compressed bodies are decompressed up to `ConsumerConfig.max_body_bytes` together; `next_offset` leads
+        to the rest.
+
+        Args:
+            queue: The queue to read.
+            offset: Offset of the first message, 0 or more.
+            max_count: Maximum number of messages; a broker may return fewer.
+            timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
+            expression: Filter of the messages. A broker that finds none in some hundreds returns
+                NO_MATCHED_MSG.
+
+        Returns:
+            The messages and the next offset; status OFFSET_ILLEGAL for an offset outside of the queue.
+
+        Raises:
+            UsageError: An argument is not valid.
+            RecordCorrupt: The record at `offset` has an invalid length.
         """
         name = wrap_queue(self._namespace, queue)
         for what, number in (("offset", offset), ("max_count", max_count)):
@@ -186,40 +202,44 @@ class PullConsumer(BoundToClient):
         )
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset that can still be read."""
+        """Return the lowest offset that can be read."""
         return await self._api().min_offset(wrap_queue(self._namespace, queue))
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """The offset that the next message will get.
+        """Return the offset that the next message will get.
 
-        While a broker's master is away its slave tells, which may be behind; of_master: raise RouteNotFound.
+        Args:
+            queue: The queue.
+            of_master: Raise RouteNotFound while the master is unavailable. Otherwise a slave responds, which
+                may lag behind.
         """
         return await self._api().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970."""
         return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue, as its broker keeps it; None where it has none."""
+        """Return the group's committed offset of a queue; None when there is none."""
         return await self._api().committed_offset(wrap_queue(self._namespace, queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Have the broker keep the group's offset of a queue, that of the next message; wait for its answer.
+        """Commit the group's offset of a queue, that of the next message, and wait for the response.
 
-        For those who watch the group's progress, and for a later start: nothing here reads from it.
+        It serves monitoring and a later start; `pull` does not use it.
         """
         check_integer("offset", offset)
         await self._api().commit(wrap_queue(self._namespace, queue), offset, wait=True)
 
     async def view_message(self, offset_message_id: str) -> MessageExt:
-        """The message with a broker's id (`SendResult.offset_message_id`).
+        """Return the message with a broker's message id (`SendResult.offset_message_id`).
 
-        It comes from the broker that the id names, or from a replica when that is gone; with its raw body and
-        `MessageExt.decode_error` when it cannot be decoded.
+        It is read from the broker that the id names, or from a replica if that is unavailable. A message that
+        cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
 
-        Raises RemoteProtocolError when the text is no such id. A client's unique id has the same form but
-        names no place: nothing listens there, or it finds nothing.
+        Raises:
+            RemoteProtocolError: The text is not a message id of a broker. A client's unique id has the same
+                form but names no broker: the request fails or finds nothing.
         """
         return await self._api().view_message(
             offset_message_id,
@@ -230,7 +250,7 @@ class PullConsumer(BoundToClient):
     # -- inside -------------------------------------------------------------------------------
 
     def _wrapped(self, name: str) -> str:
-        """A topic or group as it travels."""
+        """Return a topic or group with the namespace."""
         return wrap(self._running().config.namespace, name)
 
     @property

@@ -1,4 +1,4 @@
-"""PushConsumer: messages come to your handler, and the group's members share the work.
+"""PushConsumer: calls a handler with each message; the members of a group share the queues.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumer.
 """
@@ -41,16 +41,26 @@ class PushConsumer(GroupConsumer):
         async with consumer:
             await asyncio.Event().wait()
 
-    Each message goes to one member of the group (or to every one, `MessageModel.BROADCASTING`), at least
-    once: a handler that raises, or says `ConsumeResult.LATER` or `Later`, gets it again, after a delay that
-    grows; after 16 times it goes to the group's dead letters, the topic ``%DLQ%group``. No handler gets a
-    message that cannot be decoded: it is reported, and sent back in the same way.
+    Each message goes to one member of the group (or to every member, `MessageModel.BROADCASTING`), at least
+    once. If the handler raises, or returns `ConsumeResult.LATER` or `Later`, the message is redelivered after
+    a delay that grows. After 16 redeliveries it goes to the group's dead-letter topic, ``%DLQ%group``. A
+    message that cannot be decoded never reaches a handler: it is logged and sent back in the same way.
 
-    group: the members' common name; all must subscribe to the same. handler: called with a message.
-    batch_handler: instead of it, called with up to `PushConfig.batch_size` messages of a queue. An
-    ``async def`` runs in the event loop, a plain function on a thread. namesrv, client, telemetry: as for
-    `Producer`. listeners: see `rocketpy.hooks`. Two members of one group in a process need clients of their
-    own, by `instance_name`. Raises GroupInvalid, ConfigInvalid.
+    Two members of one group in a process need different `ClientConfig.instance_name` values.
+
+    Args:
+        group: The common name of the members; all of them must have the same subscriptions.
+        namesrv: Address of the name servers, as for `Producer`.
+        handler: Called with a message. An ``async def`` runs in the event loop, a plain function on a thread.
+        batch_handler: Called with up to `PushConfig.batch_size` messages of a queue, instead of `handler`.
+        config: Settings of the consumer.
+        client: Settings of the client.
+        listeners: Notified of each handler call, see `rocketpy.hooks`.
+        telemetry: As for `Producer`.
+
+    Raises:
+        GroupInvalid: The group's name is not valid.
+        ConfigInvalid: Settings contradict each other, or there is not exactly one handler.
     """
 
     def __init__(
@@ -106,29 +116,34 @@ class PushConsumer(GroupConsumer):
         async def expire() -> None:
             concurrent.expire()
 
-        member.every(config.consume_timeout_ms, expire, "handlers that take too long")
+        member.every(config.consume_timeout_ms, expire, "expire handler calls")
         return concurrent
 
     def pause(self) -> None:
-        """Pull no more. What was pulled is still handled. RocketMQ: suspend."""
+        """Stop to pull. Messages that were pulled are still handled. RocketMQ: suspend."""
         self.member.context.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue to pull after `pause`."""
         self.member.context.paused = False
         for puller in self.member.pullers.values():
             puller.wake()
         self.member.rebalance_soon()
 
     def progress(self) -> dict[MessageQueue, int]:
-        """For each queue of this member the offset of the next message that is not done with."""
+        """Return the offset that is committed next, for each queue of this member."""
         namespace = self.member.namespace
         return {unwrap_queue(namespace, queue): offset for queue, offset in self.member.progress().items()}
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on elsewhere in a queue of this member. RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
+        """Continue a queue of this member from another offset.
 
-        Handlers that run meanwhile go on; what they did is done again if it lies behind the offset.
+        Handlers that run meanwhile finish; their messages are handled again if they follow the offset.
+        RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
+
+        Raises:
+            UsageError: The offset is not an integer.
+            ClientClosed: The consumer does not run.
         """
         check_integer("offset", offset)
         name = wrap_queue(self.member.namespace, queue)
@@ -139,5 +154,5 @@ class PushConsumer(GroupConsumer):
         return lambda message: adapter.handle([message], threads=threads)
 
     def running_properties(self) -> dict[str, str]:
-        """Its settings, for operators."""
+        """Return the settings that administration tools show."""
         return config_properties(self.config) | {"PROP_THREADPOOL_CORE_SIZE": str(self.config.concurrency)}

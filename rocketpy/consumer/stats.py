@@ -1,6 +1,6 @@
-"""What a consumer did of late, a topic: rates that operators ask for. Pure; times are in ms.
+"""Consumption rates of each topic, for administration tools. Pure; times are in ms.
 
-Source: RocketMQ 4.6 ConsumerStatsManager, whose minute it takes; failures are those of the last hour.
+Rates are of the last minute, failures of the last hour. Source: RocketMQ 4.6 ConsumerStatsManager.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 from rocketpy.protocol.bodies import ConsumeStatus
 
 SAMPLE_MS: Final = 10_000
-"""How often `ConsumerStats.sample` wants to be called."""
+"""The interval at which `ConsumerStats.sample` is called."""
 _MINUTE_SAMPLES: Final = 7
 _HOUR_SAMPLES: Final = 361
 
 
 @dataclass(slots=True)
 class _Counts:
-    """Sums since the start. ms: of pulls, of handlers."""
+    """Sums since the start."""
 
     pulls: int = 0
     pull_ms: float = 0.0
@@ -39,14 +39,14 @@ class ConsumerStats:
         self.sample(now_ms)
 
     def record_pull(self, topic: str, messages: int, took_ms: float) -> None:
-        """A pull found messages."""
+        """Count a pull that found messages."""
         counts = self._of(topic)
         counts.pulls += 1
         counts.pull_ms += took_ms
         counts.pulled += messages
 
     def record_handled(self, topic: str, ok: int, failed: int, took_ms: float, calls: int = 1) -> None:
-        """Calls of a handler ended, with so many messages done and so many to come again."""
+        """Count handler calls that ended. ok, failed: their processed messages, and those to redeliver."""
         counts = self._of(topic)
         counts.calls += calls
         counts.call_ms += took_ms
@@ -54,11 +54,11 @@ class ConsumerStats:
         counts.failed += failed
 
     def sample(self, now_ms: float) -> None:
-        """Remember the counts of now."""
+        """Keep the current sums."""
         self._samples.append((now_ms, {topic: replace(counts) for topic, counts in self._counts.items()}))
 
     def status(self, topic: str, now_ms: float) -> ConsumeStatus:
-        """The rates of the last minute."""
+        """Return the rates of the last minute."""
         now = self._of(topic)
         then_ms, then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
         passed_s = max(now_ms - then_ms, 1.0) / 1000

@@ -1,1 +1,1 @@
-"""Calls handlers with the messages that were fetched, concurrently or in order, and sends failures back."""
+"""Calls handlers with pulled messages, concurrently or in order, and sends failed messages back."""

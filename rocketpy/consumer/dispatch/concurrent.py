@@ -1,4 +1,4 @@
-"""What every way of consuming has in common, and the concurrent one: any message of any queue at any time.
+"""ConsumeService, and the concurrent one: messages are handled in any order.
 
 Source: RocketMQ 4.6 ConsumeMessageService, ConsumeMessageConcurrentlyService.
 """
@@ -28,34 +28,34 @@ log = logging.getLogger("rocketpy.consumer")
 
 _DEFAULT_MAX_RECONSUME_TIMES: Final = 16
 _EXPIRED_LEVEL: Final = 3
-"""Delay level of what a handler held too long. RocketMQ: 3, fixed."""
+"""Delay level of messages whose handler takes too long. RocketMQ: 3, fixed."""
 _DEAD_LETTER: Final = -1
-"""The delay level that means the dead letters."""
+"""The delay level for the dead-letter topic."""
 _LOCAL_RETRY_S: Final = 5.0
-"""After a message could not be sent back it is handled here again. RocketMQ: 5000 ms, fixed."""
+"""Pause before a message that could not be sent back is handled here again. RocketMQ: 5000 ms, fixed."""
 
 
 class ConsumeService(Protocol):
-    """What becomes of pulled messages."""
+    """Handles pulled messages."""
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """Handle these; they are held in `puller.process_queue` until they are done with.
+        """Handle messages of `puller.process_queue`, which keeps them until they are finished.
 
         failed: how many have a `decode_error`. No handler is called with them.
         """
 
     async def wait_released(self, puller: Puller) -> None:
-        """A queue was dropped: return when no handler works on it that its next owner must not overlap."""
+        """Wait until the next owner of a revoked queue may begin."""
 
     def in_progress(self) -> Sequence[object]:
-        """What handlers are at: messages, or queues."""
+        """Return the messages, or queues, that handlers work on."""
 
     async def close(self, timeout_s: float) -> Sequence[object]:
-        """Begin no more; wait for handlers. Returns what those are at that did not end in time."""
+        """Begin no more calls and wait for running ones. Returns what unfinished handlers work on."""
 
 
 class ConcurrentConsumeService:
-    """Hands messages to a runner, and sees to those that are to come again."""
+    """Hands messages to a runner, and sends failed ones back."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ConcurrentConsumeService:
         self._runner: HandlerRunner = kind(adapter, config, self._completed, tasks)
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """See `ConsumeService`."""
+        """Handle messages; send those back that cannot be decoded."""
         if failed:
             self._reject(puller, undecodable(messages))
             messages = [message for message in messages if message.decode_error is None]
@@ -88,14 +88,14 @@ class ConcurrentConsumeService:
             self._runner.submit(puller, messages)
 
     async def wait_released(self, puller: Puller) -> None:
-        """See `ConsumeService`. Another member may begin at once: what is handled here comes to it too."""
+        """Return at once: the next owner may begin, and gets unfinished messages, too."""
 
     def in_progress(self) -> Sequence[object]:
-        """See `ConsumeService`."""
+        """Return the messages that handlers work on."""
         return self._runner.in_progress()
 
     async def close(self, timeout_s: float) -> Sequence[object]:
-        """See `ConsumeService`. What is being sent back then is waited for as well."""
+        """Close the runner, and wait for messages that are sent back."""
         until = self._clock() + timeout_s * 1000
         left = await self._runner.close(timeout_s)
         left_s = max(0.1, (until - self._clock()) / 1000)
@@ -106,13 +106,13 @@ class ConcurrentConsumeService:
         return left
 
     def expire(self) -> None:
-        """Send back what handlers have held for too long; called every `PushConfig.consume_timeout_ms`."""
+        """Send messages back whose handler exceeds `PushConfig.consume_timeout_ms`."""
         now_s = time.monotonic()
         for running in self._runner.running():
             age_ms = (now_s - running.started_s) * 1000
             messages = list(running.abandon()) if age_ms > self._config.consume_timeout_ms else ()
             if messages:
-                log.warning("a handler holds %s since %d ms; they are sent back", messages, age_ms)
+                log.warning("a handler has worked on %s for %d ms; they are sent back", messages, age_ms)
                 self._send_back_soon(running.puller, messages, _EXPIRED_LEVEL)
 
     def _completed(self, completed: list[CompletedCalls]) -> None:
@@ -134,13 +134,13 @@ class ConcurrentConsumeService:
 
     def _failed(self, puller: Puller, messages: Sequence[MessageExt], result: HandlingResult) -> None:
         if self._config.model is MessageModel.BROADCASTING:
-            log.warning("%s were not handled, and nobody gets them again: this group broadcasts", messages)
+            log.warning("%s were not handled and are not redelivered, because the group broadcasts", messages)
             puller.process_queue.finish(messages, int(self._clock()))
         else:
             self._send_back_soon(puller, list(messages), result.later.delay_level)
 
     def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Send messages back that cannot be decoded, without a call of the handler."""
+        """Send messages back that cannot be decoded, without a handler call."""
         self._stats.record_handled(puller.process_queue.queue.topic, 0, len(messages), 0.0, calls=0)
         if self._config.model is MessageModel.BROADCASTING:
             puller.process_queue.finish(messages, int(self._clock()))
@@ -179,7 +179,7 @@ class ConcurrentConsumeService:
         except RocketError as error:
             self._limited_log.error(
                 type(error).__name__,
-                "%s could not be sent back, and is processed again in %d s: %s",
+                "%s could not be sent back and is handled here again in %d s: %s",
                 message,
                 _LOCAL_RETRY_S,
                 error,
@@ -189,9 +189,9 @@ class ConcurrentConsumeService:
 
 
 def _reject_level(message: MessageExt) -> int:
-    """With which delay level a message is sent back that cannot be decoded.
+    """Return the delay level for a message that cannot be decoded.
 
-    A corrupt one goes to the dead letters at once: it would be stored again with a CRC of the damaged body,
-    so that a handler would get it as a good one.
+    A corrupt one goes to the dead-letter topic at once. Otherwise the broker would store it again with a CRC
+    of the damaged body, and a handler would receive it as valid.
     """
     return _DEAD_LETTER if isinstance(message.decode_error, RecordCorrupt) else 0

@@ -1,7 +1,7 @@
-"""HandlerThreads: threads for handlers, which let the interpreter end.
+"""HandlerThreadPool: daemon threads for handlers, which do not delay the exit of the interpreter.
 
-The standard library's pool waits at the exit for what its threads are at: one handler that never returns
-would keep a program from ending that has closed its consumer. What a handler is at then comes again.
+ThreadPoolExecutor joins its threads at exit, so that a handler that never returns would keep a program alive
+after it has closed its consumer. Messages of such a handler are redelivered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HandlerThreadPool(Executor):
-    """Up to `width` daemon threads, started as they are needed."""
+    """Up to `width` daemon threads, started on demand."""
 
     def __init__(self, width: int) -> None:
         self._width: Final = width
@@ -29,11 +29,11 @@ class HandlerThreadPool(Executor):
         self._is_over = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """See `Executor`."""
+        """Run a call on a thread; see `Executor.submit`."""
         future: Future[T] = Future()
         with self._changed:
             if self._is_over:
-                raise RuntimeError("these threads were told to end")
+                raise RuntimeError("the thread pool is shut down")
             self._waiting.append((future, partial(fn, *args, **kwargs)))  # type: ignore[arg-type] # its own T
             if self._idle >= len(self._waiting):
                 self._changed.notify()
@@ -44,7 +44,7 @@ class HandlerThreadPool(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Begin nothing more. Waits for nothing, whatever the arguments say."""
+        """Cancel waiting calls and end idle threads, without waiting; the arguments are ignored."""
         with self._changed:
             self._is_over = True
             for future, _ in self._waiting:
@@ -59,11 +59,11 @@ class HandlerThreadPool(Executor):
                 continue
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - it is for whoever waits
+            except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
             else:
                 future.set_result(result)
-            del work, future, call  # nothing is kept while there is nothing to do
+            del work, future, call  # an idle thread keeps no message alive
 
     def _next(self) -> tuple[Future[object], Callable[[], object]] | None:
         with self._changed:

@@ -1,9 +1,9 @@
-"""Orderly consumption: one handler a queue at a time, in the queue's order, under a lock of the broker's.
+"""Orderly consumption: one handler call a queue at a time, in order, while the broker locks the queue.
 
-The broker grants a queue to one member of the group for 60 s; the member renews it every 20 s, and relies on
-it for 30 s after the last grant. While the broker's master is away nobody can renew: the queue is kept, but
-its handlers stop until it is back. A handler that says LATER holds its queue up, so that order
-is kept; after `max_reconsume_times` the message goes to the dead letters by way of the retry topic.
+The broker locks a queue for one member of the group for 60 s. The member renews the lock every 20 s, and
+relies on it for 30 s. While the broker's master is unavailable no lock is renewed: the queue stays assigned,
+but its handlers pause. LATER blocks the queue, so that the order is kept; after `max_reconsume_times` the
+message goes to the dead-letter topic by way of the retry topic.
 
 Source: RocketMQ 4.6 ConsumeMessageOrderlyService. Differs: no manual commits (ConsumeOrderlyContext
 setAutoCommit, COMMIT, ROLLBACK), which RocketMQ has deprecated.
@@ -36,16 +36,16 @@ _LOCK_FAILED_S: Final = 3.0
 _FOREVER: Final = 2**31 - 1
 _UNDECODABLE: Final = HandlingResult(0, Later(), "UNDECODABLE")
 _CHUNK: Final = 32
-"""Batches that a thread handles in a row before the event loop hears of them."""
+"""Batches that a thread handles before it reports to the event loop."""
 
 Lock = Callable[[Puller], Awaitable[bool]]
 
 
 class OrderlyConsumeService:
-    """One lane a queue: a task that lives while the queue has messages.
+    """Handles each queue in a task of its own, which runs while the queue has messages.
 
-    lock: asks the broker for a queue's lock, for one that ran out; None when broadcasting, where no other
-    member takes anything away.
+    lock: requests the broker's lock of a queue again after it has expired; None when broadcasting, where
+    queues are not shared.
     """
 
     def __init__(
@@ -73,24 +73,24 @@ class OrderlyConsumeService:
         self._pool = HandlerThreadPool(config.concurrency) if on_threads else None
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """See `ConsumeService`. A message that cannot be decoded is sent to the dead letters in its turn."""
-        puller.process_queue.wait(messages)
+        """Enqueue messages; one that cannot be decoded goes to the dead-letter topic in its turn."""
+        puller.process_queue.enqueue(messages)
         if puller not in self._queue_tasks and not self._closing:
             queue_task = self._tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
             self._queue_tasks[puller] = queue_task
 
     async def wait_released(self, puller: Puller) -> None:
-        """See `ConsumeService`. The next owner must not begin before the handler that runs has ended."""
+        """Wait for the running handler: the next owner must not begin before it has ended."""
         queue_task = self._queue_tasks.get(puller)
         if queue_task is not None:
             await asyncio.wait({queue_task})
 
     def in_progress(self) -> Sequence[object]:
-        """See `ConsumeService`: queues that are worked on."""
+        """Return the queues that handlers work on."""
         return [puller.process_queue.queue for puller in self._queue_tasks]
 
     async def close(self, timeout_s: float) -> Sequence[object]:
-        """See `ConsumeService`."""
+        """Begin no more calls and wait for running ones. Returns the queues of unfinished handlers."""
         self._closing = True
         queue_tasks = set(self._queue_tasks.values())
         late = (await asyncio.wait(queue_tasks, timeout=timeout_s))[1] if queue_tasks else set()
@@ -101,13 +101,13 @@ class OrderlyConsumeService:
             self._pool.shutdown()
         return left
 
-    # -- one lane -----------------------------------------------------------------------------
+    # -- one queue ----------------------------------------------------------------------------
 
     async def _run(self, puller: Puller) -> None:
         try:
             await self._handle_all(puller)
         finally:
-            # Here and not in a callback: what is submitted right after this begins a new lane.
+            # Not in a done callback: messages that are submitted right after this start a new task.
             del self._queue_tasks[puller]
 
     async def _handle_all(self, puller: Puller) -> None:
@@ -125,7 +125,7 @@ class OrderlyConsumeService:
             wait_ms = 0
             for index, batch in enumerate(batches):
                 if failed or index >= len(results):
-                    failed += batch  # not begun: behind one that failed, or the lock was lost
+                    failed += batch  # not begun: a batch before it failed, or the lock expired
                     continue
                 done = (
                     len(batch) if results[index].done is None else min(results[index].done or 0, len(batch))
@@ -152,13 +152,13 @@ class OrderlyConsumeService:
         return not puller.process_queue.dropped and not self._closing
 
     def _may_call(self, puller: Puller) -> bool:
-        """Whether the lock can be relied on. Also asked on threads, between two batches."""
+        """Return whether the lock is valid. Threads call it, too, between two batches."""
         return self._is_active(puller) and (
             self._lock is None or puller.process_queue.is_locked(int(self._clock()))
         )
 
     def _take(self, puller: Puller) -> list[list[MessageExt]]:
-        """The next batches; a message that cannot be decoded is one by itself."""
+        """Return the next batches; a message that cannot be decoded is a batch of its own."""
         size = self._config.batch_size
         messages = puller.process_queue.take(size * _CHUNK if self._pool is not None else size)
         batches: list[list[MessageExt]] = []
@@ -171,7 +171,7 @@ class OrderlyConsumeService:
         return batches
 
     async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[HandlingResult]:
-        """What the handler says to each batch, up to the first that is not done with."""
+        """Return the results of the batches, up to the first that failed."""
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
@@ -192,16 +192,17 @@ class OrderlyConsumeService:
         return results
 
     async def _count_attempt(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
-        """Those that come again here, having come once more.
+        """Return the messages to handle here again, with their delivery counted.
 
-        Sent away are those that came too often, and those that cannot be decoded: that would not change here.
+        The others go to the dead-letter topic: those with too many deliveries, and those that cannot be
+        decoded.
         """
         kept: list[MessageExt] = []
         for message in messages:
             if message.decode_error is None and message.reconsume_times < self._max_reconsume_times:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
             elif self._config.model is MessageModel.BROADCASTING:
-                log.warning("%s was not handled, and is left out: this group broadcasts", message)
+                log.warning("%s was not handled and is skipped, because the group broadcasts", message)
                 puller.process_queue.finish([message], int(self._clock()))
             elif await self._send_to_dead_letters(puller, message):
                 puller.process_queue.finish([message], int(self._clock()))
@@ -220,7 +221,7 @@ class OrderlyConsumeService:
         except RocketError as error:
             self._limited_log.error(
                 type(error).__name__,
-                "%s could not be sent to the dead letters; its queue waits: %s",
+                "%s could not be sent to the dead-letter topic; its queue waits: %s",
                 message,
                 error,
             )
@@ -228,7 +229,7 @@ class OrderlyConsumeService:
         return True
 
     async def _renew_lock(self, puller: Puller) -> None:
-        """The lock ran out, or was lost: ask for it, and wait before the next look."""
+        """Request a lock that expired or was lost again, and pause."""
         await asyncio.sleep(_LOCK_AGAIN_S)
         if self._lock is not None and self._is_active(puller) and not await self._lock(puller):
             await asyncio.sleep(_LOCK_FAILED_S)

@@ -345,7 +345,7 @@ class LoopRunner(HandlerRunner):
             except BaseException as error:  # whatever the application's code raises
                 if is_end_of_task(error):
                     raise
-                log.exception("a handler failed on %s; they come again", running.messages_of([argument]))
+                log.exception("a handler failed on %s; they are redelivered", running.messages_of([argument]))
                 result = failure_result(error)
             if running.abandoned is not argument:
                 if result is ACKNOWLEDGED:
@@ -418,7 +418,7 @@ class ThreadRunner(HandlerRunner):
                 else:
                     result = to_handling_result(wait_in_loop(returned, loop))
             except BaseException as error:  # sys.exit() as well: here it would only end this thread
-                log.exception("a handler failed on %s; they come again", running.messages_of([argument]))
+                log.exception("a handler failed on %s; they are redelivered", running.messages_of([argument]))
                 result = failure_result(error)
             now_s = monotonic()
             if running.abandoned is not argument:

@@ -1,7 +1,7 @@
-"""Sending back: how a message that was not handled comes again, or ends among the dead letters.
+"""SendBack: returns failed messages to the broker, for redelivery or for the dead-letter topic.
 
-The broker that has the message is asked to let it come again later (CONSUMER_SEND_MSG_BACK). When it is not
-there, the message is sent as a new one to the group's retry topic, on any broker.
+The broker that stores the message is requested to redeliver it (CONSUMER_SEND_MSG_BACK). If that fails, a
+copy is sent to the group's retry topic on any broker.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl sendMessageBack, ConsumeMessageOrderlyService sendMessageBack.
 """
@@ -45,12 +45,12 @@ _STORED: Final = frozenset(
 
 
 def retry_topic(group: str) -> str:
-    """The topic of what comes again. group: as on the wire, so maybe with a namespace."""
+    """Return the topic of a group's redelivered messages. group: with its namespace."""
     return RETRY_TOPIC_PREFIX + group
 
 
 class SendBack:
-    """Sends back in the name of a group. group: as on the wire. settle_listeners: are told of it."""
+    """Sends messages of a group back. group: with its namespace. settle_listeners: notified of each one."""
 
     def __init__(
         self,
@@ -69,29 +69,29 @@ class SendBack:
     async def send_back(
         self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
     ) -> None:
-        """Have a message come again, whichever way works.
+        """Have a message redelivered, by its broker or as a copy.
 
-        queue: that it was pulled from. delay_level: 0 leaves it to the broker, -1 means the dead letters.
-        times_max: after so many times it goes there by itself. Raises the last error when nothing worked.
+        queue: it was pulled from it. delay_level: 0 is the broker's choice, -1 the dead-letter topic, where
+        the message also goes after `max_reconsume_times`. Raises the last error if both ways fail.
         """
         started_ns = time.time_ns()
         try:
-            address = await self._ask(message, queue, delay_level, max_reconsume_times)
+            address = await self._request_redelivery(message, queue, delay_level, max_reconsume_times)
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
-                "%s was not taken back by %s: %s; sending it anew",
-                message,
+                "broker %s failed to take %s back: %s; sending a copy to the retry topic",
                 queue.broker_name,
+                message,
                 error,
             )
             times = message.reconsume_times + 1 if delay_level >= 0 else max_reconsume_times
             await self._send_copy(message, times, max_reconsume_times, started_ns, delay_level, error)
         else:
-            self._tell(message, started_ns, delay_level, address)
+            self._notify(message, started_ns, delay_level, address)
 
     async def send_to_dead_letters(self, message: MessageExt, max_reconsume_times: int) -> None:
-        """Send a copy to the retry topic of a message that came too often. Raises as `send_back`."""
+        """Send a copy that the broker puts into the dead-letter topic. Raises as `send_back`."""
         await self._send_copy(message, message.reconsume_times, max_reconsume_times, time.time_ns(), -1, None)
 
     async def _send_copy(
@@ -106,14 +106,14 @@ class SendBack:
         try:
             address = await self._send_to_retry_topic(message, times, max_reconsume_times)
         except RocketError as error:
-            self._tell(message, started_ns, delay_level, None, first_error, error)
+            self._notify(message, started_ns, delay_level, None, first_error, error)
             raise
-        self._tell(message, started_ns, delay_level, address, first_error)
+        self._notify(message, started_ns, delay_level, address, first_error)
 
     async def _send_to_retry_topic(self, message: MessageExt, times: int, max_reconsume_times: int) -> str:
-        """Send a copy to the retry topic, on the first of its brokers that takes it; returns its address.
+        """Send a copy to the retry topic, on the first of its brokers that stores it; return its address.
 
-        times: how often it came by then; from times_max on the broker puts it to the dead letters.
+        times: deliveries so far; from `max_reconsume_times` on the broker uses the dead-letter topic.
         Raises RouteNotFound, TransportError, BrokerError.
         """
         topic = retry_topic(self._group)
@@ -128,7 +128,7 @@ class SendBack:
             )
             try:
                 address, _ = await self._client.find_broker(topic, queue.broker_name, only=True)
-                # Asked once: a second time might store it twice.
+                # No retry on the same broker, which might store the copy twice.
                 response = await self._client.connections.get(address).request(command, _TIMEOUT_MS)
                 if response.code in _STORED:
                     return address
@@ -137,7 +137,7 @@ class SendBack:
                 error = failed
         raise error
 
-    def _tell(
+    def _notify(
         self,
         message: MessageExt,
         started_ns: int,
@@ -164,10 +164,10 @@ class SendBack:
         )
         self._settle_listeners.notify(lambda listener: listener.settled(event))
 
-    async def _ask(
+    async def _request_redelivery(
         self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
     ) -> str:
-        """Ask the broker that has it; returns its address."""
+        """Request the redelivery from the broker that stores the message; return its address."""
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self._group,
@@ -187,7 +187,7 @@ class SendBack:
         self, message: MessageExt, queue: MessageQueue, times: int, max_reconsume_times: int
     ) -> SendMessageRequestHeaderV2:
         properties: dict[str, str | None] = dict(message.properties)
-        properties.pop(names.PROPERTY_TRANSACTION_PREPARED, None)  # or it would be a half message again
+        properties.pop(names.PROPERTY_TRANSACTION_PREPARED, None)  # a copy with it would be a half message
         properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
         properties[names.PROPERTY_RETRY_TOPIC] = wrap(self._client.config.namespace, message.topic)
         properties[names.PROPERTY_DELAY_TIME_LEVEL] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)
@@ -208,7 +208,7 @@ class SendBack:
 
 
 def _copied_flags(message: MessageExt) -> int:
-    """The sysFlag of a copy: a body that could not be decompressed is sent as it is stored."""
+    """Return the sysFlag of a copy: a body that could not be decompressed is sent compressed."""
     if message.decode_error is None:
         return 0
     return message.sys_flag & (MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK)

@@ -1,7 +1,6 @@
-"""Asking: what consumers ask brokers, one method a question.
+"""ConsumerApi: requests of consumers to brokers, one method each.
 
-Names of topics and groups are those on the wire, with their namespace. Every method raises RouteNotFound,
-TransportError and BrokerError.
+Topics and groups have their namespace. Every method raises RouteNotFound, TransportError and BrokerError.
 
 Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
 """
@@ -45,7 +44,7 @@ STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
     ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
 }
-"""What a response code of a pull means. Source: RocketMQ MQClientAPIImpl processPullResponse."""
+"""The meaning of a pull's response codes. Source: RocketMQ MQClientAPIImpl processPullResponse."""
 
 UNKNOWN_SUBSCRIPTION: Final = frozenset(
     {
@@ -55,10 +54,10 @@ UNKNOWN_SUBSCRIPTION: Final = frozenset(
         ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
-"""What a broker answers that has not heard of this consumer, or of its latest filter (QUIRKS 35)."""
+"""Response codes of a broker that does not know this consumer, or its latest filter (QUIRKS 35)."""
 
 _UNKNOWN_GROUP: Final = "no consumer for this group"
-"""How it says so when it is asked for the group's members."""
+"""The remark of such a broker when the group's members are requested."""
 _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
@@ -66,7 +65,7 @@ _OFFSET_TIMEOUT_MS: Final = 5000
 
 
 class PullResponse(NamedTuple):
-    """The answer to a pull, its records not decoded yet."""
+    """The response to a pull, whose records are not decoded yet."""
 
     status: PullStatus
     header: PullMessageResponseHeader
@@ -74,7 +73,7 @@ class PullResponse(NamedTuple):
 
 
 class ConsumerApi(BrokerApi):
-    """Asks in the name of a group. timeout_ms: for questions that have no time-out of their own."""
+    """Makes requests for a group. timeout_ms: of requests without a timeout of their own."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
         super().__init__(client, timeout_ms)
@@ -87,9 +86,9 @@ class ConsumerApi(BrokerApi):
         timeout_ms: float,
         broker_id: int = MASTER_ID,
     ) -> PullResponse:
-        """One pull, from the wished member of the broker; from another one where that is away.
+        """Pull from one broker of a group of master and slaves, or from another one if it is unavailable.
 
-        A slave gets no offset to commit, whatever the header says: its own would win over the master's later.
+        A slave receives no offset to commit: it would later override the master's.
         """
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:
@@ -102,24 +101,24 @@ class ConsumerApi(BrokerApi):
     def begin_pull(
         self, queue: MessageQueue, fields: dict[str, str], timeout_ms: float, broker_id: int
     ) -> asyncio.Future[Command] | None:
-        """Send a pull without waiting; the future's command is for `to_pull_response`.
+        """Send a pull without waiting; `to_pull_response` reads the future's result.
 
-        fields: of a PullMessageRequestHeader, as they travel. None where that broker is not known or not
-        connected at the moment; `pull` sees to both.
+        fields: an encoded PullMessageRequestHeader. Returns None if the broker is unknown or not connected;
+        `pull` then looks it up and connects.
         """
         address = self.client.cached_address(queue.topic, queue.broker_name, broker_id)
-        link = self.client.connections.get(address) if address is not None else None
-        if link is None or not link.is_open:
+        connection = self.client.connections.get(address) if address is not None else None
+        if connection is None or not connection.is_open:
             return None
         try:
-            return link.put(Command(RequestCode.PULL_MESSAGE, ext=fields), timeout_ms)
-        except RocketError:  # `pull` tells of it
+            return connection.put(Command(RequestCode.PULL_MESSAGE, ext=fields), timeout_ms)
+        except RocketError:  # `pull` reports it
             return None
 
     # -- the group ----------------------------------------------------------------------------
 
     async def members(self, topic: str) -> list[str]:
-        """Client ids of the group's members, as one of the topic's brokers knows them; never empty."""
+        """Return the client ids of the group's members from one of the topic's brokers; never empty."""
         route = await self.client.route(topic)
         names = [data.broker_name for data in route.broker_datas if data.broker_addrs]
         if not names:
@@ -133,7 +132,7 @@ class ConsumerApi(BrokerApi):
         return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
 
     async def check_subscription(self, subscription: SubscriptionData) -> None:
-        """Have the topic's brokers look at a filter. Raises BrokerError, which says what is wrong with it."""
+        """Have the topic's brokers compile a filter. Raises BrokerError with the reason if one rejects it."""
         route = await self.client.route(subscription.topic)
         for data in route.broker_datas:
             address, _ = await self.client.find_broker(subscription.topic, data.broker_name)
@@ -144,9 +143,9 @@ class ConsumerApi(BrokerApi):
             await self.request(address, data.broker_name, command)
 
     async def committed_offset(self, queue: MessageQueue) -> int | None:
-        """The group's offset of a queue; None when the broker says that there is none.
+        """Return the group's committed offset of a queue; None when the broker has none.
 
-        A broker that cannot tell raises: that is not the same.
+        Every other failure raises, so that it cannot be mistaken for a missing offset.
         """
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id
@@ -160,9 +159,9 @@ class ConsumerApi(BrokerApi):
         return checked_offset(found.offset, "committed offset", queue)
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
-        """Store the group's offset of a queue with the master; with a slave while that is away.
+        """Commit the group's offset of a queue to the master, or to a slave while it is unavailable.
 
-        wait: for the broker's answer. Returns the address it went to.
+        wait: for the broker's response. Returns the broker's address.
         """
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -172,9 +171,9 @@ class ConsumerApi(BrokerApi):
         if wait:
             await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
             return address
-        link = self.client.connections.get(address)
-        await link.open()
-        link.put_oneway(command)
+        connection = self.client.connections.get(address)
+        await connection.open()
+        connection.put_oneway(command)
         return address
 
     async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
@@ -200,10 +199,10 @@ class ConsumerApi(BrokerApi):
 
 
 def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:
-    """What a broker answered to a pull of a queue from offset `requested_offset`.
+    """Read a broker's response to a pull of a queue from `requested_offset`.
 
-    Raises BrokerError, and RemoteProtocolError for an answer that no broker gives: following it would lose
-    messages, or deliver some again and again.
+    Raises BrokerError, and RemoteProtocolError for an inconsistent response: to follow it would lose messages
+    or repeat them forever.
     """
     status = STATUSES.get(response.code)
     if status is None:
@@ -222,7 +221,7 @@ def to_pull_response(response: Command, queue: MessageQueue, requested_offset: i
 def _contradiction(
     status: PullStatus, header: PullMessageResponseHeader, body: bytes, requested_offset: int
 ) -> str | None:
-    """Return what contradicts itself in the answer to a pull; None for an answer in order."""
+    """Return how the response to a pull contradicts itself; None if it is consistent."""
     following = header.next_begin_offset
     if not 0 <= header.min_offset <= header.max_offset or following < 0:
         return "no queue has such offsets"
@@ -236,7 +235,7 @@ def _contradiction(
 
 
 def is_refusal(error: RocketError) -> bool:
-    """Whether a broker will go on refusing until somebody changes something: keys, say, or permissions."""
+    """Return whether a broker rejects requests until an operator changes keys or permissions."""
     return (
         isinstance(error, BrokerError)
         and error.retry is Retry.NONE
@@ -246,7 +245,7 @@ def is_refusal(error: RocketError) -> bool:
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """Queues by the name of their broker."""
+    """Group queues by the name of their broker."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         found.setdefault(queue.broker_name, []).append(queue)

@@ -1,16 +1,16 @@
-"""ProcessQueue: what a member holds of one queue, from the pull to the end of the last handler. Pure values.
+"""ProcessQueue: the messages of one queue between the pull and the end of their handlers. Pure values.
 
-    pulled --add--> held --finish--> gone        concurrent: in any order
-    pulled --add--> held, waiting --take--> held --finish--> gone, or --put_back--> waiting    orderly
+    pulled --add--> cached --finish--> removed        concurrent: in any order
+    pulled --add--> cached, waiting --take--> cached --finish--> removed, or --put_back--> waiting    orderly
 
-What a pull brought is one run, and mostly goes as it came: in one piece. Only the runs of which a part is
-done with are kept message by message.
+The messages of a pull are one batch, which is mostly finished in one piece. Only a batch of which a part is
+finished is kept message by message: that saves a dict entry for each message (tests.bench.push).
 
-The offset to commit is that of the first message held; when none is held, the place up to which the
-queue was pulled: what lies before was handled, or did not match the subscription.
+The offset to commit is that of the first cached message. When none is cached, it is the next offset to pull:
+every message before it was handled, or did not match the subscription.
 
 Source: RocketMQ 4.6 ProcessQueue. Differs: RocketMQ commits nothing before the first message of a queue was
-handled or a pull found nothing; here the place where consumption began counts at once.
+handled or a pull found nothing; here the offset where consumption began is committed at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, ProcessQueueInfo
 
 LOCK_ALIVE_MS: Final = 30_000
-"""How long a lock counts after the broker granted it; the broker itself keeps it for 60 s.
+"""How long a lock is valid after the broker granted it; the broker itself keeps it for 60 s.
 RocketMQ: rocketmq.client.rebalance.lockMaxLiveTime."""
 
 
 class Limits:
-    """When a queue is full, so that pulls wait. count: messages; size: bytes of bodies; span: offsets."""
+    """Limits above which pulls wait. count: messages. size: bytes of bodies. span: offsets."""
 
     __slots__ = ("count", "size", "span")
 
@@ -39,10 +39,10 @@ class Limits:
 
 
 class _PulledBatch:
-    """What one pull brought, of which something is held still.
+    """The messages of one pull.
 
-    messages: all of it, in order; last: the highest of their offsets. size: bytes of all bodies. left: those
-    held, by offset; None while all are.
+    messages: in the order of offsets. last: the highest offset. size: bytes of all bodies. left: unfinished
+    messages by offset; None while all are.
     """
 
     __slots__ = ("last", "left", "messages", "size")
@@ -55,16 +55,16 @@ class _PulledBatch:
 
     @property
     def first(self) -> int:
-        """The lowest offset held."""
+        """The lowest unfinished offset."""
         return self.messages[0].queue_offset if self.left is None else next(iter(self.left))
 
 
 class ProcessQueue:
-    """See the module. queue: as on the wire. next_offset: where to pull next. All times are in ms.
+    """The cached messages of a queue.
 
-    count: messages held. size: bytes of their bodies. dropped: the queue is another member's now: nothing new
-    of it is handled, nothing of it is committed.
-    locked_ms: when the broker last granted its lock, for orderly consumption.
+    queue: with its namespace. next_offset: where the next pull begins. count, size: of the cached messages
+    and their bodies. dropped: the queue was revoked; nothing of it is handled or committed any more.
+    locked_ms: when the broker last granted the lock, for orderly consumption. All times are in ms.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """From the offset of the first message held to that of the last."""
+        """The distance between the first and the last cached offset."""
         return self._last - self._batches[0].first if self._batches else 0
 
     @property
@@ -106,11 +106,11 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int:
-        """Where a successor has to begin."""
+        """The offset where the queue's next owner begins."""
         return self._batches[0].first if self._batches else self.next_offset
 
     def is_full(self, limits: Limits) -> bool:
-        """Whether pulls have to wait."""
+        """Return whether pulls have to wait."""
         return (
             self.count > limits.count
             or self.size > limits.size
@@ -118,7 +118,7 @@ class ProcessQueue:
         )
 
     def will_be_full(self, limits: Limits, next_offset: int, size: int) -> bool:
-        """Whether pulls have to wait once what lies before an offset, `size` bytes of it, is added."""
+        """Return whether pulls have to wait after messages up to an offset, of `size` bytes, are added."""
         return (
             self.count + next_offset - self.next_offset > limits.count
             or self.size + size > limits.size
@@ -126,74 +126,74 @@ class ProcessQueue:
         )
 
     def is_locked(self, now_ms: int) -> bool:
-        """Whether the broker's lock can still be relied on."""
+        """Return whether the broker's lock is still valid."""
         return self.locked_ms is not None and now_ms - self.locked_ms <= LOCK_ALIVE_MS
 
     def add(self, messages: Sequence[MessageExt], next_offset: int) -> None:
-        """Take in what a pull brought, in the order of offsets. The sequence must not change any more."""
+        """Add the messages of a pull, in the order of offsets. The sequence must not change afterwards."""
         if messages:
-            run = _PulledBatch(messages)
-            self._batches.append(run)
+            batch = _PulledBatch(messages)
+            self._batches.append(batch)
             self.count += len(messages)
-            self.size += run.size
-            self._last = run.last
+            self.size += batch.size
+            self._last = batch.last
         self.next_offset = next_offset
 
-    def wait(self, messages: Iterable[MessageExt]) -> None:
-        """Let messages that were added wait for `take`."""
+    def enqueue(self, messages: Iterable[MessageExt]) -> None:
+        """Have added messages wait for `take`."""
         self._waiting.extend(messages)
 
     def take(self, count: int) -> list[MessageExt]:
-        """The next messages in order, at most `count`."""
+        """Return the next waiting messages in order, at most `count`."""
         waiting = self._waiting
         return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
     def put_back(self, messages: Sequence[MessageExt]) -> None:
-        """Put taken messages in front again."""
+        """Put taken messages back to the front."""
         self._waiting.extendleft(reversed(messages))
 
     def finish(self, messages: Sequence[MessageExt], now_ms: int) -> None:
-        """Be done with messages, in any order. Those that are gone already do not count twice.
+        """Remove messages, in any order; those that were removed before are ignored.
 
-        The very sequence that `add` took goes in one piece.
+        The same sequence object that `add` received is removed in one piece.
         """
         self.consumed_ms = now_ms
-        run = self._batch_of(messages[0].queue_offset) if messages else None
-        if run is not None and run.messages is messages and run.left is None:
-            self._batches.remove(run)
+        batch = self._batch_of(messages[0].queue_offset) if messages else None
+        if batch is not None and batch.messages is messages and batch.left is None:
+            self._batches.remove(batch)
             self.count -= len(messages)
-            self.size -= run.size
+            self.size -= batch.size
             return
         for message in messages:
             self._finish_one(message.queue_offset)
 
     def _finish_one(self, offset: int) -> None:
-        run = self._batch_of(offset)
-        if run is None:
+        batch = self._batch_of(offset)
+        if batch is None:
             return
-        if run.left is None:
-            run.left = {message.queue_offset: message for message in run.messages}
-        message = run.left.pop(offset, None)
+        if batch.left is None:
+            batch.left = {message.queue_offset: message for message in batch.messages}
+        message = batch.left.pop(offset, None)
         if message is not None:
             self.count -= 1
             self.size -= len(message.body)
-            if not run.left:
-                self._batches.remove(run)
+            if not batch.left:
+                self._batches.remove(batch)
 
     def _batch_of(self, offset: int) -> _PulledBatch | None:
-        """The run that an offset may be in: one of the first, as queues are handled in about that order."""
-        for run in self._batches:
-            if offset <= run.last:
-                return run
+        """Return the batch of an offset: one of the first, since queues are handled in about that order."""
+        for batch in self._batches:
+            if offset <= batch.last:
+                return batch
         return None
 
     def drop(self) -> None:
-        """Be done with the whole queue."""
+        """Mark the queue as revoked."""
         self.dropped = True
         self._waiting.clear()
 
     def info(self, now_ms: int) -> ProcessQueueInfo:
-        """What operators are shown."""
+        """Return what administration tools show."""
         return ProcessQueueInfo(
             commit_offset=self.commit_offset,
             cached_msg_min_offset=self._batches[0].first if self._batches else 0,

@@ -1,14 +1,14 @@
-"""Pulling: one task a queue asks its broker for messages, as long as the member has the queue.
+"""Puller: one task a queue, which pulls from a broker while the queue is assigned to this member.
 
-A pull that finds nothing is held by the broker until a message comes. Pulls wait while too much of the queue
-is held here, and while the consumer is paused. Where neither is so, the next pull leaves before the messages
-of the last one are looked at, so that the broker works on it meanwhile.
+A broker holds a pull that finds nothing until a message arrives. Pulls wait while too many messages of the
+queue are cached, and while the consumer is paused. Otherwise the next pull is sent before the messages of the
+last one are decoded, so that the broker works on it meanwhile.
 
-An answer that no broker gives is refused, and the queue pulled again after a growing pause. So it is where a
-broker answers at once instead of holding the pull; that pause begins with a millisecond.
+After an inconsistent response the queue is pulled again after a growing pause, and so it is after an empty
+response that was not held by the broker; that pause begins with a millisecond.
 
 Messages are decoded one by one. One that cannot be decoded is delivered with its `decode_error`. At a record
-whose length cannot be trusted the queue is pulled again, with a growing pause.
+with an invalid length the queue is pulled again, with a growing pause.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl pullMessage, PullAPIWrapper.
 """
@@ -59,29 +59,29 @@ _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
 """After a failed pull, doubling. RocketMQ: 3000 ms, fixed."""
 _MOVES_APART_MS: Final = 10_000
-"""A queue that its broker moves again within this time waits before. RocketMQ waits 10 s, always."""
+"""A queue whose offset is reset again within this time pauses. RocketMQ always waits 10 s."""
 _EMPTY_PAUSE_MIN_S: Final = 0.001
 _EMPTY_PAUSE_MAX_S: Final = 1.0
-"""After an answer without messages that came at once, doubling. RocketMQ: none; its brokers hold a pull for a
-second where they do not know long polling."""
+"""Pause after an immediate response without messages, doubling. RocketMQ: none; its brokers hold a pull for a
+second where long polling is disabled."""
 _LONG_POLL_MS: Final = 100
-"""A pull that took longer was held."""
+"""A pull that takes longer was held by the broker."""
 
 
 Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None] | None
-"""Told the queue of a pull, when it began (ns since 1970), and the messages or the error."""
+"""Called with the queue of a pull, its start (ns since 1970), and its messages or error."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PullContext:
-    """What the pullers of a member share.
+    """The parts of a member that its pullers share.
 
-    subscription: of a topic on the wire; None when it is not subscribed to any more. limits: of one queue,
-    now. deliver: takes messages as the application is to see them, and how many of them cannot be decoded.
-    illegal: told that a queue's offset is outside of it, and where to go on. commits: whether pulls carry
-    the offset to commit. carries_filter: whether they carry the subscription. trouble: for refusals, which
-    are the same for all queues. observed: told of each pull, if anybody listens. paused: whether nothing is
-    pulled at all.
+    subscription: returns that of a topic; None when it is not subscribed to. limits: returns the limits of a
+    queue. restore_topics: gives messages their original topics. deliver: receives these messages, and how
+    many of them cannot be decoded. on_offset_illegal: called when an offset is outside of its queue, with the
+    next one. commits: whether pulls carry the offset to commit. carries_filter: whether they carry the
+    subscription. refusal_log: for rejected requests, the same for all queues. on_pull: notified of each pull;
+    None without listeners. paused: nothing is pulled.
     """
 
     client: ClientInstance
@@ -116,7 +116,7 @@ class _PullFields:
         self._plain, self._committing = str(plain), str(plain | PullSysFlag.COMMIT_OFFSET)
 
     def fields(self, queue_offset: int, commit_offset: int) -> dict[str, str]:
-        """Those of a pull from an offset on. commit_offset: to be stored by the broker; 0 for none."""
+        """Return the fields of a pull. commit_offset: the broker commits it; 0 for none."""
         fields = self._fields.copy()
         fields["queueOffset"] = str(queue_offset)
         fields["commitOffset"] = str(commit_offset)
@@ -125,9 +125,9 @@ class _PullFields:
 
 
 class Puller:
-    """Pulls one queue. `start` begins, `stop` ends, `wake` says that there may be room again.
+    """Pulls one queue.
 
-    problem: why the queue makes no progress until somebody does something; None when it does.
+    problem: why the queue makes no progress until an operator acts; None otherwise.
     """
 
     __slots__ = (
@@ -160,17 +160,17 @@ class Puller:
         self.problem: str | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start to pull."""
         self._task = self._context.tasks.spawn(self._run(), f"pull {self.process_queue.queue}")
 
     def stop(self) -> None:
-        """End; an answer that is on its way is not looked at."""
+        """Stop to pull; a pending response is ignored."""
         if self._task is not None:
             self._task.cancel()
         self._cancel_prefetch()
 
     def wake(self) -> None:
-        """Look again whether to pull."""
+        """Check again whether to pull: the queue may have room."""
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
 
@@ -189,8 +189,7 @@ class Puller:
                 await self._recover(error)
             except (InvariantError, asyncio.CancelledError):
                 raise
-            except Exception:
-                # Whatever it is must not end the work on a queue in silence (and nobody else takes it).
+            except Exception:  # a bug must not stop the queue silently: no other member would pull it
                 log.exception("pulling %s failed", process_queue.queue)
                 self._cancel_prefetch()
                 await self._wait()
@@ -211,7 +210,7 @@ class Puller:
         set_telemetry(self.process_queue.queue, started_ns, messages)
 
     async def _pull_once(self) -> Sequence[MessageExt]:
-        """Returns the messages that were found."""
+        """Pull once; return the messages."""
         process_queue, context, config = self.process_queue, self._context, self._context.config
         subscription = context.subscription(process_queue.queue.topic)
         if subscription is None:
@@ -225,7 +224,7 @@ class Puller:
         if response.status is PullStatus.FOUND:
             self._empty_pause_s = _EMPTY_PAUSE_MIN_S
             if self._prefetch(subscription, response):
-                await asyncio.sleep(0)  # it leaves, with those of the other queues
+                await asyncio.sleep(0)  # sends it, together with those of other queues
             found = decode_pull(
                 response.body,
                 process_queue.queue,
@@ -236,7 +235,7 @@ class Puller:
                 verify=config.verify_checksums,
             )
             if found.next_offset != response.header.next_begin_offset:
-                self._cancel_prefetch()  # it would leave out what was not decoded
+                self._cancel_prefetch()  # it would skip messages that were not decoded
             messages = context.restore_topics(wanted_messages(found.messages, subscription.tags_set))
             context.record_pull(process_queue.queue.topic, len(messages), context.client.now_ms() - now)
             process_queue.add(messages, found.next_offset)
@@ -245,7 +244,7 @@ class Puller:
             return messages
         if response.status is PullStatus.OFFSET_ILLEGAL:
             self._handle_illegal_offset(response)
-            await asyncio.sleep(0)  # which has stopped this: no pull must leave meanwhile
+            await asyncio.sleep(0)  # that has stopped this puller: no pull may be sent
             return ()
         if (
             response.header.next_begin_offset > process_queue.next_offset
@@ -258,9 +257,9 @@ class Puller:
         return ()
 
     async def _wait_for_messages(self, status: PullStatus) -> None:
-        """Wait a little in place of a broker that does not: longer each time, until there is something.
+        """Pause, longer each time, after a broker that did not hold the pull.
 
-        NO_MATCHED_MSG comes from RocketMQ's slave that has less than this consumer read from its master.
+        RocketMQ's slave responds NO_MATCHED_MSG if it has less than this consumer has read from the master.
         """
         if status is PullStatus.NO_MATCHED_MSG:
             self._empty_pause_s = max(self._empty_pause_s, _PAUSE_MIN_S)
@@ -268,7 +267,7 @@ class Puller:
         self._empty_pause_s = min(2 * self._empty_pause_s, _EMPTY_PAUSE_MAX_S)
 
     async def _next_response(self, subscription: SubscriptionData) -> PullResponse:
-        """The answer to the pull that left ahead, or to one made now."""
+        """Return the response to the prefetched pull, or to a new one."""
         process_queue, context, prefetched = self.process_queue, self._context, self._prefetched
         self._prefetched = None
         if prefetched is not None:
@@ -282,7 +281,7 @@ class Puller:
         )
 
     def _prefetch(self, subscription: SubscriptionData, last: PullResponse) -> bool:
-        """Send the pull that follows, if it would not have to wait. Returns whether it did."""
+        """Send the next pull unless it has to wait. Returns whether it was sent."""
         process_queue, context, offset = self.process_queue, self._context, last.header.next_begin_offset
         if context.paused or self.paused or context.config.pull_interval_ms:
             return False
@@ -321,7 +320,7 @@ class Puller:
         )
 
     def _fields(self, subscription: SubscriptionData, queue_offset: int) -> dict[str, str]:
-        """What `_header` says, as it travels: made once, but for where the queue is at."""
+        """Return the encoded header of a pull: encoded once, except for the offsets."""
         if self._pulls is None or self._pulls.subscription is not subscription:
             self._pulls = _PullFields(subscription, self._header(subscription, 0))
         commits = self._context.commits and self._broker_id == MASTER_ID
@@ -333,7 +332,7 @@ class Puller:
             process_queue.next_offset, header.next_begin_offset, header.min_offset, header.max_offset
         )
         log.warning(
-            "offset %d of %s is outside of the queue, which has %d to %d; going on at %d",
+            "offset %d of %s is outside of the queue, which has %d to %d; continuing at %d",
             process_queue.next_offset,
             process_queue.queue,
             header.min_offset,
@@ -343,7 +342,7 @@ class Puller:
         self._context.on_offset_illegal(self, offset)
 
     async def _recover(self, error: RocketError) -> None:
-        """Wait a little, longer each time; learn where the queue is now, and introduce ourselves again."""
+        """Pause, longer each time; refresh the route, and send a heartbeat if the broker needs it."""
         queue, client = self.process_queue.queue, self._context.client
         if is_refusal(error):
             self.problem = f"refused: {error}"
@@ -355,11 +354,11 @@ class Puller:
         elif isinstance(error, ProtocolError | StoreError):
             offset = self.process_queue.next_offset
             self.problem = f"{queue} cannot be read from offset {offset}: {error}"
-            text = "%s cannot be read from offset %d, and is pulled again; seek further to leave this out: %s"
+            text = "%s cannot be read from offset %d and is pulled again; seek behind it to skip it: %s"
             self._limited_log.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
             self._limited_log.info(type(error).__name__, "pulling %s: %s", queue, error)
-        self._cancel_prefetch()  # it would leave out messages that could not be read
+        self._cancel_prefetch()  # it would skip messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
         try:
@@ -377,13 +376,13 @@ class Puller:
 
 
 class OffsetMoveBackoff:
-    """How long to wait before a queue goes on where its broker sends it: longer when it did so just now."""
+    """Pauses before a queue continues at an offset of the broker: longer if that happened recently."""
 
     def __init__(self) -> None:
         self._last: dict[MessageQueue, tuple[float, float]] = {}
 
     def pause_s(self, queue: MessageQueue, now_ms: float) -> float:
-        """Return the pause for a move at `now_ms`; 0 for the first one in a while."""
+        """Return the pause for a reset at `now_ms`; 0 unless there was a recent one."""
         recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _MOVES_APART_MS}
         pause_s = 0.0
         if queue in recent:
@@ -393,9 +392,9 @@ class OffsetMoveBackoff:
 
 
 def next_offset_after_illegal(requested_offset: int, suggested: int, min_offset: int, max_offset: int) -> int:
-    """Where to go on when a broker says that an offset is outside of its queue.
+    """Return where to continue when an offset is outside of its queue.
 
-    As it suggests; but one beyond the end leads to the end, never back to the start, which is what a broker
-    whose queue begins at 0 suggests (QUIRKS 34): all of it was handled before.
+    That is the broker's suggestion, except for an offset beyond the end, which leads to the end. A broker
+    whose queue begins at 0 suggests 0 (QUIRKS 34), and all messages would be handled again.
     """
     return max_offset if requested_offset > max_offset and suggested <= min_offset else suggested

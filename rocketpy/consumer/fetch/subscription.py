@@ -1,4 +1,4 @@
-"""Subscriptions: which messages of a topic a consumer wants. Pure values.
+"""Subscriptions: filter expressions of topics. Pure values.
 
 Source: RocketMQ 4.6 FilterAPI, MessageSelector, SubscriptionData.
 """
@@ -29,20 +29,21 @@ Expression = str | Sql
 
 
 def subscription_data(topic: str, expression: Expression, version_ms: int) -> SubscriptionData:
-    """What brokers are told. version_ms: when it was made; they take the newest.
+    """Return the subscription that brokers receive.
 
-    Raises ConfigInvalid for an expression without a tag or a word of SQL.
+    version_ms: its creation time; brokers keep the newest version. Raises ConfigInvalid for an expression
+    without a tag, and for empty SQL.
     """
     if isinstance(expression, Sql):
         text: object = expression.text
         if not isinstance(text, str) or not text.strip():
-            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is {text!r}; it must be a text")
+            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is {text!r}; it must be a string")
         return SubscriptionData(
             topic=topic, sub_string=expression.text, sub_version=version_ms, expression_type="SQL92"
         )
     if not isinstance(expression, str):
         raise ConfigInvalid(
-            f"the expression for topic {topic} is {expression!r}; it must be a text of tags, or Sql(...)"
+            f"the expression for topic {topic} is {expression!r}; it must be a string of tags, or Sql(...)"
         )
     if expression in {"", ALL}:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
@@ -59,9 +60,9 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
 
 
 def wanted_messages(messages: list[MessageExt], tags: Collection[str]) -> list[MessageExt]:
-    """Those with one of the tags: a broker goes by the tag's hash, which strangers may share.
+    """Return the messages with one of the tags: brokers compare only hashes, which may collide.
 
-    A message whose tag cannot be read is kept: the broker found it to have one of them.
+    A message whose tag cannot be read is kept, since the broker found that it matches.
     """
     if not tags:
         return messages

@@ -37,7 +37,7 @@ def test_an_end_begins_nothing_more() -> None:
     assert second.cancelled()
     go.set()
     assert first.result(10)
-    with pytest.raises(RuntimeError, match="told to end"):
+    with pytest.raises(RuntimeError, match="is shut down"):
         threads.submit(work)
 
 

@@ -98,7 +98,7 @@ def test_each_limit_makes_a_queue_full() -> None:
 def test_order_survives_a_failure() -> None:
     """An orderly handler would see a later message before the one that has to come again."""
     queue, messages = held(*range(6))
-    queue.wait(messages.values())
+    queue.enqueue(messages.values())
     first = queue.take(3)
     queue.finish(first[:1], 1)
     queue.put_back(first[1:])
@@ -109,7 +109,7 @@ def test_order_survives_a_failure() -> None:
 def test_a_dropped_queue_hands_out_nothing() -> None:
     """A handler would begin on a queue that another member has by now."""
     queue, messages = held(0, 1)
-    queue.wait(messages.values())
+    queue.enqueue(messages.values())
     queue.drop()
     assert queue.dropped
     assert queue.take(2) == []
