@@ -84,8 +84,9 @@ class IndexService:
     @property
     def files(self) -> list[IndexFile]:
         """The files, oldest first, with all records that were put, unless the disk is full."""
-        with contextlib.suppress(StoreError):
-            self._put_rows()
+        if self._rows:
+            with contextlib.suppress(StoreError):
+                self._put_rows()
         return self._files
 
     @property
