@@ -94,7 +94,6 @@ class DeliveryServices:
             commits=commits,
         )
         send_back = SendBackHandler(
-            store,
             self._topics,
             config,
             send,
@@ -115,7 +114,7 @@ class DeliveryServices:
             on_written=written,
         )
         delay.on_delivered = written
-        ends = TransactionHandler(store, transactions, send)
+        ends = TransactionHandler(transactions, send)
         return send, (send, send_back, reply, ends)
 
     def _make_topic(self, name: str) -> None:

@@ -28,7 +28,7 @@ from rocketpy.protocol.headers import SendMessageRequestHeader, SendMessageReque
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.batch import split_batch_body
 from rocketpy.protocol.message.delays import DelayLevels
-from rocketpy.protocol.message.record import host_bytes
+from rocketpy.protocol.message.record import Record, decode, host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
@@ -346,7 +346,14 @@ class SendHandler:
         self._stored.append(stored)
         return receipt
 
-    # -- answering ----------------------------------------------------------------------------
+    def stored_record(self, offset: int) -> Record | None:
+        """Return the record at a physical offset, after writing the open run if needed; None without one."""
+        if offset >= self.store.max_physical_offset:
+            self.end_of_buffer()
+        data = self.store.look_message(offset) if offset >= 0 else None
+        return decode(data, check_crc=False) if data is not None else None
+
+    # -- responding ---------------------------------------------------------------------------
 
     def end_of_buffer(self) -> None:
         """Write the run and send or park the responses to it."""

@@ -26,7 +26,7 @@ from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy.protocol.message.message_id import message_id
-from rocketpy.protocol.message.record import Record, decode
+from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
@@ -35,7 +35,7 @@ from rocketpy_broker.handlers.base import FAQ, handles
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler, respond_when_stored, retry_times_max
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
 from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
-from rocketpy_broker.store import MessageInner, MessageStore
+from rocketpy_broker.store import MessageInner
 
 log = logging.getLogger("rocketpy.broker.send_back")
 
@@ -51,7 +51,6 @@ class SendBackHandler:
     each returned message.
     """
 
-    store: MessageStore
     topics: TopicTable
     config: BrokerConfig
     send: SendHandler
@@ -94,7 +93,7 @@ class SendBackHandler:
         if not settings.perm & PERM_WRITE:
             remark = f"the topic[{topic}] sending message is forbidden"
             return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
-        record = self._record(header.offset)
+        record = self.send.stored_record(header.offset)
         if record is None:
             remark = f"look message by offset failed, {header.offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -116,12 +115,6 @@ class SendBackHandler:
             self.on_delayed(level)
         self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])
         return None
-
-    def _record(self, offset: int) -> Record | None:
-        if offset >= self.store.max_physical_offset:
-            self.send.end_of_buffer()
-        data = self.store.look_message(offset) if offset >= 0 else None
-        return decode(data, check_crc=False) if data is not None else None
 
     def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
         topic = DLQ_TOPIC_PREFIX + group

@@ -15,7 +15,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.message_id import decode_message_id
-from rocketpy.protocol.message.record import Record, decode
+from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
@@ -24,7 +24,6 @@ from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
 from rocketpy_broker.services.transactions.half_messages import HalfMessage
 from rocketpy_broker.services.transactions.transactions import TransactionService
-from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
 
 log = logging.getLogger("rocketpy.broker.transactions")
@@ -37,7 +36,6 @@ _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 class TransactionHandler:
     """Ends transactions. Its records are written together with the sends of the same socket buffer."""
 
-    store: MessageStore
     transactions: TransactionService
     send: SendHandler
     _: KW_ONLY
@@ -51,8 +49,7 @@ class TransactionHandler:
         """
         header = request.header_as(ResumeCheckHalfMessageRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
-        data = self.store.look_message(offset) if 0 <= offset < self.store.max_physical_offset else None
-        record = decode(data, check_crc=False) if data is not None else None
+        record = self.send.stored_record(offset)
         if record is None or record.topic != CHECK_MAX_TOPIC:
             remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -93,10 +90,7 @@ class TransactionHandler:
 
     def _half(self, header: EndTransactionRequestHeader) -> Record | str:
         """Return the half message of a request, or the reason why it is invalid. Raises StoreError."""
-        if header.commit_log_offset >= self.store.max_physical_offset:
-            self.send.end_of_buffer()
-        data = self.store.look_message(header.commit_log_offset) if header.commit_log_offset >= 0 else None
-        record = decode(data, check_crc=False) if data is not None else None
+        record = self.send.stored_record(header.commit_log_offset)
         if record is None or record.topic != HALF_TOPIC:
             return "Find prepared transaction message failed"
         group = props.find(record.properties, props.PROPERTY_PRODUCER_GROUP.encode())

@@ -84,10 +84,6 @@ class ConsumerGroupInfo:
         return is_changed
 
 
-def _unlimited(_channel: Hashable, _size: int) -> bool:
-    return True
-
-
 @dataclass(slots=True)
 class _Holder:
     """The channel that has a client id."""
@@ -104,7 +100,7 @@ class ClientRegistry:
     if that exceeds a limit.
     """
 
-    def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
+    def __init__(self, count: Callable[[Any, int], bool] = lambda *_: True) -> None:
         self._producers: dict[str, dict[Hashable, ClientChannelInfo]] = {}
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._holders: dict[str, _Holder] = {}

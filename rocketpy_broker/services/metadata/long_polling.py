@@ -38,10 +38,6 @@ class HeldPull:
     filter_bytes: int = 0
 
 
-def _unlimited(_channel: Hashable, _size: int) -> bool:
-    return True
-
-
 class PullRequestHoldTable:
     """All held pulls of a broker.
 
@@ -49,7 +45,7 @@ class PullRequestHoldTable:
     False if that exceeds a limit.
     """
 
-    def __init__(self, count: Callable[[Any, int], bool] = _unlimited) -> None:
+    def __init__(self, count: Callable[[Any, int], bool] = lambda *_: True) -> None:
         self._count = count
         self._filters: dict[tuple[Hashable, int], int] = {}
         """Number of pulls of a channel that share a filter, by the id of the filter."""

@@ -145,8 +145,7 @@ class ConsumerOffsets:
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics of which a group has offsets."""
-        pairs = (key.rpartition("@") for key in self._table)
-        return [topic for topic, _, name in pairs if name == group]
+        return self.topics_by_group().get(group, [])
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return group -> topics of which it has offsets."""

@@ -6,6 +6,7 @@ The progress is saved as the offsets of the consumer group CID_RMQ_SYS_TRANS.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rocketpy.protocol.message import properties as props
@@ -33,16 +34,18 @@ class OpenHalfMessage(NamedTuple):
     record: Record
 
 
+@dataclass(eq=False)
 class TransactionService:
     """Open transactions of one store. Call `load` before use, and when the log was replaced.
 
     store_host: this broker's address, as in records.
     """
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, store_host: bytes) -> None:
-        self._store = store
-        self._offsets = offsets
-        self._store_host = store_host
+    store: MessageStore
+    offsets: ConsumerOffsets
+    store_host: bytes
+
+    def __post_init__(self) -> None:
         self.table = HalfMessageTable()
 
     def load(self) -> None:
@@ -71,7 +74,7 @@ class TransactionService:
         half = self.table.open.get(offset)
         if half is None:
             return None
-        data = self._store.look_message(half.physical_offset, half.size)
+        data = self.store.look_message(half.physical_offset, half.size)
         if data is None:
             log.error("half message %d cannot be read at offset %d; it is lost", offset, half.physical_offset)
             self.table.discard(offset)
@@ -86,7 +89,7 @@ class TransactionService:
             b"%d" % half_offset,
             _OP_PROPERTIES,
             born_timestamp=now_ms,
-            born_host=self._store_host,
+            born_host=self.store_host,
         )
 
     def replaced(self, old: int, receipt: AppendReceipt) -> None:
@@ -97,27 +100,27 @@ class TransactionService:
     async def save_progress(self, progress: tuple[int, int]) -> None:
         """Save `table.progress()` with the consumer offsets. The messages before it must be flushed."""
         for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
-            if self._offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
-                self._offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)
-        await self._offsets.save()
+            if self.offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
+                self.offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)
+        await self.offsets.save()
 
     def _saved(self, topic: str) -> int:
         """Return the saved offset of one of the two queues, limited to its range after recovery."""
-        first = self._store.min_offset_in_queue(topic, _QUEUE)
-        end = self._store.appended_in_queue(topic, _QUEUE)
-        saved = self._offsets.get(_GROUP, topic, _QUEUE)
+        first = self.store.min_offset_in_queue(topic, _QUEUE)
+        end = self.store.appended_in_queue(topic, _QUEUE)
+        saved = self.offsets.get(_GROUP, topic, _QUEUE)
         return first if saved is None else min(max(saved, first), end)
 
     def _units(self, topic: str, offset: int) -> list[tuple[int, int, int]]:
         """Return (queue offset, physical offset, size) of all entries from `offset` on."""
         found: list[tuple[int, int, int]] = []
-        while units := self._store.units(topic, _QUEUE, offset, _UNITS):
+        while units := self.store.units(topic, _QUEUE, offset, _UNITS):
             found += [(offset + n, physical, size) for n, (physical, size, _) in enumerate(units)]
             offset += len(units)
         return found
 
     def _take_op(self, offset: int, physical: int, size: int) -> None:
-        data = self._store.look_message(physical, size)
+        data = self.store.look_message(physical, size)
         body = decode(data, check_crc=False).body if data is not None else b""
         try:
             self.table.add_op(offset, int(body))
