@@ -1,7 +1,6 @@
-"""Request, response and language codes: the numbers in a frame's header that say what it is about.
+"""Request, response and language codes in the header of a frame.
 
-A code that is not in a table here is still legal on the wire: newer peers have more of them. Code that
-meets one keeps the plain integer (see `name_of`).
+Newer peers may send codes that are not in these tables; they stay plain integers (see `name_of`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Final
 __all__ = ["VERSION_4_6_0", "LanguageCode", "RequestCode", "ResponseCode", "name_of"]
 
 VERSION_4_6_0: Final = 333
-"""What a 4.6.0 peer writes as its version (QUIRKS 4). Source: RocketMQ MQVersion."""
+"""The version number of a 4.6.0 peer (QUIRKS 4). Source: RocketMQ MQVersion."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. Source: RocketMQ 4.6 RequestCode, its spelling kept."""
+    """Codes of requests. Source: RocketMQ 4.6 RequestCode, with its spelling."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -111,13 +110,13 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
-    # Asked by clients and tools of 5.x; 4.6.0 does not know them. Source: RocketMQ 5.3.3 RequestCode.
+    # Sent by clients and tools of 5.x. Source: RocketMQ 5.3.3 RequestCode.
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
 
 
 class ResponseCode(IntEnum):
-    """How a request went. Source: RocketMQ 4.6 RemotingSysResponseCode (0-4) and ResponseCode."""
+    """Codes of responses. Source: RocketMQ 4.6 RemotingSysResponseCode (0-4) and ResponseCode."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -158,7 +157,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What the sender of a frame is written in. JSON headers carry the name, binary ones the number.
+    """The language of the sender of a frame. JSON headers have the name, binary ones the number.
 
     Source: RocketMQ 4.6 LanguageCode.
     """
@@ -178,7 +177,7 @@ class LanguageCode(IntEnum):
 
 
 def name_of(table: type[IntEnum], code: int) -> str:
-    """The name of `code` in `table`, or its digits when the table has no such code: for texts and logs."""
+    """Return the name of a code in a table, or its digits when the table does not have it."""
     member = table._value2member_map_.get(code)
     return str(code) if member is None else str(member.name)
 

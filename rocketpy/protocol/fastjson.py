@@ -1,15 +1,15 @@
-"""JSON as RocketMQ's Java side writes and reads it.
+"""JSON in the dialect of RocketMQ's Java side, fastjson.
 
 fastjson 1.2.61 writes maps with integer keys without quotes and maps with objects as keys (QUIRKS 8)::
 
     {"brokerAddrs":{0:"127.0.0.1:20010"}}        {{"brokerName":"a","queueId":0,"topic":"T"}:5}
 
-Standard JSON is tried first, since most bodies are. What that refuses is read by a small parser which also
-takes single quotes, bare words as keys, trailing commas, NaN and Infinity. A key that is an object
-becomes an `ObjectKey`, which is a dict that can be a key.
+Standard JSON is tried first, since most bodies are. A small tolerant parser reads the others: it also accepts
+single quotes, bare words as keys, trailing commas, NaN and Infinity. A key that is an object becomes an
+`ObjectKey`, which is a hashable dict.
 
-What we write is standard JSON with quoted integer keys, which fastjson reads as well; only maps with
-objects as keys have to be written its way.
+Output is standard JSON with quoted integer keys, which fastjson reads too; only maps with objects as keys are
+written in its dialect.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rocketpy.errors import RemoteProtocolError
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 32
-"""How deep objects and arrays may lie in each other in what the tolerant parser reads."""
+"""Maximum nesting of objects and arrays in the tolerant parser."""
 MAX_TOLERANT_BYTES: Final = 1 << 20
-"""What the tolerant parser takes at most; it needs up to a second or two for that, on the caller's thread."""
+"""Maximum input of the tolerant parser, which takes up to two seconds for it in the caller's thread."""
 
-# Possessive (*+) and with an end for every string, so that no input makes them go back and forth.
+# Possessive (*+), and with an end for every string, so that no input leads to backtracking.
 _INTEGER_KEY: Final = re.compile(
     rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))|([{,]\s*+)(-?\d++)(\s*+:)',
     re.DOTALL,
@@ -53,16 +53,16 @@ _WORDS: Final = {
 
 
 class ObjectKey(dict[str, Any]):
-    """An object in the place of a map's key. Not to be changed once it is one."""
+    """An object as the key of a map. It must not be changed."""
 
     def __hash__(self) -> int:  # type: ignore[override] # a dict has none, which is the point
         return hash(frozenset((name, repr(value)) for name, value in self.items()))
 
 
 def loads(data: bytes) -> Any:
-    """The value that `data` is the text of; integer keys come as their text.
+    """Decode JSON; integer keys become strings.
 
-    Raises RemoteProtocolError with the position for what fastjson would not write either.
+    Raises RemoteProtocolError, with the position, for input that is not in fastjson's dialect either.
     """
     try:
         return msgspec.json.decode(data)
@@ -77,10 +77,10 @@ def loads(data: bytes) -> Any:
 
 
 def decode(data: bytes, type_: type[T]) -> T:
-    """`data` as a value of `type_`, a msgspec Struct or a container of such.
+    """Decode JSON to `type_`, a msgspec Struct or a container of Structs.
 
-    Numbers may come as text and the reverse; fields that the type lacks are skipped.
-    Raises RemoteProtocolError naming the field that does not fit.
+    Numbers may be strings and the reverse; unknown fields are skipped. Raises RemoteProtocolError, which
+    names the invalid field.
     """
     hashable: Any = type_
     decoder: msgspec.json.Decoder[T] | None = _decoder(hashable)
@@ -90,7 +90,7 @@ def decode(data: bytes, type_: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _misfit(type_, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # not standard JSON; loads() has the last word
+        pass  # not standard JSON; try the dialect
     try:
         return msgspec.convert(loads(data), type_, strict=False)
     except msgspec.ValidationError as error:
@@ -98,7 +98,7 @@ def decode(data: bytes, type_: type[T]) -> T:
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as a Java peer reads it; a map whose keys are Structs is written with objects as keys."""
+    """Encode a value for Java peers; Structs as keys of a map become objects as keys."""
     try:
         return msgspec.json.encode(value)
     except TypeError:
@@ -107,7 +107,7 @@ def dumps(value: Any) -> bytes:
 
 @cache
 def _decoder(type_: Any) -> Any:
-    """None for a type that standard JSON cannot hold: one with Structs as keys somewhere."""
+    """Return a decoder; None for a type with Structs as keys, which standard JSON cannot hold."""
     try:
         return msgspec.json.Decoder(type_, strict=False)
     except TypeError:
@@ -124,7 +124,7 @@ def _quote_key(match: re.Match[bytes]) -> bytes:
 
 
 def _pieces(value: Any) -> list[bytes]:
-    """The texts that make up `value`, for values that hold maps with Structs as keys."""
+    """Encode a value that contains maps with Structs as keys, in pieces."""
     if isinstance(value, msgspec.Struct):
         names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         fields = {name: getattr(value, field) for name, field in names}
@@ -147,7 +147,7 @@ def _key(key: Any) -> bytes:
 
 
 class _Parser:
-    """Reads what fastjson writes and standard JSON does not allow. One use each."""
+    """Parses fastjson's dialect. Use an object once."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) > MAX_TOLERANT_BYTES:
@@ -231,7 +231,7 @@ class _Parser:
             raise self.error("number with too many digits") from error
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """Return the next character that is not a space; empty at the end."""
         match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return self.text[self.at : self.at + 1]

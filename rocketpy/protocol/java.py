@@ -1,4 +1,4 @@
-"""What Java computes for a text, where the format depends on it."""
+"""Java's hash of strings, which RocketMQ's formats depend on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POWERS: Final = tuple(
 
 
 def string_hash(text: str) -> int:
-    """Java's ``String.hashCode`` of `text`, a signed 32-bit number.
+    """Return Java's ``String.hashCode`` of a string, a signed 32-bit number.
 
     It runs over UTF-16 units, so a character beyond the BMP counts as two.
     """
@@ -27,15 +27,15 @@ def string_hash(text: str) -> int:
 
 
 def utf8_hash(data: bytes) -> int:
-    """`string_hash` of the text that `data` is in UTF-8; malformed bytes count as U+FFFD, as in Java."""
+    """Return `string_hash` of UTF-8 bytes; malformed bytes become U+FFFD, as in Java."""
     return _hash_of(data) if data.isascii() else string_hash(data.decode("utf-8", "replace"))
 
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
-    """What a consume queue entry holds for a message's tags (QUIRKS 44). 0 for no tags.
+    """Return the hash of tags in a consume queue entry (QUIRKS 44), 0 for no tags.
 
-    Remembered, since a topic has few different tags.
+    Cached, since a topic has few tags.
     """
     return string_hash(tags)
 

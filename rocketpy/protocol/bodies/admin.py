@@ -13,7 +13,7 @@ class KVTable(Body, kw_only=True):
 
 
 class GroupList(Body, kw_only=True):
-    """The answer to QUERY_TOPIC_CONSUME_BY_WHO: consumer groups."""
+    """The response to QUERY_TOPIC_CONSUME_BY_WHO: consumer groups."""
 
     group_list: list[str] = written([])
 
@@ -27,7 +27,7 @@ class BrokerStatsItem(Body, kw_only=True):
 
 
 class BrokerStatsData(Body, kw_only=True):
-    """The answer to VIEW_BROKER_STATS_DATA."""
+    """The response to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: BrokerStatsItem
     stats_hour: BrokerStatsItem
@@ -48,7 +48,7 @@ class PlainAccessConfig(Body, kw_only=True):
 
 
 class GetBrokerClusterAclConfigResponseBody(Body, kw_only=True):
-    """The answer to GET_BROKER_CLUSTER_ACL_CONFIG. RocketMQ puts secrets into it; our broker never does."""
+    """The response to GET_BROKER_CLUSTER_ACL_CONFIG. RocketMQ puts secrets into it; our broker never does."""
 
     global_white_addrs: list[str] | None = None
     plain_access_configs: list[PlainAccessConfig] | None = None

@@ -1,4 +1,4 @@
-"""What all JSON bodies have in common, and the queue name that many of them hold."""
+"""Base class of JSON bodies, and the queue that many of them contain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def written(default: T) -> T:
-    """A field's default that is used when the field is absent, yet always written.
+    """Return the default of a field that is always written.
 
     (A field that is None by default is left out when it is None, as fastjson does with null.)
     """
@@ -30,12 +30,12 @@ class Body(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """Base of the JSON bodies: a plain value with the Python names of RocketMQ's fields."""
 
     def encode(self) -> bytes:
-        """The JSON text, as a Java peer reads it."""
+        """Encode the body as JSON for Java peers."""
         return fastjson.dumps(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The body with this text. Raises RemoteProtocolError naming the field that does not fit."""
+        """Decode a body. Raises RemoteProtocolError, which names the invalid field."""
         return fastjson.decode(data, cls)
 
 

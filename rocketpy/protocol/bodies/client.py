@@ -71,13 +71,13 @@ class Connection(Body, kw_only=True):
 
 
 class ProducerConnection(Body, kw_only=True):
-    """The answer to GET_PRODUCER_CONNECTION_LIST."""
+    """The response to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = written([])
 
 
 class ConsumerConnection(Body, kw_only=True):
-    """The answer to GET_CONSUMER_CONNECTION_LIST. subscription_table: by topic."""
+    """The response to GET_CONSUMER_CONNECTION_LIST. subscription_table: by topic."""
 
     connection_set: list[Connection] = written([])
     subscription_table: dict[str, SubscriptionData] = written({})
@@ -87,7 +87,7 @@ class ConsumerConnection(Body, kw_only=True):
 
 
 class GetConsumerListByGroupResponseBody(Body, kw_only=True):
-    """The answer to GET_CONSUMER_LIST_BY_GROUP: client ids."""
+    """The response to GET_CONSUMER_LIST_BY_GROUP: client ids."""
 
     consumer_id_list: list[str] = written([])
 
@@ -101,7 +101,7 @@ class LockBatchRequestBody(Body, kw_only=True):
 
 
 class LockBatchResponseBody(Body, kw_only=True):
-    """The answer to LOCK_BATCH_MQ: those it got."""
+    """The response to LOCK_BATCH_MQ: those it got."""
 
     lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
 
@@ -111,7 +111,7 @@ class UnlockBatchRequestBody(LockBatchRequestBody, kw_only=True):
 
 
 class ConsumeMessageDirectlyResult(Body, kw_only=True):
-    """The answer to CONSUME_MESSAGE_DIRECTLY. Source: RocketMQ ConsumeMessageDirectlyResult.
+    """The response to CONSUME_MESSAGE_DIRECTLY. Source: RocketMQ ConsumeMessageDirectlyResult.
 
     consume_result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL.
     """
@@ -154,7 +154,7 @@ class ConsumeStatus(Body, kw_only=True):
 
 
 class ConsumerRunningInfo(Body, kw_only=True):
-    """The answer to GET_CONSUMER_RUNNING_INFO. Source: RocketMQ ConsumerRunningInfo."""
+    """The response to GET_CONSUMER_RUNNING_INFO. Source: RocketMQ ConsumerRunningInfo."""
 
     properties: dict[str, str] = written({})
     subscription_set: list[SubscriptionData] = written([])

@@ -8,7 +8,7 @@ from rocketpy.protocol.headers.base import Int32, Int64
 
 
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
-    """The answer to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
+    """The response to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
 
     offset_table: ``topic@group`` to queue id to next offset. version_table (ours; RocketMQ ignores it): when
     each was committed, ms.
@@ -19,7 +19,9 @@ class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
 
 
 class DelayOffsetSerializeWrapper(Body, kw_only=True):
-    """The answer to GET_ALL_DELAY_OFFSET, and delayOffset.json. offset_table: delay level to next offset."""
+    """The response to GET_ALL_DELAY_OFFSET, and delayOffset.json. offset_table: delay level to next
+    offset.
+    """
 
     offset_table: dict[int, Int64] = written({})
 
@@ -39,14 +41,14 @@ class OffsetWrapper(Body, kw_only=True):
 
 
 class ConsumeStats(Body, kw_only=True):
-    """The answer to GET_CONSUME_STATS. consume_tps: messages a second, None where Java has NaN."""
+    """The response to GET_CONSUME_STATS. consume_tps: messages a second, None where Java has NaN."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = written({})
     consume_tps: float | None = None
 
 
 class ConsumeStatsList(Body, kw_only=True):
-    """The answer to GET_BROKER_CONSUME_STATS: one map of one group each, with a ConsumeStats a topic."""
+    """The response to GET_BROKER_CONSUME_STATS: one map of one group each, with a ConsumeStats a topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = written([])
     broker_addr: str | None = None
@@ -62,13 +64,15 @@ class TopicOffset(Body, kw_only=True):
 
 
 class TopicStatsTable(Body, kw_only=True):
-    """The answer to GET_TOPIC_STATS_INFO."""
+    """The response to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[MessageQueue, TopicOffset] = written({})
 
 
 class ResetOffsetBody(Body, kw_only=True):
-    """The answer to INVOKE_BROKER_TO_RESET_OFFSET; sent on to Java clients (RESET_CONSUMER_CLIENT_OFFSET)."""
+    """The response to INVOKE_BROKER_TO_RESET_OFFSET; sent on to Java clients
+    (RESET_CONSUMER_CLIENT_OFFSET).
+    """
 
     offset_table: dict[MessageQueue, Int64] = written({})
 
@@ -109,13 +113,13 @@ class QueueTimeSpan(Body, kw_only=True):
 
 
 class QueryConsumeTimeSpanBody(Body, kw_only=True):
-    """The answer to QUERY_CONSUME_TIME_SPAN."""
+    """The response to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = written([])
 
 
 class QueryCorrectionOffsetBody(Body, kw_only=True):
-    """The answer to QUERY_CORRECTION_OFFSET: queue id to offset."""
+    """The response to QUERY_CORRECTION_OFFSET: queue id to offset."""
 
     correction_offsets: dict[int, Int64] = written({})
 
@@ -133,7 +137,7 @@ class ConsumeQueueData(Body, kw_only=True):
 
 
 class QueryConsumeQueueResponseBody(Body, kw_only=True):
-    """The answer to QUERY_CONSUME_QUEUE."""
+    """The response to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None

@@ -37,7 +37,7 @@ class BrokerData(Body, kw_only=True):
 
 
 class TopicRouteData(Body, kw_only=True):
-    """The answer to GET_ROUTEINTO_BY_TOPIC. Source: RocketMQ TopicRouteData.
+    """The response to GET_ROUTEINTO_BY_TOPIC. Source: RocketMQ TopicRouteData.
 
     order_topic_conf: ``broker-a:4;broker-b:4`` for an ordered topic, else absent.
     """
@@ -49,7 +49,7 @@ class TopicRouteData(Body, kw_only=True):
 
 
 class ClusterInfo(Body, kw_only=True):
-    """The answer to GET_BROKER_CLUSTER_INFO. Source: RocketMQ ClusterInfo.
+    """The response to GET_BROKER_CLUSTER_INFO. Source: RocketMQ ClusterInfo.
 
     broker_addr_table: by broker name. cluster_addr_table: cluster name to broker names.
     """

@@ -82,7 +82,7 @@ class TopicConfig(Body, kw_only=True):
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):
-    """The answer to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name."""
+    """The response to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name."""
 
     topic_config_table: dict[str, TopicConfig] = written({})
     data_version: DataVersion = field(default_factory=DataVersion)
@@ -149,7 +149,7 @@ class SubscriptionGroupConfig(Body, kw_only=True):
 
 
 class SubscriptionGroupWrapper(Body, kw_only=True):
-    """The answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, and subscriptionGroup.json."""
+    """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, and subscriptionGroup.json."""
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = written({})
     data_version: DataVersion = field(default_factory=DataVersion)

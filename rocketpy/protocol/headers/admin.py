@@ -8,7 +8,7 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class GetBrokerConfigResponseHeader(Header, kw_only=True):
-    """The answer to GET_BROKER_CONFIG (26). version: DataVersion as JSON; the body has the settings."""
+    """The response to GET_BROKER_CONFIG (26). version: DataVersion as JSON; the body has the settings."""
 
     version: str
 
@@ -74,7 +74,7 @@ class RegisterFilterServerRequestHeader(Header, kw_only=True):
 
 
 class RegisterFilterServerResponseHeader(Header, kw_only=True):
-    """The answer to REGISTER_FILTER_SERVER. Source: RocketMQ RegisterFilterServerResponseHeader."""
+    """The response to REGISTER_FILTER_SERVER. Source: RocketMQ RegisterFilterServerResponseHeader."""
 
     broker_name: str
     broker_id: Int64
@@ -118,7 +118,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, kw_only=True):
 
 
 class GetBrokerAclConfigResponseHeader(Header, kw_only=True):
-    """The answer to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text."""
+    """The response to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text."""
 
     version: str
     broker_name: str

@@ -1,4 +1,4 @@
-"""What all command headers have in common: how their fields travel as text.
+"""Base class of command headers: how their fields travel as text.
 
 A header is the set of named fields (RocketMQ's *ext fields*) of one request or response code. On the wire
 every value is text; in here an `int` is an int and a `bool` a bool. A header is read with msgspec in its

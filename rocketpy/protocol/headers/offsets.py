@@ -14,7 +14,7 @@ class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
 
 
 class QueryConsumerOffsetResponseHeader(Header, kw_only=True):
-    """The answer to QUERY_CONSUMER_OFFSET. offset: next queue offset to consume. Source: as the request."""
+    """The response to QUERY_CONSUMER_OFFSET. offset: next queue offset to consume. Source: as the request."""
 
     offset: Int64
 
@@ -37,7 +37,7 @@ class SearchOffsetRequestHeader(Header, kw_only=True):
 
 
 class SearchOffsetResponseHeader(Header, kw_only=True):
-    """The answer to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader."""
+    """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader."""
 
     offset: Int64
 
@@ -50,7 +50,7 @@ class GetMaxOffsetRequestHeader(Header, kw_only=True):
 
 
 class GetMaxOffsetResponseHeader(Header, kw_only=True):
-    """The answer to GET_MAX_OFFSET: the offset the next message will get."""
+    """The response to GET_MAX_OFFSET: the offset the next message will get."""
 
     offset: Int64
 
@@ -63,7 +63,7 @@ class GetMinOffsetRequestHeader(Header, kw_only=True):
 
 
 class GetMinOffsetResponseHeader(Header, kw_only=True):
-    """The answer to GET_MIN_OFFSET: the oldest offset that can still be read."""
+    """The response to GET_MIN_OFFSET: the oldest offset that can still be read."""
 
     offset: Int64
 
@@ -76,6 +76,6 @@ class GetEarliestMsgStoretimeRequestHeader(Header, kw_only=True):
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True):
-    """The answer to GET_EARLIEST_MSG_STORETIME. timestamp: ms since 1970, -1 when the queue is empty."""
+    """The response to GET_EARLIEST_MSG_STORETIME. timestamp: ms since 1970, -1 when the queue is empty."""
 
     timestamp: Int64

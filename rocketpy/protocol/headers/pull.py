@@ -1,4 +1,4 @@
-"""Headers of the requests that read messages, and of their answers."""
+"""Headers of the requests that read messages, and of their responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class PullMessageRequestHeader(Header, kw_only=True):
 
 
 class PullMessageResponseHeader(Header, kw_only=True):
-    """The answer to a pull with code 0, 19, 20 or 21 (QUIRKS 34). Source: RocketMQ PullMessageResponseHeader.
+    """The response to a pull with code 0, 19, 20 or 21 (QUIRKS 34). Source: RocketMQ
+    PullMessageResponseHeader.
 
     suggest_which_broker_id: broker id to pull from next. next_begin_offset, min_offset, max_offset:
     queue offsets.
@@ -56,7 +57,7 @@ class QueryMessageRequestHeader(Header, kw_only=True):
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):
-    """The answer to QUERY_MESSAGE, also when nothing was found."""
+    """The response to QUERY_MESSAGE, also when nothing was found."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

@@ -28,7 +28,7 @@ class RegisterBrokerRequestHeader(Header, kw_only=True):
 
 
 class RegisterBrokerResponseHeader(Header, kw_only=True):
-    """The answer to REGISTER_BROKER: where a slave finds its master (QUIRKS 15)."""
+    """The response to REGISTER_BROKER: where a slave finds its master (QUIRKS 15)."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -53,7 +53,7 @@ class QueryDataVersionRequestHeader(Header, kw_only=True):
 
 
 class QueryDataVersionResponseHeader(Header, kw_only=True):
-    """The answer to QUERY_DATA_VERSION: whether the broker must register again."""
+    """The response to QUERY_DATA_VERSION: whether the broker must register again."""
 
     changed: bool
 
@@ -65,7 +65,7 @@ class WipeWritePermOfBrokerRequestHeader(Header, kw_only=True):
 
 
 class WipeWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """The answer to WIPE_WRITE_PERM_OF_BROKER: how many topics lost the right."""
+    """The response to WIPE_WRITE_PERM_OF_BROKER: how many topics lost the right."""
 
     wipe_topic_count: Int32
 
@@ -98,7 +98,7 @@ class GetKVConfigRequestHeader(Header, kw_only=True):
 
 
 class GetKVConfigResponseHeader(Header, kw_only=True):
-    """The answer to GET_KV_CONFIG; code 22 and no value when there is none."""
+    """The response to GET_KV_CONFIG; code 22 and no value when there is none."""
 
     value: str | None = None
 

@@ -1,4 +1,4 @@
-"""Headers of the requests that bring a message to a broker, and of their answers."""
+"""Headers of the requests that bring a message to a broker, and of their responses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SendMessageErrorHeader(Header, kw_only=True):
 
 
 class SendMessageResponseHeader(SendMessageErrorHeader, kw_only=True):
-    """The answer to a send that was stored. Source: RocketMQ SendMessageResponseHeader.
+    """The response to a send that was stored. Source: RocketMQ SendMessageResponseHeader.
 
     msg_id: broker message id; for a batch one each, separated by commas. queue_id, queue_offset: for
     a delayed or half message see QUIRKS 20.

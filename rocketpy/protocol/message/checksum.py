@@ -1,8 +1,8 @@
-"""Every checksum of the formats: RocketMQ's CRC-32, and named others for the end-to-end body checksum.
+"""Checksums: RocketMQ's CRC-32, and others for the end-to-end checksum of a body.
 
-The end-to-end checksum is ours: a producer may put `PROPERTY_BODY_CHECKSUM` on a message, and a consumer
-that finds it there checks the body against it, whatever brokers and replicas did in between. RocketMQ's own
-CRC is computed by the broker, so it says nothing about the way from producer to broker.
+The end-to-end checksum is an extension of rocketpy: a producer sets `PROPERTY_BODY_CHECKSUM`, and consumers
+verify the body with it. RocketMQ's CRC is computed by the broker, so it does not cover the way from the
+producer.
 
 The property's value is ``<name>:<digits>``, the name being one of `BODY_CHECKSUMS`, the digits lower-case
 hexadecimal. It covers the body as the application sees it, before compression. Other clients ignore it.
@@ -27,20 +27,20 @@ BODY_CHECKSUMS: Final = {"crc-32c": 8, "crc-64": 16, "crc-64-we": 16, "crc-64-jo
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
-    """RocketMQ's body CRC: CRC-32 with the top bit cleared. Source: RocketMQ UtilAll crc32."""
+    """Return RocketMQ's CRC of a body: CRC-32 with the top bit cleared. Source: RocketMQ UtilAll crc32."""
     return _zlib_crc32(data) & 0x7FFFFFFF
 
 
 def body_checksum(name: str, body: bytes) -> str:
-    """The value of `PROPERTY_BODY_CHECKSUM` for `body`. Raises ConfigInvalid for an unknown name.
+    """Return the value of `PROPERTY_BODY_CHECKSUM` for a body. Raises ConfigInvalid for an unknown name.
 
-    About 1 µs for 100 bytes when crcmod found a C compiler at its installation, else 15 µs.
+    Fast only if crcmod found a C compiler at its installation.
     """
     return f"{name}:{_function(name)(body):0{BODY_CHECKSUMS[name]}x}"
 
 
 def verify_body_checksum(value: str, body: bytes) -> bool | None:
-    """Does `body` match a `PROPERTY_BODY_CHECKSUM` value? None: a checksum this version does not know."""
+    """Return whether a body matches its `PROPERTY_BODY_CHECKSUM`; None for an unknown checksum."""
     name, _, digits = value.partition(":")
     if name not in BODY_CHECKSUMS:
         return None

@@ -3,9 +3,8 @@
 RocketMQ 4.x knows zlib only; 5.x puts the type into bits 8-10 of sysFlag and knows LZ4 and zstd too (see
 `sysflag`). Those two are read and written when their package is installed.
 
-A body that inflates to more than 16 MiB, or to more than 100 times its size, is refused while it
-inflates: a few kilobytes must not be able to fill the memory of a consumer. Up to 4 MiB, the longest body
-that a broker takes by default, any ratio is allowed: a long row of equal bytes is a message like any other.
+A body that inflates to more than 16 MiB, or to more than 100 times its size, is rejected while it inflates,
+to protect the memory of consumers. Up to 4 MiB, the default limit of brokers, any ratio is allowed.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from rocketpy.errors import ConfigInvalid, RemoteProtocolError
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
 DEFAULT_LEVEL: Final = 5
-"""Level of zlib that RocketMQ's clients use."""
+"""Level of zlib in RocketMQ's clients."""
 MAX_INFLATED_BYTES: Final = 16 << 20
 MAX_RATIO: Final = 100
 _RATIO_FREE_BYTES: Final = 4 << 20
 
 
 class InflatesTooFar(RemoteProtocolError):
-    """A compressed body inflates to more than a limit."""
+    """A compressed body exceeds a limit when it inflates."""
 
 
 _LZ4: Final = MessageSysFlag.COMPRESSION_LZ4
@@ -33,7 +32,7 @@ _ZSTD: Final = MessageSysFlag.COMPRESSION_ZSTD
 
 
 def compress(body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL) -> bytes:
-    """`body` compressed. compression_type: 0 or COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD.
+    """Compress a body. compression_type: 0 or COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD.
 
     Raises ConfigInvalid for an unknown type, or one whose package is not installed.
     """
@@ -49,7 +48,7 @@ def compress(body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL)
 def compress_if_worth(
     body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL
 ) -> tuple[bytes, int]:
-    """(body, bits for its sysFlag): compressed, unless that is no gain or a reader would refuse it."""
+    """Return (body, bits of its sysFlag), compressed unless that gains nothing or readers would reject it."""
     packed = compress(body, compression_type, level)
     if len(packed) >= len(body) or len(body) > body_limit(packed, MAX_INFLATED_BYTES):
         return body, 0
@@ -57,10 +56,10 @@ def compress_if_worth(
 
 
 def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """The body as it was before compression; `body` itself when sys_flag does not say COMPRESSED.
+    """Decompress a body; return it unchanged when sys_flag has no COMPRESSED bit.
 
-    Raises InflatesTooFar when they inflate beyond the limits, RemoteProtocolError when the bytes are no such
-    stream, ConfigInvalid when the type's package is not installed.
+    Raises InflatesTooFar beyond the limits, RemoteProtocolError for a malformed stream, and ConfigInvalid
+    when the package of the type is not installed.
     """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return body
@@ -78,10 +77,10 @@ def decompress(body: bytes, sys_flag: int, *, max_bytes: int = MAX_INFLATED_BYTE
 
 
 def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """What a zlib stream holds, at most `max_bytes`, and above 4 MiB at most 100 times its size.
+    """Inflate a zlib stream to at most `max_bytes`, and above 4 MiB to at most 100 times its size.
 
-    What follows the stream is ignored, as in Java.
-    Raises InflatesTooFar beyond these limits, RemoteProtocolError when it is none or ends too early.
+    Bytes after the stream are ignored, as in Java. Raises InflatesTooFar beyond these limits, and
+    RemoteProtocolError for a malformed or incomplete stream.
     """
     limit = body_limit(data, max_bytes)
     stream = zlib.decompressobj()
@@ -96,7 +95,7 @@ def inflate(data: bytes, *, max_bytes: int = MAX_INFLATED_BYTES) -> bytes:
 
 
 def body_limit(data: bytes, max_bytes: int) -> int:
-    """How many bytes a compressed body may inflate to. max_bytes: at most."""
+    """Return how many bytes a compressed body may inflate to, at most `max_bytes`."""
     return min(max_bytes, max(_RATIO_FREE_BYTES, MAX_RATIO * len(data)))
 
 

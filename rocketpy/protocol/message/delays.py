@@ -1,4 +1,4 @@
-"""Delay levels: a message with DELAY=n waits in SCHEDULE_TOPIC_XXXX for as long as its broker's table says.
+"""DelayLevels: how long a message with DELAY=n waits in SCHEDULE_TOPIC_XXXX.
 
 Source: RocketMQ 4.6 MessageStoreConfig messageDelayLevel, ScheduleMessageService.
 """
@@ -13,7 +13,7 @@ from rocketpy.errors import ConfigInvalid, MessageInvalid
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""The table of RocketMQ's brokers and ours, unless `messageDelayLevel` is set."""
+"""The default table of brokers, without `messageDelayLevel`."""
 
 _MS: Final = timedelta(milliseconds=1)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -26,9 +26,13 @@ class DelayLevels:
         levels = DelayLevels()
         Message("Reminders", b"...", delay_level=levels.level_for(timedelta(minutes=3)))
 
-    text: the delays of level 1, 2, … as in `messageDelayLevel` of the broker, such as "1s 5s 2h"; without it
-    the default table, of 18 levels from 1 s to 2 h. delays_ms: the same in milliseconds.
-    Raises ConfigInvalid for a text that is no such table.
+    Args:
+        text: The delays of level 1, 2, … as in `messageDelayLevel` of the broker, such as "1s 5s 2h"; the
+        default
+            table has 18 levels from 1 s to 2 h.
+
+    Raises:
+        ConfigInvalid: The text is malformed.
     """
 
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
@@ -39,13 +43,17 @@ class DelayLevels:
 
     @property
     def level_max(self) -> int:
-        """The last level. A broker counts every level above it as the last."""
+        """The last level. A broker treats higher levels as the last."""
         return len(self.delays_ms)
 
     def level_for(self, delay: timedelta) -> int:
-        """Return the level with the shortest delay that is not below `delay`; 0 (no delay) for no time.
+        """Return the level with the shortest delay that is not below `delay`; 0 for a delay of 0.
 
-        Raises MessageInvalid for a negative delay, and for one above the longest of the table.
+        Args:
+            delay: The wanted delay.
+
+        Raises:
+            MessageInvalid: The delay is negative, or longer than that of every level.
         """
         given: object = delay
         if not isinstance(given, timedelta):
@@ -61,7 +69,7 @@ class DelayLevels:
         return self.delays_ms.index(min(enough)) + 1
 
     def due_time(self, level: int, store_timestamp: int) -> int | None:
-        """Due time in ms of a record stored then with that level; None when the level means no delay."""
+        """Return when a record with a level is due, in ms; None for level 0."""
         level = min(level, self.level_max)
         return store_timestamp + self.delays_ms[level - 1] if level > 0 else None
 

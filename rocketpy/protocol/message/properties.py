@@ -1,8 +1,8 @@
-"""The properties of a message as one text, and the names RocketMQ reserves in it.
+"""The properties of a message as one text, and the names that RocketMQ reserves.
 
-A property is ``name U+0001 value U+0002``, in UTF-8 where bytes are wanted. Reading follows Java's
-``split`` to the letter (QUIRKS 21): a piece that does not split into exactly two is dropped, so an
-empty value disappears, and so does a value with U+0001 inside; of two pieces with one name the last counts.
+A property is ``name U+0001 value U+0002``, in UTF-8. Decoding follows Java's ``split`` exactly (QUIRKS 21): a
+piece that does not split into two parts is dropped, such as one with an empty value or with U+0001 in it. Of
+two pieces with one name the last counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_PROPERTIES_BYTES: Final = 32767
 """The length is a signed 16-bit field of the record."""
 
 KEY_SEPARATOR: Final = " "
-"""Between the keys in the value of KEYS."""
+"""Separates the keys in the value of KEYS."""
 
 PROPERTY_KEYS: Final = "KEYS"
 PROPERTY_TAGS: Final = "TAGS"
@@ -57,10 +57,10 @@ PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
 
 
 def encode(properties: Mapping[str, str | None]) -> str:
-    """The text of `properties`, in their order, with the separator after the last one too.
+    """Encode properties in their order, with a separator after each.
 
-    None is written as the word null, as RocketMQ does; an empty value is written, but no reader sees it.
-    Raises MessageInvalid when a name or a value holds a separator: the reader would see other properties.
+    None becomes the word null, as in RocketMQ; an empty value is encoded, but readers drop it. Raises
+    MessageInvalid when a name or value contains a separator.
     Source: RocketMQ MessageDecoder messageProperties2String.
     """
     text = "".join(
@@ -77,7 +77,7 @@ def encode(properties: Mapping[str, str | None]) -> str:
 
 
 def decode(text: str | bytes) -> dict[str, str]:
-    """The properties in `text`. Never fails: what is malformed is left out, wrong UTF-8 becomes U+FFFD.
+    """Decode properties. Malformed pieces are dropped, and invalid UTF-8 becomes U+FFFD.
 
     Source: RocketMQ MessageDecoder string2messageProperties.
     """
@@ -96,9 +96,9 @@ def decode(text: str | bytes) -> dict[str, str]:
 
 
 def find(raw: bytes, name: bytes) -> bytes | None:
-    """The value of one property, or None: `decode` for one name, without the rest.
+    """Return the undecoded value of one property, or None; the others are not decoded.
 
-    raw: the text in UTF-8. Returns the value as it stands there.
+    raw: the properties in UTF-8.
     """
     needle = b"\x02" + name + b"\x01"
     at = raw.rfind(needle)
@@ -115,7 +115,7 @@ def find(raw: bytes, name: bytes) -> bytes | None:
 
 
 def _find_slowly(raw: bytes, name: bytes) -> bytes | None:
-    """`find` where the last piece of that name is malformed: an earlier one may be whole."""
+    """Find an earlier piece with the name, since the last one is malformed."""
     for piece in reversed(raw.split(b"\x02")):
         found, _, value = piece.partition(b"\x01")
         value = value.rstrip(b"\x01")

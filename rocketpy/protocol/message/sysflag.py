@@ -32,17 +32,17 @@ class MessageSysFlag:
 
     @staticmethod
     def transaction(sys_flag: int) -> int:
-        """The transaction bits alone: one of the TRANSACTION values."""
+        """Return the transaction bits: one of the TRANSACTION values."""
         return sys_flag & MessageSysFlag.TRANSACTION_MASK
 
     @staticmethod
     def with_transaction(sys_flag: int, transaction: int) -> int:
-        """`sys_flag` with its transaction bits replaced."""
+        """Replace the transaction bits."""
         return (sys_flag & ~MessageSysFlag.TRANSACTION_MASK) | transaction
 
     @staticmethod
     def without_compression(sys_flag: int) -> int:
-        """`sys_flag` of a message whose body has been inflated."""
+        """Clear the compression bits."""
         return sys_flag & ~(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK)
 
 
@@ -62,10 +62,10 @@ class PullSysFlag:
         subscription: bool = False,
         class_filter: bool = False,
     ) -> int:
-        """The flag word.
+        """Return the flag word.
 
-        commit_offset: the request carries an offset to store. suspend: the broker may park it.
-        subscription: it carries its filter. class_filter: that is a Java class.
+        commit_offset: the request has an offset to commit. suspend: the broker may hold it. subscription: it
+        has a filter. class_filter: the filter is a Java class.
         """
         return (
             commit_offset * PullSysFlag.COMMIT_OFFSET
@@ -83,5 +83,7 @@ class TopicSysFlag:
 
     @staticmethod
     def build(*, unit: bool = False, unit_sub: bool = False) -> int:
-        """The flag word. unit: the topic is one unit's. unit_sub: a unit's group subscribes to it."""
+        """Return the flag word. unit: the topic belongs to a unit. unit_sub: a group of a unit subscribes to
+        it.
+        """
         return unit * TopicSysFlag.UNIT | unit_sub * TopicSysFlag.UNIT_SUB

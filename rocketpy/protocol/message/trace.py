@@ -1,13 +1,13 @@
-"""Message traces: what clients report about each message on a topic of its own, as one text.
+"""Message traces: the reports of clients about messages, in the body of messages of a trace topic.
 
-A message of the trace topic holds records of U+0001 between fields, U+0002 behind each record:
+A body has records with U+0001 between fields and U+0002 after each record:
 
     Pub        time, region, group, topic, id, tags, keys, broker, body bytes, ms, kind, broker's id, success
     SubBefore  time, region, group, request id, id, retries, keys
     SubAfter   request id, id, ms, success, keys, outcome
 
-What is absent is the word ``null``. The keys of the trace message are the ids and keys that it tells of, so
-that a look-up by key finds the story of a message.
+An absent value is the word ``null``. The keys of a trace message are the ids and keys of its records, so that
+a query by key finds the reports about a message.
 
 Source: RocketMQ 4.6 TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl (QUIRKS 40).
 """
@@ -28,7 +28,7 @@ _NULL: Final = "null"
 
 
 class MessageKind(IntEnum):
-    """What kind of message was sent. Source: RocketMQ MessageType."""
+    """The kind of a sent message. Source: RocketMQ MessageType."""
 
     NORMAL = 0
     HALF = 1
@@ -37,7 +37,7 @@ class MessageKind(IntEnum):
 
 
 class ConsumeOutcome(IntEnum):
-    """How a listener ended. Source: RocketMQ ConsumeReturnType."""
+    """The result of a handler. Source: RocketMQ ConsumeReturnType."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -47,8 +47,8 @@ class ConsumeOutcome(IntEnum):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A broker has answered a send (``Pub``). timestamp: when it began, ms since 1970. store_host: the
-    broker's address. body_bytes: before compression. cost_ms: until the answer. success: SEND_OK.
+    """A broker has responded to a send (``Pub``). timestamp: of its start, in ms since 1970. store_host: the
+    address of the broker. body_bytes: before compression. cost_ms: until the response. success: SEND_OK.
     """
 
     timestamp: int
@@ -67,7 +67,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Consuming(msgspec.Struct, frozen=True):
-    """A listener is about to get a message (``SubBefore``). request_id: the same in its `Consumed`."""
+    """A handler will get a message (``SubBefore``). request_id: the same as in its `Consumed`."""
 
     timestamp: int
     region: str | None
@@ -79,8 +79,8 @@ class Consuming(msgspec.Struct, frozen=True):
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """A listener is done with a message (``SubAfter``). cost_ms: its time, shared among the messages that it
-    got at once.
+    """A handler has finished a message (``SubAfter``). cost_ms: its time, divided by the messages of the
+    call.
     """
 
     request_id: str
@@ -97,7 +97,7 @@ _NAMES: Final[dict[type[TraceRecord], str]] = {Sent: "Pub", Consuming: "SubBefor
 
 
 def encode(records: Iterable[TraceRecord]) -> str:
-    """The body of a trace message."""
+    """Encode the body of a trace message."""
     return "".join([_encode(record) for record in records])
 
 
@@ -114,9 +114,9 @@ def _encode(record: TraceRecord) -> str:
 
 
 def decode(text: str) -> list[TraceRecord]:
-    """The records in the body of a trace message; those of types that 4.6.0 does not know are left out.
+    """Decode the body of a trace message; records of types that 4.6.0 does not know are skipped.
 
-    Raises RemoteProtocolError for a record that lacks fields or holds words for numbers.
+    Raises RemoteProtocolError for a record with missing fields or invalid numbers.
     """
     records: list[TraceRecord] = []
     for line in text.split(_RECORD):

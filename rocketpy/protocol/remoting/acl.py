@@ -1,20 +1,20 @@
-"""Access keys: which bytes of a request are signed, and how.
+"""Signatures of requests with access keys.
 
-Version 1 is RocketMQ's (QUIRKS 31). What is signed are the values of all ext fields but the signature, one
-after the other in the order of their names, then the body. The names are those on the wire, so a..m for the
-short send header. Neither the request code nor a time is covered.
+Version 1 is RocketMQ's (QUIRKS 31). It covers the values of all ext fields except the signature, in the order
+of their names on the wire (a..m for the short send header), and then the body. It covers neither the request
+code nor a time.
 
-Version 2 is ours and for both ends ours; RocketMQ's brokers take none of it. It adds three ext fields:
+Version 2 is an extension for clients and brokers of rocketpy. It adds three ext fields:
 
 | field            | value                                                                       |
 |------------------|-----------------------------------------------------------------------------|
-| ``SignatureTime``  | when it was signed: ms since 1970                                         |
-| ``SignatureNonce`` | ``session-number``: a random text of the signer, and hexadecimal 0, 1, 2... |
+| ``SignatureTime``  | time of the signature: ms since 1970                                      |
+| ``SignatureNonce`` | ``session-number``: random text of the signer, and hexadecimal 0, 1, 2... |
 | ``SignatureV2``    | HMAC-SHA256 in base64, 44 characters                                      |
 
-It covers ``[code,"language",version,{ext fields}]`` as JSON without blanks, the fields but ``SignatureV2`` in
-the order of their names, and then the body. The opaque and the flag for oneway requests are not covered: a
-connection sets them later, and whoever changes them only misdirects the answer.
+It covers ``[code,"language",version,{ext fields}]`` as compact JSON, with the fields except ``SignatureV2``
+in the order of their names, and then the body. It does not cover opaque and flag, which a connection sets
+later; a change of them can only misdirect the response.
 
 Source: RocketMQ 4.6 AclClientRPCHook, AclUtils combineRequestContent, AclSigner.
 """
@@ -40,30 +40,30 @@ SIGNATURE_V2: Final = "SignatureV2"
 SIGNED_AT: Final = "SignatureTime"
 NONCE: Final = "SignatureNonce"
 SIGNING_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SIGNATURE_V2, SIGNED_AT, NONCE})
-"""All ext fields that say who signed a request."""
+"""All ext fields of a signature."""
 _SESSION_BYTES: Final = 12
 _json: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def signature(secret_key: bytes, content: bytes) -> str:
-    """HMAC-SHA1 in base64: 28 characters."""
+    """Return an HMAC-SHA1 in base64, 28 characters."""
     return b2a_base64(hmac.digest(secret_key, content, "sha1"), newline=False).decode("ascii")
 
 
 def signature_v2(secret_key: bytes, content: bytes) -> str:
-    """HMAC-SHA256 in base64: 44 characters."""
+    """Return an HMAC-SHA256 in base64, 44 characters."""
     return b2a_base64(hmac.digest(secret_key, content, "sha256"), newline=False).decode("ascii")
 
 
 def signed_content(fields: Mapping[str, str], body: bytes) -> bytes:
-    """What the signature of a request covers. fields: its ext fields by their names on the wire."""
+    """Return the signed bytes of a request. fields: its ext fields by their names on the wire."""
     return "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode() + body
 
 
 def signed_content_v2(
     code: int, language: str, version: int, fields: Mapping[str, str], body: bytes
 ) -> bytes:
-    """What version 2 of the signature covers. fields: as for `signed_content`."""
+    """Return the bytes that version 2 signs. fields: as for `signed_content`."""
     covered = {name: value for name, value in fields.items() if name != SIGNATURE_V2}
     return _json((code, language, version, covered)) + body
 
@@ -91,7 +91,7 @@ class Signer:
         language: str = "PYTHON",
         version: int = VERSION_4_6_0,
     ) -> dict[str, str]:
-        """The ext fields of a signed request.
+        """Return the ext fields of a signed request.
 
         code, language, version: of the command; version 2 covers them.
         """
@@ -100,7 +100,7 @@ class Signer:
         return signed
 
     def signature(self, content: bytes) -> str:
-        """The signature of content that the caller has put together; see `signed_content`."""
+        """Sign content that the caller has assembled; see `signed_content`."""
         return signature(self._secret_key, content)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Signer:
 
 
 class SignerV2(Signer):
-    """Signs with version 2 only, so that nobody can make a server fall back to version 1."""
+    """Signs with version 2 only, so that no server can force version 1."""
 
     __slots__ = ("_next", "_now", "_session")
 
@@ -127,7 +127,7 @@ class SignerV2(Signer):
         self._now = now
 
     def stamp(self) -> tuple[bytes, int]:
-        """The nonce and the time (ms) of one more request."""
+        """Return the nonce and the time (ms) of the next request."""
         return f"{self._session}-{self._next():x}".encode(), int(self._now() * 1000)
 
     def sign(
@@ -139,12 +139,12 @@ class SignerV2(Signer):
         language: str = "PYTHON",
         version: int = VERSION_4_6_0,
     ) -> dict[str, str]:
-        """The ext fields of a signed request."""
+        """Return the ext fields of a signed request."""
         nonce, now_ms = self.stamp()
         signed = {**fields, **self.fields, NONCE: nonce.decode(), SIGNED_AT: str(now_ms)}
         signed[SIGNATURE_V2] = self.signature(signed_content_v2(code, language, version, signed, body))
         return signed
 
     def signature(self, content: bytes) -> str:
-        """The signature of content that the caller has put together; see `signed_content_v2`."""
+        """Sign content that the caller has assembled; see `signed_content_v2`."""
         return signature_v2(self._secret_key, content)

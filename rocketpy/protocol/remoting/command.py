@@ -1,9 +1,8 @@
-"""Commands: what a frame says. One request or response, with its header fields and body.
+"""Command: one request or response, with its header fields and body.
 
 A header has fixed parts (code, flag, opaque, ...) and *ext fields*, a map of strings whose keys
-depend on the request code. The ext fields stay as they came until somebody asks for them as
-a header class (`Command.header_as`) or as a map (`Command.ext_fields`), so a hot path decodes
-them once and straight into the type it wants.
+depend on the request code. The ext fields are decoded on demand, to a header class (`Command.header_as`)
+or a map (`Command.ext_fields`), so that hot paths decode them once, to the final type.
 
 Source: RemotingCommand of RocketMQ 4.6.0.
 """
@@ -34,29 +33,29 @@ from rocketpy.protocol.remoting.frame import (
 FLAG_RESPONSE = 0x1
 FLAG_ONEWAY = 0x2
 FLAG_READS_MSGPACK = 0x100
-"""Ours: "I can read codec 77". RocketMQ looks at bits 0 and 1 only and never copies the flag."""
+"""Extension of rocketpy: the sender reads codec 77. RocketMQ reads bits 0 and 1 only."""
 
 LANGUAGE = "PYTHON"
 VERSION = VERSION_4_6_0
-"""Peers choose features by it."""
+"""Peers select features by it."""
 
 H = TypeVar("H", bound=Header)
 
 
 _OBJECT_BYTES: Final = 120
-"""Of a command, or of two short texts."""
+"""Approximate size of a command, or of two short strings."""
 
 
 class Command(msgspec.Struct, eq=False):
     """One request or response.
 
     code: a RequestCode in a request, a ResponseCode in a response.
-    opaque: the requester's number for it; a response carries the number of its request.
-    flag: bit 0 response, bit 1 oneway (nobody waits for an answer).
-    language, version: of whoever wrote it. remark: a text beside a response code.
-    header: the typed ext fields, in a command made here. ext: the ext fields as they came, in
-    a command that was received: JSON text, or a map.
-    codec: how the header was, or shall be, written.
+    opaque: the number of the request; a response has the number of its request.
+    flag: bit 0 response, bit 1 oneway (without a response).
+    language, version: of the sender. remark: a text with a response code.
+    header: the typed ext fields of a command to send. ext: the ext fields of a received command, as JSON
+    text or a map.
+    codec: the encoding of the header.
     """
 
     code: int
@@ -72,7 +71,7 @@ class Command(msgspec.Struct, eq=False):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of memory that a received command takes, about."""
+        """Approximate memory of a received command, in bytes."""
         ext, size = self.ext, _OBJECT_BYTES + len(self.body) + len(self.remark or "")
         if isinstance(ext, dict):
             return size + sum(_OBJECT_BYTES + len(name) + len(value) for name, value in ext.items())
@@ -91,7 +90,7 @@ class Command(msgspec.Struct, eq=False):
         header: Header | None = None,
         body: bytes = b"",
     ) -> Command:
-        """Return the response to this request, in the codec that the request came in."""
+        """Return a response to this request, with the same codec."""
         return Command(
             code,
             self.opaque,
@@ -104,18 +103,18 @@ class Command(msgspec.Struct, eq=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is a response."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether whoever sent this waits for no answer."""
+        """Whether this request has no response."""
         return self.flag & FLAG_ONEWAY != 0
 
     def header_as(self, header_class: type[H]) -> H:
         """Return the ext fields as `header_class`.
 
-        Raises RemoteProtocolError naming the field that is missing or of the wrong kind.
+        Raises RemoteProtocolError, which names the missing or invalid field.
         """
         if isinstance(self.header, header_class):
             return self.header
@@ -148,17 +147,17 @@ def _json_decoder(header_class: type[H]) -> Callable[[bytes], H]:
 
 
 def decode_command(frame: Frame) -> Command:
-    """Return the command that a frame carries; `header_as` then gives its ext fields a type.
+    """Decode the command in a frame; its ext fields are decoded later, by `header_as`.
 
-    Raises RemoteProtocolError when the header is not what its codec byte announces.
+    Raises RemoteProtocolError when the header does not match its codec.
     """
     return Command(*_READERS[frame.codec](frame.header), None, frame.body, frame.codec)
 
 
 def encode_command(command: Command, codec: int | None = None) -> bytes:
-    """Return the whole frame of a command, in its own codec unless another is given.
+    """Encode the frame of a command, in its own codec unless another is given.
 
-    Raises LocalProtocolError for what the format cannot hold, such as an opaque above 32 bits.
+    Raises LocalProtocolError for values that the format cannot hold, such as an opaque above 32 bits.
     """
     codec = command.codec if codec is None else codec
     write = _WRITERS.get(codec)

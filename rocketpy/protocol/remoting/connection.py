@@ -1,8 +1,7 @@
 """One side of a remoting connection, without I/O: bytes in, commands out; commands in, bytes out.
 
-Both ends use it: requests may go either way over one connection, each side numbers its own,
-and a response is matched by number to a request of the side that receives it. Nothing in here
-reads a clock or a socket, so `now_ms` is passed in, in milliseconds of any steady clock.
+Both ends use it: each side can send requests and numbers its own, and a response is matched to its request by
+that number. This module reads no clock; `now_ms` is in milliseconds of any monotonic clock.
 
 Source: NettyRemotingAbstract of RocketMQ 4.6.0 (its response table and its scan).
 """
@@ -27,23 +26,23 @@ _OPAQUE_MASK = 0x7FFF_FFFF
 
 
 class Waiter(Protocol):
-    """Who waits for a response. An `asyncio.Future` is one."""
+    """Receives a response or an error; an `asyncio.Future` is one."""
 
     def done(self) -> bool:
-        """Whether the result is known already, or no longer wanted."""
+        """Whether it has a result, or is cancelled."""
 
     def set_result(self, result: Command, /) -> None:
-        """Take the response."""
+        """Set the response."""
 
     def set_exception(self, exception: RocketError, /) -> None:
-        """Take the reason why there will be none."""
+        """Set the error."""
 
 
 class Connection:
-    """Frame decoding, numbering and the table of requests in flight.
+    """Decodes frames, numbers requests, and keeps the table of requests in flight.
 
-    codec: how headers of our requests are written; `CODEC_MSGPACK` takes effect once the peer has
-    announced that it reads it, and until then JSON is written. peer: its address, for the texts of errors.
+    codec: of the headers of sent requests; `CODEC_MSGPACK` takes effect when the peer has announced that it
+    reads it, until then JSON is used. peer: its address, for error texts.
     """
 
     __slots__ = (
@@ -73,21 +72,21 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their response."""
+        """Number of requests without a response."""
         return len(self._in_flight)
 
     @property
     def buffered(self) -> int:
-        """Bytes of an unfinished frame."""
+        """Bytes of an incomplete frame."""
         return self._decoder.buffered
 
     @property
     def earliest_deadline_ms(self) -> float:
-        """A time before which `expire` finds nothing; infinite when nothing is in flight."""
+        """No request expires before this time; infinite when none is in flight."""
         return self._earliest_ms
 
     def receive(self, data: bytes) -> list[Command]:
-        """Take bytes from the peer; return the requests among them, in order.
+        """Handle bytes from the peer; return the requests in them, in order.
 
         Responses go to their waiters at once; one that nobody waits for (any more) is dropped.
         Raises RemoteProtocolError, after which the connection is to be closed.
@@ -109,22 +108,22 @@ class Connection:
             entry[0].set_result(response)
 
     def expect(self, waiter: Waiter, deadline_ms: float) -> int:
-        """Enter a waiter in the table; return the opaque its request must carry."""
+        """Register a waiter; return the opaque of its request."""
         opaque = self._next_opaque
         while opaque in self._in_flight:
             opaque = (opaque + 1) & _OPAQUE_MASK
         self._next_opaque = (opaque + 1) & _OPAQUE_MASK
         self._in_flight[opaque] = (waiter, deadline_ms)
-        if deadline_ms < self._earliest_ms:  # noqa: PLR1730 - half the time of min() on a hot path
+        if deadline_ms < self._earliest_ms:  # noqa: PLR1730 - min() would be a call
             self._earliest_ms = deadline_ms
         return opaque
 
     def forget(self, opaque: int) -> None:
-        """Take a request out of the table, for one that could not be written."""
+        """Remove a request that could not be sent."""
         self._in_flight.pop(opaque, None)
 
     def encode_request(self, command: Command, waiter: Waiter, deadline_ms: float) -> bytes:
-        """Number a request, enter its waiter and return its frame. Raises LocalProtocolError."""
+        """Number a request, register its waiter and return its frame. Raises LocalProtocolError."""
         command.opaque = self.expect(waiter, deadline_ms)
         try:
             return self._encode(command)
@@ -133,7 +132,7 @@ class Connection:
             raise
 
     def encode_oneway(self, command: Command) -> bytes:
-        """Number a request that nobody answers and return its frame. Raises LocalProtocolError."""
+        """Number a oneway request and return its frame. Raises LocalProtocolError."""
         command.opaque = self._next_opaque
         self._next_opaque = (self._next_opaque + 1) & _OPAQUE_MASK
         command.flag |= FLAG_ONEWAY
@@ -146,7 +145,7 @@ class Connection:
         return encode_command(command, CODEC_MSGPACK if self._peer_reads_msgpack else 0)
 
     def expire(self, now_ms: float) -> int:
-        """Fail every request whose deadline has come; return how many."""
+        """Fail every request whose deadline has passed; return their number."""
         if now_ms < self._earliest_ms:
             return 0
         late = [opaque for opaque, (_, deadline_ms) in self._in_flight.items() if deadline_ms <= now_ms]
@@ -158,7 +157,7 @@ class Connection:
         return len(late)
 
     def close(self, reason: str) -> int:
-        """Fail everything in flight with ConnectionLost; return how many."""
+        """Fail every request in flight with ConnectionLost; return their number."""
         waiters = [waiter for waiter, _ in self._in_flight.values()]
         self._in_flight.clear()
         self._earliest_ms = float("inf")

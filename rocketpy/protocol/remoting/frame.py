@@ -1,4 +1,4 @@
-"""Frames: how RocketMQ cuts a TCP stream into commands.
+"""Frames: how RocketMQ divides a TCP stream into commands.
 
 | field         | offset | size | meaning                                                   |
 |---------------|--------|------|-----------------------------------------------------------|
@@ -8,8 +8,8 @@
 | header        | 8      | n    | see `rocketpy.protocol.remoting.command`                           |
 | body          | 8 + n  | rest | what the request code says                                |
 
-All integers are big-endian. The same in every RocketMQ 4.x; codec 77 is ours and only spoken
-between ends that announced it. Source: RemotingCommand, NettyDecoder.
+All integers are big-endian. The format is the same in every RocketMQ 4.x; codec 77 is an extension of
+rocketpy, which is used only between ends that announced it. Source: RemotingCommand, NettyDecoder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 CODEC_JSON = 0
 CODEC_ROCKETMQ = 1
 CODEC_MSGPACK = 77
-"""An upper byte no RocketMQ uses (5.x stops at 1), so that a mix-up is an error and never a misreading."""
+"""RocketMQ never uses this value (5.x stops at 1), so it rejects such frames instead of misreading them."""
 
 CODECS = frozenset((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK))
 
@@ -30,7 +30,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
 
 MAX_EXT_FIELDS = 256
-"""More than this in one header is refused; RocketMQ's own have at most 14."""
+"""A header with more fields is rejected; those of RocketMQ have at most 14."""
 
 WireHeader: TypeAlias = tuple[int, int, int, str, int, str | None, bytes | dict[str, str] | None]
 """The parts of a decoded header: code, opaque, flag, language name, version, remark, ext fields.
@@ -52,7 +52,7 @@ _new_frame = tuple.__new__  # faster than Frame(...): see tests/bench/codecs.py
 
 
 class Frame(NamedTuple):
-    """One whole frame: the codec byte, the header's bytes and the body's bytes."""
+    """One frame: the codec byte, the bytes of the header and the bytes of the body."""
 
     codec: int
     header: bytes
@@ -60,13 +60,12 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Collects chunks of a byte stream and hands out the frames that are complete.
+    """Collects chunks of a byte stream and returns complete frames.
 
-    max_frame_bytes: most bytes a frame may announce behind its length field (RocketMQ: 16 MiB).
-    max_header_bytes: most bytes of header in it.
-    Lengths are checked as soon as they are seen, so a hostile length never makes us wait for,
-    or allocate, more than the limit. After an error the stream has no frame boundary any more:
-    the decoder raises the same error again, and the connection must be closed.
+    max_frame_bytes: limit of the bytes after the length field (RocketMQ: 16 MiB). max_header_bytes: limit of
+    the header. Lengths are checked at once, so that a hostile length never leads to waiting or allocation
+    beyond the limit. After an error the frame boundaries are unknown: the decoder raises the same error
+    again, and the connection must be closed.
     """
 
     __slots__ = ("_buffer", "_error", "_max_frame_bytes", "_max_header_bytes")
@@ -81,14 +80,13 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes of an unfinished frame that are kept."""
+        """Buffered bytes of an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes of the stream; return every frame they complete, in order.
+        """Add the next bytes of the stream; return the frames that they complete, in order.
 
-        Raises RemoteProtocolError for a length or codec no RocketMQ peer writes. Frames that
-        came before the bad one in the same chunk are lost with it.
+        Raises RemoteProtocolError for an invalid length or codec. Earlier frames in the same chunk are lost.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -104,7 +102,7 @@ class FrameDecoder:
         return frames
 
     def _grow(self, data: bytes) -> bytearray:
-        """Append to what is kept, in place, so that a large frame in small chunks costs no copies."""
+        """Append to the buffer in place, to avoid copies of a large frame in small chunks."""
         if not isinstance(self._buffer, bytearray):
             self._buffer = bytearray(self._buffer)
         self._buffer += data
@@ -137,19 +135,19 @@ class FrameDecoder:
         return frames, position
 
     def _check_start(self, buffer: bytes | bytearray) -> None:
-        """The same for less than a prefix: TLS's alert, which ends a connection, has 7 bytes in all."""
+        """Check fewer bytes than a prefix: a TLS alert, which ends a connection, has 7 bytes."""
         if len(buffer) >= _LENGTH_BYTES:
             length = int.from_bytes(buffer[:_LENGTH_BYTES], "big", signed=True)
             self._check(length, 0)
 
     def _check(self, length: int, word: int) -> None:
-        """Raise for a length or codec that cannot be, and remember it."""
+        """Raise for an invalid length or codec."""
         codec, header_bytes = word >> 24, word & _HEADER_LENGTH_MASK
         if length < 4:
             self._fail(f"frame length {length} is below the 4 bytes every frame has")
         if length > self._max_frame_bytes:
-            said = f"frame length {length} is above the limit of {self._max_frame_bytes} bytes"
-            self._fail(f"{_spoken(length)}{said}")
+            text = f"frame length {length} is above the limit of {self._max_frame_bytes} bytes"
+            self._fail(f"{_protocol_hint(length)}{text}")
         if codec not in CODECS:
             self._fail(f"header codec {codec} is unknown; RocketMQ writes 0 (JSON) or 1 (ROCKETMQ)")
         if header_bytes > length - 4:
@@ -163,8 +161,8 @@ class FrameDecoder:
         raise RemoteProtocolError(message)
 
 
-def _spoken(length: int) -> str:
-    """What a peer speaks whose first bytes are this length, where that is known."""
+def _protocol_hint(length: int) -> str:
+    """Return a hint when the length is the start of another protocol."""
     start = length.to_bytes(_LENGTH_BYTES, "big")
     if start in _HTTP:
         return "the peer speaks HTTP, so this is no port of a name server, a broker or their client: "
@@ -174,7 +172,7 @@ def _spoken(length: int) -> str:
 
 
 def encode_frame(codec: int, header: bytes, body: bytes = b"") -> bytes:
-    """Return one frame, length field included. Raises LocalProtocolError when the header is too long."""
+    """Encode one frame. Raises LocalProtocolError when the header is too long."""
     header_bytes = len(header)
     if header_bytes > _HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {header_bytes} bytes does not fit a frame's 24-bit length")
