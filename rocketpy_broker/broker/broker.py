@@ -334,10 +334,9 @@ class Broker:
         return SendTracing(telemetry, self.config.name) if telemetry is not None else None
 
     def _answers(self, host: bytes, tracing: SendTracing | None) -> SendResponses:
-        region, trace_on = self.config.send.region_id, self.config.send.trace_on
-        if tracing is not None:
-            return TracedResponses(tracing, store_host=host, region_id=region, trace_on=trace_on)
-        return SendResponses(store_host=host, region_id=region, trace_on=trace_on)
+        make = SendResponses if tracing is None else partial(TracedResponses, tracing)
+        send = self.config.send
+        return make(store_host=host, region_id=send.region_id, trace_on=send.trace_on)
 
     async def _wait_registered(self) -> None:
         if self._registrar is not None:

@@ -11,6 +11,7 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rocketpy.errors import RocketError
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.record import Record, decode, host_text
 from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
-from rocketpy_broker.store.config import IndexConfig, StoreConfig
+from rocketpy_broker.store.config import CommitLogConfig, IndexConfig, StoreConfig
 from rocketpy_broker.store.inspect.checker import check_files
 from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 
@@ -61,24 +62,17 @@ def _add(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParse
 def _run(run: Run, options: argparse.Namespace) -> int:
     config = StoreConfig(
         root=options.directory,
+        commit_log=CommitLogConfig(directory=options.commit_log),
         index=IndexConfig(slots=options.index_slots, entries=options.index_entries),
     )
-    if options.commit_log is not None:
-        config = StoreConfig(
-            root=config.root, index=config.index,
-            commit_log=type(config.commit_log)(directory=options.commit_log),
-        )  # fmt: skip
     try:
         ledger = find_ledger(config.root)
-        stored = (
+        with closing(
             ReadOnlyStore(config, force=options.force_read)
             if ledger is None
             else StoredLedgerFiles(config, ledger, force=options.force_read)
-        )
-        try:
+        ) as stored:
             return run(stored, options)
-        finally:
-            stored.close()
     except (RocketError, OSError) as error:
         print(f"rocketpy-broker store: {error}", file=sys.stderr)
         return _EXIT_UNREADABLE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,7 +71,7 @@ def listen_config(values: Mapping[str, Any], default_port: int, conf: str | Path
 
 
 def _options(values: Mapping[str, Any]) -> ChannelOptions:
-    limits = {name: values[name] for name in _LIMITS if name in values}
+    limits = {one.name: values[one.name] for one in fields(ChannelOptions) if one.name in values}
     mode, has_cert = values.get("tls_mode", "enforcing"), "server_cert" in values
     verify_mode = _client_auth(values)
     tls_keys = [key for field, key in _TLS_ONLY.items() if field in values]
@@ -89,12 +90,6 @@ def _client_auth(values: Mapping[str, Any]) -> ssl.VerifyMode:
     if text != "none" and not has_trust:
         raise ConfigInvalid(f"tls.server.need.client.auth {text} needs tls.server.trustCertPath")
     return _CLIENT_AUTH[text]
-
-
-_LIMITS: Final = (
-    "idle_timeout_ms", "frame_timeout_ms", "max_connections", "max_connections_per_host", "max_unanswered",
-    "max_frame_bytes", "max_header_bytes", "write_limit_bytes", "connection_bytes_max", "total_bytes_max",
-)  # fmt: skip
 
 
 def client_files(values: Mapping[str, Any]) -> TlsFiles | None:

@@ -1,4 +1,4 @@
-"""What a name server refuses, and what clients refuse of any name server, over real sockets."""
+"""Limits of a name server, and limits of clients for responses of name servers, over real sockets."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def route(client: RawClient, topic: str = "T", by: Signer | None = None) -
 
 
 async def master(client: RawClient, by: Signer | None = None) -> str | None:
-    """Where the route of T says that its master is."""
+    """Return the address of the master in the route of T."""
     found = await route(client, by=by)
     return None if found is None else found.broker_datas[0].broker_addrs.get(0)
 
@@ -154,7 +154,7 @@ async def test_routes_are_bounded(names: NameServer) -> None:
 
 
 async def test_routes_follow_every_change(names: NameServer) -> None:
-    """A remembered answer that is out of date would send clients to brokers that are gone."""
+    """An outdated cached route would send clients to brokers that no longer exist."""
 
     def unregister(address: str) -> Header:
         return UnRegisterBrokerRequestHeader(
@@ -190,7 +190,7 @@ async def test_routes_follow_every_change(names: NameServer) -> None:
 async def test_a_broker_that_takes_the_place_of_another_is_reported(
     names: NameServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients would find only one of two brokers with the same name, and nobody would know why."""
+    """Clients would find only one of two brokers with the same name, without a warning."""
     topic = TopicConfig(topic_name="T")
     async with await RawClient.open(names.address) as first, await RawClient.open(names.address) as other:
         assert (await register(first, topic)).code == 0
@@ -309,7 +309,7 @@ async def test_an_older_file_with_too_much_stops_no_broker(
 
 
 class Liar(Peer):
-    """A name server that tells of queues, for every topic."""
+    """A name server whose routes have a given number of queues."""
 
     def __init__(self, reads: int, writes: int, order: str | None = None, brokers: int = 1) -> None:
         super().__init__(self._answer)
@@ -339,7 +339,7 @@ LIES = {
 
 @pytest.mark.parametrize("text", LIES)
 async def test_clients_refuse_routes_that_cannot_be(text: str) -> None:
-    """A producer hung with 1.6 GB when its name server told of 2,147,483,647 queues."""
+    """A producer hung with 1.6 GB after a route with 2,147,483,647 queues."""
     async with LIES[text] as liar:
         async with Producer("senders", liar.address) as producer:
             with pytest.raises(RocketError, match=text) as failed:
@@ -354,7 +354,7 @@ async def test_clients_refuse_routes_that_cannot_be(text: str) -> None:
 
 
 async def test_a_consumer_goes_on_without_a_route_that_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
-    """A consumer of many topics would hang because of one, or say nothing."""
+    """A consumer of many topics would hang because of one, or not report it."""
     async with Liar(2**31 - 1, 4) as liar:
 
         async def handle(message: object) -> None: ...
@@ -370,7 +370,7 @@ async def test_a_consumer_goes_on_without_a_route_that_cannot_be(caplog: pytest.
 
 
 async def test_the_next_name_server_is_asked() -> None:
-    """One broken name server would stop every client, though the others know the way."""
+    """One broken name server would stop every client, although the others have the route."""
     async with (
         Liar(2**31 - 1, 4) as liar,
         Liar(3, 3) as honest,

@@ -1,4 +1,4 @@
-"""A name server over real sockets: what no recording has."""
+"""A name server over real sockets: cases without a recording."""
 
 import asyncio
 from pathlib import Path
@@ -68,7 +68,7 @@ async def test_a_broker_is_dropped_with_its_connection() -> None:
 
 
 async def test_a_silent_broker_is_dropped_and_cut_off() -> None:
-    """Without this a broker that hangs would be offered for ever."""
+    """Without this a hanging broker would stay in routes forever."""
     server = NameServer(NamesrvConfig(listen=LISTEN, broker_expired_ms=50, scan_interval_ms=20))
     await server.start()
     async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as broker:
@@ -110,7 +110,7 @@ async def test_settings_are_kept_and_order_is_in_routes(tmp_path: Path) -> None:
 
 
 async def test_unknown_requests_and_remote_configuration_are_refused() -> None:
-    """Better than QUIRKS 6: a client hears at once; CVE-2023-37582: nobody changes files from afar."""
+    """Unlike QUIRKS 6, an unknown code gets a response; CVE-2023-37582: no request changes files."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     async with await RawClient.open(server.address) as client:

@@ -1,4 +1,4 @@
-"""An operator's change of topics is answered once the name servers know it."""
+"""The response to a change of topics waits until the name servers know the change."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ HEADER = CreateTopicRequestHeader(
 
 
 class LateNameServer(Names):
-    """A name server that answers registrations of a topic's change when it is told to.
+    """A name server that delays its responses to registrations of changed topics.
 
     refuses: how many of them it refuses first.
     """
@@ -47,7 +47,7 @@ class LateNameServer(Names):
         return None
 
     def accept(self) -> None:
-        """Answer what is held, and hold nothing any more."""
+        """Send the delayed responses, and stop delaying."""
         self.holds = False
         for channel, request in self.held:
             channel.reply(request.reply())
@@ -131,7 +131,7 @@ async def test_a_late_name_server_delays_the_answer_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A name server that hangs would keep every operator's command until its time-out, without a word."""
+    """A hanging name server would delay every command of operators until its timeout."""
     monkeypatch.setattr(registration, "_WAIT_REGISTERED_S", 0.05)
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0
     assert namesrv.held

@@ -1,4 +1,4 @@
-"""What the command line rocketpy-broker answers without starting anything."""
+"""The command line of rocketpy-broker, without starting a server."""
 
 import runpy
 import sys
@@ -12,7 +12,7 @@ from rocketpy_broker.cli import main
 def test_a_loop_that_is_not_installed_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator who has read of --loop uvloop would get a traceback."""
+    """--loop uvloop without the package would print a traceback."""
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert main(["dev", "--listen", "127.0.0.1:0", "--loop", "uvloop"]) == 1
     assert capsys.readouterr().err == (
@@ -23,7 +23,7 @@ def test_a_loop_that_is_not_installed_says_what_to_install(
 def test_the_package_tells_its_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bug report could not say which version it is of."""
+    """A bug report could not name the version."""
     monkeypatch.setattr(sys, "argv", ["__main__.py", "--version"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module("rocketpy_broker", run_name="__main__")
@@ -43,7 +43,7 @@ def test_the_package_tells_its_version(
 def test_wrong_usage_shows_the_commands_own(
     line: str, command: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever mistypes an option would read which commands there are instead of which options."""
+    """A mistyped option would show the usage of all commands instead of its own."""
     with pytest.raises(SystemExit) as end:
         main(line.split())
     assert end.value.code == 2
@@ -70,7 +70,7 @@ def test_any_setting_may_be_on_the_command_line(
 
 
 def test_a_setting_on_the_command_line_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be read as an unknown key, and the broker would start without what was asked for."""
+    """It would be an unknown key, and the broker would start without the setting."""
     with pytest.raises(SystemExit):
         main(["dev", "--set", "enablePropertyFilter"])
     assert "KEY=VALUE is expected, not 'enablePropertyFilter'" in capsys.readouterr().err

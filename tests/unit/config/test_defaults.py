@@ -1,4 +1,4 @@
-"""Defaults of servers: those that a real 4.6.0 broker listed, the times fixed in it, and our own."""
+"""Defaults of servers: those of a recorded 4.6.0 broker, the times fixed in it, and those of this project."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +62,7 @@ RECORDED = recorded()
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> BrokerConfig:
-    """A broker's configuration when neither file nor environment say anything."""
+    """The configuration of a broker without a file and without environment variables."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     return load_broker_config()
 
@@ -77,7 +77,7 @@ def value_of(config: BrokerConfig, name: str) -> Any:
 
 @pytest.mark.parametrize("name", sorted(set(KEYS) & set(RECORDED) - OF_ONE_MACHINE))
 def test_a_key_has_the_default_of_rocketmq(name: str, config: BrokerConfig) -> None:
-    """A broker.conf that leaves a key out would mean something else here than there."""
+    """A broker.conf without a key would have another meaning here than in RocketMQ."""
     default = DIFFERENT.get(name, KEYS[name].read(SET_WHILE_RECORDING.get(name, RECORDED[name])))
     assert value_of(config, name) == default
 
@@ -173,7 +173,7 @@ OURS: dict[str, Row] = {
 
 
 def raft() -> RaftSettings:
-    """A member's settings with nothing but what it must be told."""
+    """Settings of a peer with the required values only."""
     return RaftSettings(group="g", self_id="n0", peers={"n0": "127.0.0.1:1"})
 
 
@@ -186,7 +186,7 @@ def test_times_that_nobody_can_set_are_those_of_rocketmq(name: str, config: Brok
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_own_settings_keep_their_defaults(name: str, config: BrokerConfig) -> None:
-    """A documented default would change without anybody deciding it."""
+    """A documented default would change by accident."""
     read, value = OURS[name]
     assert read(config) == value
 

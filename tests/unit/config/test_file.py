@@ -31,7 +31,7 @@ def load(tmp_path: Path, text: str) -> BrokerConfig:
 
 
 def test_rocketmqs_own_file_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without this nobody could change brokers without rewriting their configuration."""
+    """Without this a change of brokers would need a new configuration file."""
     config = load(tmp_path, JAVAS_OWN)
     assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "DefaultCluster", 0)
     assert config.listen.address == Address("tcp", "127.0.0.1", 10911)
@@ -75,13 +75,13 @@ def test_an_unknown_key_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptur
     ],
 )
 def test_a_key_that_guards_must_not_be_misspelt(tmp_path: Path, line: str, meant: str) -> None:
-    """A server that its file wants guarded would be open to everybody, with a line in the log."""
+    """A misspelt security key would leave the server open, with only a warning in the log."""
     with pytest.raises(ConfigInvalid, match=rf"broker\.conf:1: unknown key .*: write {meant}"):
         load(tmp_path, f"{line}\n")
 
 
 def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without this an operator would keep tuning thread pools that are not there."""
+    """Without this an operator would keep tuning thread pools that do not exist."""
     caplog.set_level(logging.INFO)
     load(tmp_path, "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\n")
     texts = [record.getMessage() for record in caplog.records]
@@ -90,7 +90,7 @@ def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_limits_of_connections_reach_their_fields(tmp_path: Path) -> None:
-    """An operator could not narrow what strangers may take up."""
+    """An operator could not limit the resources of unknown clients."""
     config = load(
         tmp_path,
         "maxConnections=10\nmaxConnectionsPerHost=5\nmaxRequestsInFlight=20\nframeTimeoutMillis=3000\n"
@@ -151,7 +151,7 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("defaultTopicQueueNums=0", "1 to 1024"),
         ("brokerName=a b", "letters"),
         ("brokerName=..", "letters"),
-        ("namesrvAddr=nonsense", "not understood"),
+        ("namesrvAddr=nonsense", "is malformed"),
         ("brokerRole=MASTER", "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("enableDLegerCommitLog=true", "needs dLegerGroup"),
         ("dLegerPeers=n0-a:1;n0-b:2", "n0 is there twice"),
@@ -235,7 +235,7 @@ def test_a_comment_in_any_encoding_stops_nobody(tmp_path: Path, comment: bytes) 
 
 
 def test_a_changed_file_keeps_its_comments(tmp_path: Path) -> None:
-    """Promotion, or a setting changed from afar, would garble comments that are not in UTF-8."""
+    """Promotion, or a changed setting, would damage comments that are not in UTF-8."""
     path = tmp_path / "broker.conf"
     for comment in ("# 雲 brokerId=9\n".encode("gbk"), "# 雲\n".encode()):
         path.write_bytes(comment + b"brokerId=1\n")

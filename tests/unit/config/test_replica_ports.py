@@ -1,4 +1,4 @@
-"""Which brokers start, by who could reach the ports of their replicas."""
+"""A broker starts only if its ports for replicas are protected."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_replicas_have_to_show_who_they_are(
     tmp_path: Path, tls: str, settings: str, problem: str | None
 ) -> None:
-    """Eight zero bytes would bring every message to whoever reaches the port, in spite of access control."""
+    """Eight zero bytes at the port would return every message, in spite of access control."""
     path = tmp_path / "broker.conf"
     path.write_text(settings.replace("TLS", tls))
     if problem is None:

@@ -1,4 +1,4 @@
-"""One subscription, or one message, must not stop the broker: what they cost is bounded."""
+"""One subscription or one message must not block the broker: their cost is limited."""
 
 import time
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def test_what_is_behind_a_mistake_is_not_read(beginning: str) -> None:
 
 
 def test_tags_of_subscriptions_do_not_displace_those_of_messages() -> None:
-    """Each send would compute the hash of its tags again while somebody subscribes to many others."""
+    """Sends would compute the hash of their tags again while a client subscribes to many others."""
     before = tags_code.cache_info()
     assert filter_of(subscription_of("T", "OneThatNoMessageHas||Another", "TAG")).tag_codes
     assert tags_code.cache_info() == before
@@ -134,7 +134,7 @@ def test_a_heartbeat_leaves_no_more_than_a_subscription_can_mean() -> None:
     ("kind", "limit"), [("TAG", TAGS_CHARACTERS_MAX), ("SQL92", EXPRESSION_CHARACTERS_MAX)]
 )
 def test_a_subscription_that_is_too_long_stays_refused_when_it_is_cut(kind: str, limit: int) -> None:
-    """Cut to its limit it would mean something else than its consumer said."""
+    """An expression that is truncated to its limit would have another meaning."""
     said = SubscriptionData(topic="T", sub_string="a = 1" * 200_000, expression_type=kind, sub_version=7)
     kept = bounded(said)
     assert (len(kept.sub_string or ""), kept.sub_version, kept.expression_type) == (limit + 1, 7, kind)

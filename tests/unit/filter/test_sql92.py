@@ -1,4 +1,4 @@
-"""SQL92 expressions: what they let through, what is no expression, and how far they may go."""
+"""SQL92 expressions: their results, their syntax errors, and their limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From subscriptions to the test each message has to pass."""
+"""Filters of subscriptions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""RouteTable: brokers come, change and go; routes follow."""
+"""RouteTable: registrations and removals of brokers change the routes."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_one_changed_topic_leaves_the_others() -> None:
 
 
 def test_a_slave_learns_its_master_but_brings_no_topics() -> None:
-    """QUIRKS 15: without this a slave does not know whom to copy."""
+    """QUIRKS 15: without this a slave does not know its master."""
     table = RouteTable()
     slave = identity(broker_id=1, address="h:9")
     assert register(table, slave) == MasterHint()

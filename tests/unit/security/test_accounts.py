@@ -1,4 +1,4 @@
-"""plain_acl.yml: what it means, what is refused, and that it never shows a secret."""
+"""plain_acl.yml: its meaning, its errors, and no secrets in texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ accounts:
 
 
 def test_the_file_of_the_distribution_is_understood() -> None:
-    """An operator who comes from RocketMQ would have to write the accounts anew."""
+    """Accounts of RocketMQ would have to be written again."""
     rules = AccessList.of(read_access_file(ACCOUNTS))
     one, two = rules.accounts["RocketMQ"], rules.accounts["rocketmq2"]
     assert rules.is_white("10.10.103.7")
@@ -74,7 +74,7 @@ def test_the_file_of_the_distribution_is_understood() -> None:
     ],
 )
 def test_a_file_that_is_not_understood_is_refused(change: tuple[str, str], complaint: str) -> None:
-    """A slip of the pen would give or take rights in silence; YAML could start programs."""
+    """A misspelt right would silently be granted or denied; YAML could start programs."""
     with pytest.raises(ConfigInvalid) as caught:
         AccessList.of(read_access_file(ACCOUNTS.replace(*change)))
     assert complaint in str(caught.value)
@@ -105,7 +105,7 @@ def opened(tmp_path: Path) -> AccessStore:
 def test_accounts_that_are_not_there_are_said_to_be_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator would not learn in which directory the accounts go, nor which key names another place."""
+    """The error would not name the expected file, nor the key for another one."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigInvalid) as failure:
         AccessStore(Path("plain_acl.yml")).load()

@@ -25,7 +25,7 @@ from rocketpy_broker.security.addresses import AddressPattern
     ],
 )
 def test_a_pattern_means_these_addresses(pattern: str, inside: str, outside: str) -> None:
-    """A stranger would be let in without a signature, or a known client kept out."""
+    """An unknown client would be accepted without a signature, or a known client rejected."""
     parsed = AddressPattern(pattern)
     assert [host for host in inside.split() if not parsed.matches(host)] == []
     assert [host for host in outside.split() if parsed.matches(host)] == []
@@ -37,6 +37,6 @@ def test_a_pattern_means_these_addresses(pattern: str, inside: str, outside: str
      "1::2::3", "10000::1", "10.1.2.{1,256}", "10.1.2.3,"],
 )  # fmt: skip
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    """A slip of the pen would open the broker, or close it, without a word."""
+    """A misspelt pattern would silently open or close the broker."""
     with pytest.raises(ConfigInvalid, match="is not understood"):
         AddressPattern(pattern)

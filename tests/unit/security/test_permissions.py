@@ -1,4 +1,4 @@
-"""Deny by default: which requests are answered at all."""
+"""Deny by default: only request codes with a permission are handled."""
 
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.namesrv import NameServer

@@ -1,4 +1,4 @@
-"""The memory of nonces: what came before is refused, and memory stays bounded."""
+"""Replayed nonces are rejected, and memory is limited."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NOW = 1_700_000_000_000
 
 
 def guard() -> ReplayGuard:
-    """One that was started long ago."""
+    """A guard that started long ago."""
     return ReplayGuard(NOW - 10 * LATE_MS_MAX)
 
 
 def test_a_nonce_is_taken_once() -> None:
-    """Whoever reads the traffic could send a request again."""
+    """An attacker who reads the traffic could replay a request."""
     replays = guard()
     assert replays.deny_reason("a", "s-0", NOW, NOW) is None
     assert "came before" in (replays.deny_reason("a", "s-0", NOW, NOW) or "")
@@ -37,7 +37,7 @@ def test_requests_may_overtake_each_other(numbers: list[int], data: st.DataObjec
 
 @given(st.lists(st.integers(0, 5000), max_size=80))
 def test_no_number_is_taken_twice(numbers: list[int]) -> None:
-    """A gap in the numbers, as requests to other servers leave it, could let one in again."""
+    """A gap in the numbers, which requests to other servers cause, could allow a replay."""
     replays, taken = guard(), set()
     for number in numbers:
         reason = replays.deny_reason("a", f"s-{number:x}", NOW, NOW)
@@ -61,7 +61,7 @@ def test_times_are_bounded() -> None:
 
 
 def test_after_a_restart_only_what_is_signed_later_is_taken() -> None:
-    """All that was sent in the last five minutes could be sent again after a restart."""
+    """Requests of the last five minutes could be replayed after a restart."""
     replays = ReplayGuard(NOW)
     assert "before this server started" in (replays.deny_reason("a", "s-1", NOW - 1, NOW) or "")
     assert replays.deny_reason("a", "s-1", NOW, NOW) is None
@@ -75,7 +75,7 @@ def test_malformed_nonces_are_refused() -> None:
 
 
 def test_memory_is_bounded_and_forgets_nothing_that_counts() -> None:
-    """An account with many clients could make the server forget what came before, or use all its memory."""
+    """An account with many clients could make the server forget nonces, or use all its memory."""
     replays = guard()
     for number in range(SESSIONS_MAX + 10):
         assert replays.deny_reason("a", f"s{number}-0", NOW + number, NOW + number) is None
@@ -89,7 +89,7 @@ def test_memory_is_bounded_and_forgets_nothing_that_counts() -> None:
 
 
 def test_sessions_that_cannot_be_used_any_more_are_forgotten() -> None:
-    """New clients of an account would push out those that work, though most of it is long gone."""
+    """New clients of an account would evict active ones, although most sessions are expired."""
     replays = guard()
     for number in range(SESSIONS_MAX):
         assert replays.deny_reason("a", f"s{number}-0", NOW, NOW) is None
