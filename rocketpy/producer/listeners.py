@@ -11,7 +11,6 @@ from rocketpy.hooks import SendEvent, SendListener, SettleListener
 from rocketpy.message.message import Message
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
@@ -47,7 +46,6 @@ class Listeners(ListenerFanout[SendListener]):
         self._client_id = client_id
         self._locate = locate
         self._timer: asyncio.TimerHandle | None = None
-        self._limited_poll_log = RateLimitedLog(log)
         self._poll()
 
     def close(self) -> None:
@@ -78,6 +76,6 @@ class Listeners(ListenerFanout[SendListener]):
         try:
             self.dormant.check()
         except Exception as error:  # noqa: BLE001 - telemetry that fails must not fail the producer
-            self._limited_poll_log.exception(type(error).__name__, "telemetry failed")
+            self._limited_log.exception(type(error).__name__, "telemetry failed")
         if self.dormant:
             self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll)

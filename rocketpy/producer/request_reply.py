@@ -114,37 +114,27 @@ class Requester:
         sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
         try:
-            return await self._wait(sending, reply, until, timeout_ms)
+            await asyncio.wait(
+                (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            if not reply.done() and sending.done():  # the reply may come before the broker's response
+                result = sending.result()
+                await asyncio.wait((reply,), timeout=until - self._loop.time())
+                if not reply.done():
+                    raise ReplyTimeout(
+                        f"request {result.message_id} is stored in {result.queue}, but no reply came within "
+                        f"{timeout_ms} ms"
+                    )
+            if not reply.done():
+                raise RequestTimeout(
+                    f"timed out after {timeout_ms} ms waiting for the broker's response and the reply",
+                    outcome=Outcome.UNKNOWN,
+                )
+            return reply.result()
         finally:
             sending.cancel()
             self._futures.remove(correlation_id)
             self._waiting.discard(reply)
-
-    async def _wait(
-        self,
-        sending: asyncio.Task[SendResult],
-        reply: asyncio.Future[MessageExt],
-        until: float,
-        timeout_ms: int,
-    ) -> MessageExt:
-        """Return the reply, which may come before the broker's response to the request."""
-        await asyncio.wait(
-            (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
-        )
-        if not reply.done() and sending.done():
-            result = sending.result()
-            await asyncio.wait((reply,), timeout=until - self._loop.time())
-            if not reply.done():
-                raise ReplyTimeout(
-                    f"request {result.message_id} is stored in {result.queue}, but no reply came within "
-                    f"{timeout_ms} ms"
-                )
-        if not reply.done():
-            raise RequestTimeout(
-                f"timed out after {timeout_ms} ms waiting for the broker's response and the reply",
-                outcome=Outcome.UNKNOWN,
-            )
-        return reply.result()
 
     def close(self) -> None:
         """Fail the requests that wait for a reply."""

@@ -377,9 +377,9 @@ async def _state_of(
     except asyncio.CancelledError as cancelled:
         if is_cancelled(asyncio.current_task()):
             raise
-        return _failed(function, message, cancelled)  # the function waited for something that was cancelled
+        return _checked(function, message, None, cancelled)  # it waited for something that was cancelled
     except Exception as failed:  # noqa: BLE001 - the application's code
-        return _failed(function, message, failed)
+        return _checked(function, message, None, failed)
     return _checked(function, message, state)
 
 
@@ -390,25 +390,17 @@ def outcome_of(
     try:
         state = function(message)
     except Exception as failed:  # noqa: BLE001 - the application's code
-        return _failed(function, message, failed)
+        return _checked(function, message, None, failed)
     return _checked(function, message, state)
 
 
-def _failed(
-    function: object, message: Message | MessageExt, error: BaseException
-) -> tuple[LocalTransactionState, BaseException]:
-    # What the application did before it failed is unknown, so the check decides.
-    log.error(
-        "transaction %s: %r failed; the broker will ask", message.transaction_id, function, exc_info=error
-    )
-    return LocalTransactionState.UNKNOWN, error
-
-
 def _checked(
-    function: object, message: Message | MessageExt, state: object
-) -> tuple[LocalTransactionState, None]:
+    function: object, message: Message | MessageExt, state: object, error: BaseException | None = None
+) -> tuple[LocalTransactionState, BaseException | None]:
+    """Return a valid state as it is; otherwise log the problem and return UNKNOWN: the check decides."""
     if isinstance(state, LocalTransactionState):
         return state, None
-    log.error("transaction %s: %r returned %r, and not a LocalTransactionState; the broker will ask",
-              message.transaction_id, function, state)  # fmt: skip
-    return LocalTransactionState.UNKNOWN, None
+    problem = "failed" if error is not None else f"returned {state!r}, and not a LocalTransactionState"
+    log.error("transaction %s: %r %s; the broker will ask",
+              message.transaction_id, function, problem, exc_info=error)  # fmt: skip
+    return LocalTransactionState.UNKNOWN, error

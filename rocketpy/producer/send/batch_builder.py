@@ -45,7 +45,7 @@ class BatchBuilder:
 
 
 def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
-    """What was given for a batch, as a sequence. Raises MessageInvalid when it cannot be one."""
+    """Return the messages of a batch as a sequence. Raises MessageInvalid for other values."""
     if isinstance(messages, list | tuple | MessageColumns):
         return messages
     try:
@@ -53,12 +53,12 @@ def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
     except TypeError:
         raise MessageInvalid(
             f"a batch is made of several messages, and not of a {type(messages).__name__}; "
-            "`send` takes a single one"
+            "use `send` for a single message"
         ) from None
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Refuse what RocketMQ cannot store as a batch. Raises MessageInvalid naming the first message at fault.
+    """Raise MessageInvalid for messages that RocketMQ cannot store as a batch, with the first wrong one.
 
     Source: RocketMQ MessageBatch generateFromList.
     """
@@ -68,7 +68,7 @@ def check_batch(messages: Sequence[Message]) -> None:
     if first.topic.startswith(RETRY_TOPIC_PREFIX):
         raise MessageInvalid(f"messages of retry topics cannot be sent in a batch: {first.topic}")
     if isinstance(messages, MessageColumns):
-        return  # one topic and no delays
+        return  # they have one topic and no delays
     for index, message in enumerate(messages):
         if type(message) is not Message:
             check_message(message)
@@ -81,7 +81,7 @@ def check_batch(messages: Sequence[Message]) -> None:
                 f"message {index} has delay level {message.delay_level}; a batch has no delay"
             )
         if PROPERTY_MESSAGE_TYPE in message.properties:
-            raise MessageInvalid(f"message {index} is a reply; replies are sent singly")
+            raise MessageInvalid(f"message {index} is a reply; replies are sent individually")
         if message.wait_store != first.wait_store:
             raise MessageInvalid(
                 f"message {index} differs from message 0 in wait_store; a batch has one value"
@@ -91,10 +91,10 @@ def check_batch(messages: Sequence[Message]) -> None:
 def split_batch(
     topic: str, bodies: Sequence[bytes], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
 ) -> list[slice]:
-    """Which messages go into which request: as many as fit `max_bytes` of stored records.
+    """Return which messages go into which request: as many as fit into `max_bytes` of stored records.
 
-    properties: the encoded ones of each message. A broker compares the records, not the bodies, with its
-    limit, so the records are counted, with IPv6 hosts. A single message above `max_bytes` goes alone.
+    properties: encoded, of each message. A broker compares the records with its limit, not the bodies, so
+    records are counted, with IPv6 hosts. A single message above `max_bytes` has a request of its own.
     Raises MessageTooLarge for a body above `max_message_bytes`.
     """
     bare = record_size(0, len(topic), 0, _HOSTS_V6)

@@ -119,13 +119,19 @@ class SendDispatcher:
         listeners = self._listeners
         listeners.dormant.check()
         event = listeners.announce(messages) if listeners.all else None
+        publish_info = self._publish_infos[messages[0].topic]
         results: list[SendResult] = []
         is_given = queue is not None
         try:
             for part in self._encoder.batch_parts(messages, event):
                 try:
+                    left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
+                    future: asyncio.Future[Sequence[SendResult]] = self._new_future()
                     follows = bool(results) and not is_given
-                    results += await self._send_part(part, queue, timeout_ms, event, follows=follows)
+                    self._encoder.send_part(
+                        publish_info, part, future, queue, left_ms, event, follows=follows
+                    )
+                    results += await future
                 except RocketError as error:
                     if not results:
                         raise
@@ -236,22 +242,6 @@ class SendDispatcher:
             raise MessageInvalid(
                 f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
             )
-
-    async def _send_part(
-        self,
-        part: BatchPart,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-        event: SendEvent | None,
-        *,
-        follows: bool,
-    ) -> Sequence[SendResult]:
-        """Send one request of a batch."""
-        left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
-        future: asyncio.Future[Sequence[SendResult]] = self._new_future()
-        publish_info = self._publish_infos[part.messages[0].topic]
-        self._encoder.send_part(publish_info, part, future, queue, left_ms, event, follows=follows)
-        return await future
 
     async def wait_for_limiter(self, content: Message | BatchPart, timeout_ms: int | None) -> int | None:
         """Wait until a body may be sent; return what is left of the time-out."""

@@ -246,13 +246,12 @@ class Sender:
             for message in send.messages:
                 try:
                     check(message, queue, self._group)
-                except RocketError as error:
-                    self.attempt_ended(send, error)
-                    return False
                 except Exception as reason:  # noqa: BLE001 - how the application forbids a message
-                    forbidden = SendForbidden(f"a check forbids the message: {reason!r}")
-                    forbidden.__cause__ = reason
-                    self.attempt_ended(send, forbidden)
+                    error = reason
+                    if not isinstance(error, RocketError):
+                        error = SendForbidden(f"a check forbids the message: {reason!r}")
+                        error.__cause__ = reason
+                    self.attempt_ended(send, error)
                     return False
         return True
 

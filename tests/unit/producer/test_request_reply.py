@@ -252,5 +252,5 @@ async def test_a_reply_in_a_batch_is_refused() -> None:
     properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
     reply = create_reply_message(request_message(**properties), b"r")
     async with running() as (producer, _broker):
-        with pytest.raises(MessageInvalid, match="replies are sent singly"):
+        with pytest.raises(MessageInvalid, match="replies are sent individually"):
             await producer.send_batch([reply])

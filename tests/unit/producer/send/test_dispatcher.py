@@ -1,4 +1,4 @@
-"""Sends whose queue a selector chooses, when the route is not there yet; settings checked at the start."""
+"""Sends with a selector, before and after the route is known; settings that are checked at the start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MESSAGE = Message("T", b"x")
 
 
 class SlowNames(Names):
-    """A name server that answers questions about routes when it is told to, if it has the route."""
+    """A name server that holds its responses with routes until `let_go`."""
 
     def __init__(self, **routes: dict[str, str]) -> None:
         super().__init__(**routes)
