@@ -274,6 +274,7 @@ class Cleaner:
         index = self._store.index
         if index is None:
             return []
+        files = index.files  # may fill a file, so before `full`
         waiting = set(map(id, index.full))
-        ends = [file.end_offset for file in index.files[:-1] if id(file) not in waiting]
-        return [index.files.pop(0).delete for _ in range(deletable_below(ends, log_start))]
+        ends = [file.end_offset for file in files[:-1] if id(file) not in waiting]
+        return [files.pop(0).delete for _ in range(deletable_below(ends, log_start))]
