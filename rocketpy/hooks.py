@@ -1,13 +1,12 @@
-"""Hooks: places where applications and telemetry look at what a client does, or have a say in it.
+"""Hooks: how applications and telemetry observe a client, and intervene.
 
-- `SendListener` follows each send from acceptance to end: telemetry, traces, logs.
-- `ReceiveListener` hears of each pull of a consumer, `ProcessListener` of each call of a handler.
-- `SettleListener` is told what a client says to a broker about one message: that its transaction has ended,
-  or that it is to come again.
-- `SendCheck` may forbid a message before it leaves.
-- `RpcHook` sees every request and response, and may add fields to requests.
+- `SendListener` observes each send from its start to its end.
+- `ReceiveListener` observes each pull of a consumer, `ProcessListener` each call of a handler.
+- `SettleListener` observes the ends of transactions, and messages that consumers send back.
+- `SendCheck` may reject a message before it is sent.
+- `RpcHook` observes every request and response, and may add fields to requests.
 
-A client without listeners pays one test of an empty tuple a send.
+Without listeners, a send costs one test of an empty tuple more.
 
 Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 """

@@ -123,7 +123,7 @@ class ClientInstance:
                 if client._name_servers is None:
                     client._name_servers = await client._find_name_servers()
             await client._start(client._name_servers, wait=wait)
-        except BaseException:
+        except BaseException:  # also when cancelled
             await client.release()
             raise
         return client

@@ -39,7 +39,7 @@ class ListenerFanout(Generic[L]):
 
 
 class DormantTelemetry:
-    """Telemetry that reports to nobody yet, such as OpenTelemetry without an exporter.
+    """Telemetry that is not active yet, such as OpenTelemetry without an exporter.
 
     telemetry: None for none. attach: adds its listeners; called once, when it has become active.
     """

@@ -329,6 +329,7 @@ class Channel(StreamProtocol):
         self._update_reading()
 
     def resume_writing(self) -> None:
+        """The peer has read enough; continue with the backlog."""
         self._writable.set()
         self.is_writable = True
         self._count_answers(self._unsent_bytes())
@@ -429,8 +430,7 @@ class Channel(StreamProtocol):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         except InvariantError:
             raise  # closes the connection, whose state cannot be trusted
-        except Exception:
-            # One request must not close the connection, which others use, too.
+        except Exception:  # one request must not close the connection, which others use too
             log.exception("request code %d from %s failed", request.code, self.remote_address)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
 
