@@ -196,7 +196,7 @@ class CommitLog:
     def append(self, message: MessageInner) -> AppendReceipt:
         """Place one message at the end of the run.
 
-        Returns where it will be once `write_out` has returned; until then nobody can read it.
+        Returns where it will be once `write_out` has returned; until then it cannot be read.
         Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull (no room for the next file); then
         nothing has changed. Source: RocketMQ CommitLog putMessage; differs: one writer, no lock.
         """

@@ -90,7 +90,7 @@ class MappedFileQueue:
 
         Raises StoreDamaged for files that are too long or start where none may. A file that is too short is
         what a crash leaves, for its length is not durable before its first flush: it is mended with zeros,
-        and whoever reads it finds out whether anything is gone.
+        and recovery detects missing records.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:

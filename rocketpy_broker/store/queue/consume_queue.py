@@ -344,7 +344,7 @@ class ConsumeQueue:
         """Set `min_offset` to the first unit whose record lies at or behind that commit log offset.
 
         Looks into the oldest file only, as 4.6.0 does; unchanged when that has none, but not before it:
-        from an offset whose file is gone nobody would get any further.
+        a consumer could not advance from an offset whose file is deleted.
         """
         oldest = self.files.min_offset // UNIT_BYTES
         first = self._first_at(physical_offset)

@@ -116,7 +116,7 @@ class QueueReader:
         is_over: Callable[[], bool] | None,
     ) -> GetMessageResult:
         """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
-        does; but at most 1024, or what one pull may get: nobody else is served meanwhile.
+        does; but at most 1024, or the limit of one pull: other requests wait meanwhile.
         """
         scanned = min(max(_SCANNED_MIN, count_max), self._scanned_max)
         is_filtered = tag_codes is not None or accepts is not None
