@@ -41,7 +41,7 @@ def keeps_numbers_of_the_last_lead() -> Any:
     def lead(self: LedgerStore, appender: Any) -> None:
         self.log.set_appender(appender)
 
-    return patch.object(LedgerStore, "lead", lead)
+    return patch.object(LedgerStore, "become_leader", lead)
 
 
 def scans_the_ledger_alone() -> Any:

@@ -1,4 +1,4 @@
-"""A slave's connection to its master: drives a `SlaveSession`, and tries again when it ends."""
+"""A slave's connection to its master: drives a `SlaveSession`, and reconnects when it ends."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.2
 _BACKLOG_INTERVAL_S = 0.02
-"""How often is seen whether much of the log is still coming."""
+"""Interval in which the backlog is dispatched, unless the log still arrives fast."""
 _RETRY_S = 1.0
 _BUFFER_MAX = 4 << 20
-"""Bytes that were received and not written, above which nothing is read."""
+"""Received bytes that are not written yet; above this, reading is paused."""
 
 
 class HaClientState(enum.Enum):
-    """What a slave is doing."""
+    """The state of a slave."""
 
-    WAITS = "has no master, or waits to try again"
+    WAITS = "has no master, or waits to reconnect"
     CONNECTS = "connects"
     COPIES = "copies"
     REFUSED = "was refused, or refuses to follow: an operator is needed"
 
 
 class HaClient:
-    """Copies a master's log into a store, as long as it is started.
+    """Copies a master's log into a store, between `start` and `close`.
 
-    name, broker_id: who it is. on_copied: called when more of the log has come. options: for its connection,
-    with the TLS context if the master wants one.
+    name, broker_id: of this broker. on_copied: called when more of the log was received. options: of the
+    connection, with the TLS context if the master requires TLS.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class HaClient:
         self._backlog_handle: asyncio.Handle | None = None
         self.state = HaClientState.WAITS
         self.problem = ""
-        """Why the last connection ended; empty while one is copying."""
+        """Why the last connection ended; empty while copying."""
         self.master_offset = -1
-        """Where the master's log ended, as far as it was heard; -1 when it was not."""
+        """Last known end of the master's log; -1: unknown."""
 
     @property
     def address(self) -> Address | None:
@@ -84,27 +84,27 @@ class HaClient:
         return self._address
 
     def set_master(self, address: Address) -> None:
-        """Take this master from now on."""
+        """Follow this master from now on."""
         if address != self._address:
             log.info("HA master of %s is %s (was %s)", self._name, address, self._address)
             self._address = address
             self._changed.set()
 
     def start(self) -> None:
-        """Copy from now on."""
+        """Start copying."""
         self._task = self._tasks.spawn(self._run(), "HA copy")
 
     async def close(self) -> None:
-        """Copy no more."""
+        """Stop copying."""
         await self._tasks.cancel(self._task, self._flushing)
         self._task = None
         if self._backlog_handle is not None:
             self._backlog_handle.cancel()
-        with contextlib.suppress(StoreError):  # the next start reads the log, then
+        with contextlib.suppress(StoreError):  # then the next start reads the log
             while self._backlog.size and self._driver.store.failure is None:
                 before = self._backlog.size
                 self._backlog.work()
-                if self._backlog.size == before:  # with SYNC_FLUSH, only what is flushed is dispatched
+                if self._backlog.size == before:  # with SYNC_FLUSH, only flushed records are dispatched
                     await self._driver.flush()
                 await asyncio.sleep(0)
 
@@ -149,7 +149,7 @@ class HaClient:
                     self._step(session, connection, Poll())
                 elif session.is_copying:
                     self._step(session, connection, DataReceived(data))
-                else:  # it may have to cut the log
+                else:  # it may have to truncate the log
                     async with self._driver.paused():
                         self._step(session, connection, DataReceived(data))
                 if session.is_copying:
@@ -159,7 +159,7 @@ class HaClient:
         raise ConnectionLost(f"{address} is no longer the master")
 
     def _step(self, session: SlaveSession, connection: _MasterConnection, event: DataReceived | Poll) -> None:
-        """Raises ConnectionLost when the connection is to end."""
+        """Step the session. Raises ConnectionLost if the connection must end."""
         self._apply_effects(connection, session.step(event, asyncio.get_running_loop().time() * 1000))
         if session.is_closed:
             raise ConnectionLost("the master does not answer")
@@ -191,7 +191,7 @@ class HaClient:
         )
 
     def _dispatch_backlog(self) -> None:
-        """Dispatch a piece of the backlog, unless the log is coming faster than that."""
+        """Dispatch a part of the backlog, unless the log still arrives fast."""
         self._backlog_handle = None
         before, wait_s = self._backlog.size, _BACKLOG_INTERVAL_S
         if not self._backlog.is_rushing():
@@ -199,13 +199,13 @@ class HaClient:
                 self._backlog.work()
                 wait_s = _BACKLOG_INTERVAL_S if self._backlog.size == before else 0
             except StoreError as error:
-                log.error("HA: what was copied is not dispatched, which is tried again: %s", error)
+                log.error("HA: copied messages cannot be dispatched, trying again: %s", error)
                 wait_s = _RETRY_S
         if self._backlog.size and self._driver.store.failure is None:
             self._schedule_backlog(wait_s)
 
     async def _flush(self, session: SlaveSession, connection: _MasterConnection) -> None:
-        """Flush what came, and say so at once: a master waits for it."""
+        """Flush what was received, and report it at once: the master waits for it."""
         store = self._driver.store
         try:
             while store.flushed_offset < store.max_physical_offset:
@@ -214,13 +214,16 @@ class HaClient:
                     if isinstance(effect, Send):
                         connection.write(effect.data)
         except FlushFailed as error:
-            log.critical("HA: nothing more is acknowledged: %s", error)
+            log.critical("HA: the flush failed, nothing more is acknowledged: %s", error)
         finally:
             self._flushing = None
 
 
 class _MasterConnection(StreamProtocol):
-    """Bytes of one connection: they wait for `read`, until somebody takes them at once (`set_receiver`)."""
+    """The bytes of one connection. `read` returns them, or a receiver gets them at once (`set_receiver`).
+
+    The receiver saves each chunk the switch to a task (tests/bench/ha.py).
+    """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -233,11 +236,11 @@ class _MasterConnection(StreamProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what asyncio promises
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - guaranteed by asyncio
         self._transport = transport
 
     def set_receiver(self, receiver: Callable[[bytes], None]) -> None:
-        """Give what comes from now on to `receiver`; when it raises ConnectionLost, `read` does so, too."""
+        """Pass received bytes to `receiver` from now on. If it raises ConnectionLost, so does `read`."""
         self._receiver = receiver
 
     def data_received(self, data: bytes) -> None:
@@ -262,7 +265,7 @@ class _MasterConnection(StreamProtocol):
         self._has_news.set()
 
     async def read(self, timeout_s: float) -> bytes:
-        """What has come, empty after that time. Raises ConnectionLost when nothing more will."""
+        """Return the received bytes, empty after the timeout. Raises ConnectionLost at the end."""
         if not self._data and self._lost is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -278,7 +281,7 @@ class _MasterConnection(StreamProtocol):
         return data
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send bytes."""
         if self._transport is not None:
             self._transport.write(data)
 

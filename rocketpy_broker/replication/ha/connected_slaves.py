@@ -1,4 +1,4 @@
-"""How far the slaves of a master are, all of them together. Pure.
+"""The slaves that are connected to a master, and what they have acknowledged. Pure.
 
 Source: HAService.isSlaveOK, notifyTransferSome of RocketMQ 4.6.0. Differs: a slave counts once it is
 copying, and only while it is connected.
@@ -13,20 +13,20 @@ from rocketpy_broker.replication.ha.master import MasterSession
 
 @dataclass(frozen=True, slots=True)
 class SlaveState:
-    """One slave, as operators are told. lag_bytes: of the log that it does not have."""
+    """The state of one slave for operators. lag_bytes: bytes of the master's log that it lacks."""
 
     address: str
     broker_id: int | None
-    """None for a slave of RocketMQ's, which does not say."""
+    """None for a slave of RocketMQ, which does not send it."""
     received: int
     flushed: int
     lag_bytes: int
 
 
 class ConnectedSlaves:
-    """The connections of a master.
+    """The slaves of one master.
 
-    behind_bytes_max: haSlaveFallbehindMax. joined_only: slaves that did no handshake do not count.
+    behind_bytes_max: haSlaveFallbehindMax. joined_only: slaves without a handshake do not count.
     """
 
     def __init__(self, *, behind_bytes_max: int, joined_only: bool = False) -> None:
@@ -35,30 +35,30 @@ class ConnectedSlaves:
         self._sessions: dict[MasterSession, str] = {}
 
     def add(self, session: MasterSession, address: str) -> None:
-        """Take note of a connection."""
+        """Add a connection."""
         self._sessions[session] = address
 
     def remove(self, session: MasterSession) -> None:
-        """Forget one that is closed."""
+        """Remove a closed connection."""
         self._sessions.pop(session, None)
 
     @property
     def connections(self) -> int:
-        """How many slaves are connected."""
+        """Number of connected slaves."""
         return len(self._sessions)
 
     @property
     def acked(self) -> int:
-        """Messages below are safe with one slave at least; -1 without a slave that counts."""
+        """The highest offset up to which a slave has the log; -1 without a slave that counts."""
         return max((session.acked_offset for session in self._sessions if self._counts(session)), default=-1)
 
     def is_slave_ok(self, offset: int) -> bool:
-        """Whether it makes sense to wait until a slave has the log up to `offset`."""
+        """Whether a send may wait until a slave has the log up to `offset`: none lags too far."""
         acked = self.acked
         return acked >= 0 and offset - acked < self._behind_bytes_max
 
     def states(self, max_offset: int) -> list[SlaveState]:
-        """Every slave. max_offset: of the master's log."""
+        """Return the state of each slave. max_offset: of the master's log."""
         return [
             SlaveState(
                 address,

@@ -1,8 +1,8 @@
-"""Whose bytes a log holds: which master wrote it from which offset on.
+"""Epochs: which master wrote a log from which offset on.
 
-A master begins an epoch when it is promoted, and when it starts after a crash: either may have cut off
-bytes that a slave still has. Two logs are equal up to where their lists of epochs part; a slave cuts what
-it has behind that, and never follows a master whose epochs are older than those it has seen.
+A master starts an epoch when it is promoted, and when it starts after a crash: in both cases a slave may have
+bytes that the master lacks. Two logs are equal up to the offset where their lists of epochs differ. A slave
+truncates its log there, and never follows a master whose newest epoch is older than one it has seen.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import msgspec
 
 
 class Epoch(msgspec.Struct, array_like=True, frozen=True):
-    """One master's turn. number: rises by one. start: offset of its first byte. id: tells two masters
-    apart that were both promoted behind the same epoch.
+    """An epoch. number: increases. start: offset of its first byte. id: distinguishes two masters that were
+    promoted after the same epoch.
     """
 
     number: int
@@ -24,8 +24,8 @@ class Epoch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EpochState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker keeps. seen: the newest number of any master it followed or was. own: id of the newest
-    epoch if it began here and nothing was copied since.
+    """The durable state of a broker. seen: the newest epoch number of any master that it followed or was.
+    own: id of the newest epoch if it started here and nothing was copied since.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -38,12 +38,12 @@ _KEPT: Final = 1000
 
 
 def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> EpochState:
-    """Return the state of a master whose log ends at `end` and which writes on from there.
+    """Return the state of a master that starts a new epoch at `end`, the end of its log.
 
-    Its number is a time because counting is not enough: a master that was promoted, wrote, and was lost
-    before anybody followed it would share its number with the next one, and its bytes could outrank
-    acknowledged ones when it comes back. A master that starts again after a crash does count (`now_ms` 0):
-    it must not outrank a slave that was promoted while it was away.
+    The number of a promotion is the time, since counting is not enough: a master that was promoted and lost
+    before any slave followed it would share its number with the next one, and its bytes could outrank
+    acknowledged ones when it comes back. A master that restarts after a crash counts (`now_ms` 0), since it
+    must not outrank a slave that was promoted in the meantime.
     """
     number = max(state.seen + 1, state.epochs[-1].number + 1 if state.epochs else 1, now_ms)
     epochs = (*epochs_until(state.epochs, end), Epoch(number, end, identity))
@@ -51,15 +51,15 @@ def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> Epoc
 
 
 def epochs_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
-    """Return those that began in a log which ends at `end`."""
+    """Return the epochs that started at or before `end`."""
     return tuple(epoch for epoch in epochs if epoch.start <= end)
 
 
 def common_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int | None:
-    """Return how far two logs are equal; None when their epochs do not tell.
+    """Return the offset up to which two logs are equal; None if their epochs do not determine it.
 
-    Each list is in order; the log belongs to an epoch from its start to that of the next one. A list may
-    name epochs that begin behind its log's end, of which nothing has arrived.
+    Each list is in order, and each epoch ends at the start of the next one. A list may have epochs after the
+    end of its log, of which no bytes have arrived.
     """
     known = {epoch: index for index, epoch in enumerate(theirs)}
     for index in range(len(ours) - 1, -1, -1):
@@ -72,10 +72,10 @@ def common_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], the
 
 
 def rank(state: EpochState, end: int) -> tuple[int, int]:
-    """What decides which of several slaves to promote: the highest has all that was acknowledged.
+    """Return the rank of a slave for a promotion: the slave with the highest rank has all acknowledged bytes.
 
-    The epoch goes before the length: a slave that missed the last promotion may have more bytes, none of
-    which count.
+    The epoch goes before the length: a slave that missed the last promotion may have more bytes, which do not
+    count.
     """
     known = epochs_until(state.epochs, end)
     return known[-1].number if known else 0, end

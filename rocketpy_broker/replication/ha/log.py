@@ -1,4 +1,4 @@
-"""A store's commit log as the two ends of replication see it, and whose bytes it holds: haEpochs.json."""
+"""The commit log of a store as both ends of the replication see it, and its epochs: haEpochs.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rocketpy_broker.store.files.state_file import load_state, save_state
 
 
 class EpochFile:
-    """Keeps epochs, durably."""
+    """Saves the epochs of a broker durably."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -28,7 +28,7 @@ class EpochFile:
         self.state = load_state(self._disk, self._path, _decode) or NO_EPOCHS
 
     def save(self, state: EpochState) -> None:
-        """Replace the file. Raises StoreError; then nothing has changed."""
+        """Replace the file. Raises StoreError, and then nothing has changed."""
         if state != self.state:
             save_state(self._disk, self._path, msgspec.json.format(msgspec.json.encode(state), indent=2))
             self.state = state
@@ -36,8 +36,8 @@ class EpochFile:
     def become_master(self, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
         """Start as a master whose log ends at `end`. Raises StoreError.
 
-        is_clean: whether the last stop was; after a crash a master may lack what its slaves have, so what it
-        writes from here on is a new epoch. identity: a text that was never used before.
+        is_clean: the last stop was clean. After a crash a master may lack bytes that its slaves have, so it
+        starts a new epoch. identity: a unique text.
         """
         epochs, own = self.state.epochs, self.state.own
         if not epochs or epochs[-1].id != own:
@@ -46,7 +46,7 @@ class EpochFile:
             self.save(begin_epoch(self.state, end, identity, 0))
 
     def promote(self, end: int, identity: str, now_ms: int) -> None:
-        """Take over from another master; see `lead`. Raises StoreError."""
+        """Take over from another master; see `become_master`. Raises StoreError."""
         self.save(begin_epoch(self.state, end, identity, now_ms))
 
     def become_slave(self) -> None:
@@ -101,7 +101,7 @@ class StoreSource:
 
 
 class StoreTarget:
-    """The LogTarget of an open store, for one connection: what came of a record in another is forgotten."""
+    """The LogTarget of an open store for one connection, so that no part of a record outlives it."""
 
     def __init__(self, store: MessageStore, epochs: EpochFile, backlog: Backlog | None = None) -> None:
         self._store = store
@@ -140,7 +140,7 @@ class StoreTarget:
         self._log.append(offset, data)
 
     def adopt(self, epochs: EpochState, end: int) -> None:
-        """See `LogTarget`. What is cut off is kept in ``cut/<epoch>-<offset>`` below the store's root."""
+        """See `LogTarget`. Truncated bytes are saved in ``cut/<epoch>-<offset>`` below the store's root."""
         if self.is_empty:
             self._log.append(end, b"")
         elif end < self._store.max_physical_offset:

@@ -1,8 +1,7 @@
-"""A master's end of one connection to a slave. Pure: a log, bytes and `now_ms` go in, effects come out.
+"""The master's end of one connection to a slave. Pure: bytes and `now_ms` in, effects out.
 
-Source: HAConnection of RocketMQ 4.6.0. Differs: a slave that is ahead of the log, or behind its begin, is
-closed (#3015) instead of being sent what does not fit; with SYNC_FLUSH only what is flushed is sent; with a
-slave of ours more is agreed on, see `wire`.
+Source: HAConnection of RocketMQ 4.6.0. Differs: a slave that is ahead of the log, or behind its start, is
+disconnected (#3015); with SYNC_FLUSH only flushed bytes are sent; there is a handshake, see `wire`.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from rocketpy_broker.replication.ha.wire import (
 
 @dataclass(frozen=True, slots=True)
 class DataReceived:
-    """Bytes came from the peer."""
+    """Bytes were received."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Time has passed, the log has grown, or what was sent has left.
+    """Time has passed, the log has grown, or the socket accepts more bytes.
 
-    room: bytes that may be sent now; it is 1 frame at least.
+    room: how many bytes may be sent now.
     """
 
     room: int = 1 << 20
@@ -50,14 +49,14 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Bytes for the peer."""
+    """Send bytes."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class AckReceived:
-    """The slave says how far it is."""
+    """The slave has acknowledged these offsets."""
 
     received: int
     flushed: int
@@ -65,7 +64,7 @@ class AckReceived:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The connection is to be closed. is_final: it would end the same way again; an operator is needed."""
+    """Close the connection. is_final: the next one would end the same way; an operator is needed."""
 
     reason: str
     is_final: bool = False
@@ -74,20 +73,20 @@ class Close:
 Effect = Send | AckReceived | Close
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TAIL_BYTES_MAX: Final = 1 << 16
-"""What a slave may have compared; ours shows 4096 bytes. It is read while nobody else is served."""
+"""Limit of the compared tail, which is read in the event loop; rocketpy's slaves send 4096 bytes."""
 _JOIN_FACTOR: Final = 3
-"""How much longer than for the greeting a master waits for what follows it."""
+"""The wait for the join message is this many times longer than for the first report."""
 
 
 class _State(enum.Enum):
     FIRST = "first report"
-    JOIN = "join note"
+    JOIN = "join message"
     SENDS = "copies"
     CLOSED = "closed"
 
 
 class MasterSession:
-    """One connection. nonce: a text that was never used before; for the slave's proof."""
+    """One connection. nonce: a unique text, for the slave's proof."""
 
     def __init__(self, log: LogSource, settings: HaSettings, nonce: str, now_ms: float) -> None:
         self._log = log
@@ -98,15 +97,15 @@ class MasterSession:
         self._last_received_ms = now_ms
         self._sent_ms = float("-inf")
         self._join_deadline_ms = now_ms + settings.first_ms
-        """When a peer that has not joined is disconnected."""
+        """When a slave that has not joined is disconnected."""
         self.next_offset = -1
-        """What is sent next; -1 before that is known."""
+        """The next offset to send; -1: unknown yet."""
         self.received = -1
-        """The slave's log ends here, as it said last."""
+        """Last reported end of the slave's log."""
         self.flushed = -1
-        """… and is flushed up to here; -1 for a slave that does not say."""
+        """Last reported flushed offset; -1 for a slave without a handshake."""
         self.slave: Join | None = None
-        """What a slave of ours said about itself."""
+        """The join message of a slave with a handshake."""
 
     @property
     def is_closed(self) -> bool:
@@ -115,16 +114,16 @@ class MasterSession:
 
     @property
     def is_copying(self) -> bool:
-        """Whether it is agreed where to begin."""
+        """Whether the slave has joined."""
         return self._state is _State.SENDS
 
     @property
     def acked_offset(self) -> int:
-        """The offset below which a message is safe with this slave."""
+        """The offset up to which this slave has acknowledged the log."""
         return self.flushed if self._settings.wants_flushed and self.slave is not None else self.received
 
     def step(self, event: DataReceived | Poll, now_ms: float) -> list[Effect]:
-        """Take an event; return what is to be done, in order. After a Close nothing more comes."""
+        """Handle an event; return the effects in order. After a Close there are none."""
         if self.is_closed:
             return []
         effects: list[Effect] = []
@@ -132,7 +131,7 @@ class MasterSession:
             if isinstance(event, DataReceived):
                 self._last_received_ms = now_ms
                 if self._state is _State.FIRST and event.data.startswith(_TLS_HANDSHAKE):
-                    return [self._close("it speaks TLS, and this HA port does not (tls.server.mode)")]
+                    return [self._close("the slave speaks TLS, and this HA port does not (tls.server.mode)")]
                 for message in self._reader.feed(event.data):
                     effects += self._on_message(message, now_ms)
                     if self.is_closed:
@@ -144,9 +143,7 @@ class MasterSession:
         if now_ms - self._last_received_ms > self._settings.silence_ms:
             effects.append(self._close(f"silent for {now_ms - self._last_received_ms:.0f} ms"))
         elif self._state is not _State.SENDS and now_ms > self._join_deadline_ms:
-            why = (
-                "; RocketMQ's slaves cannot join where haSecret is asked for" if self._settings.secret else ""
-            )
+            why = "; RocketMQ's slaves cannot join a master with haSecret" if self._settings.secret else ""
             effects.append(self._close(f"no {self._state.value} in time{why}"))
         return effects
 
@@ -154,16 +151,16 @@ class MasterSession:
         self._state = _State.CLOSED
         return Close(reason)
 
-    # -- hearing ------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def _on_message(self, message: tuple[int, int] | ControlMessage, now_ms: float) -> list[Effect]:
         if isinstance(message, Join) and self._state is _State.JOIN:
             return self._join(message)
         if not isinstance(message, tuple):
-            return [self._close(f"an unexpected note: {type(message).__name__}")]
+            return [self._close(f"unexpected control message: {type(message).__name__}")]
         if self._state is _State.FIRST and message[0] == CONTROL:
             self._state, self._reader.uses_handshake = _State.JOIN, True
-            # Its disk may be busy: it reads the end of its log first.
+            # The slave reads the end of its log first, and its disk may be busy.
             self._join_deadline_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
             return [Send(encode_control(Hello(self._nonce, bool(self._settings.secret))))]
         if self._state is _State.JOIN:
@@ -177,20 +174,20 @@ class MasterSession:
                 return [refusal]
             self._begin(received or self._last_file_start())
         if not max(flushed, 0) <= received <= self._log.max_offset:
-            return [self._close(f"it reports {received}, the log here ends at {self._log.max_offset}")]
+            return [self._close(f"the slave reports {received}, but this log ends at {self._log.max_offset}")]
         self.received, self.flushed = received, flushed
         return [AckReceived(received, flushed)]
 
     def _last_file_start(self) -> int:
-        """QUIRKS 53: an empty slave gets the last file only."""
+        """Return where an empty slave starts: it gets the last file only (QUIRKS 53)."""
         end = self._log.ready_offset
         return end - end % self._log.segment_bytes
 
     def _check_plain_slave(self, offset: int) -> Close | None:
         if self._settings.secret:
-            return self._close("it knows no secret (haSecret)")
+            return self._close("the slave sends no handshake, which haSecret requires")
         if 0 < offset < self._log.min_offset:
-            return self._close(f"its log ends at {offset}, the one here begins at {self._log.min_offset}")
+            return self._close(f"its log ends at {offset}, but this one starts at {self._log.min_offset}")
         return None
 
     def _begin(self, offset: int) -> None:
@@ -219,10 +216,12 @@ class MasterSession:
         return [Send(encode_control(Refused(reason))), self._close(reason)]
 
     def _start_offset(self, join: Join) -> int | str:
-        """Return where that slave is to begin, or why it cannot."""
+        """Return where the slave must start, or why it cannot."""
         log = self._log
         if join.max_offset < 0 or not 0 <= join.tail_bytes <= min(join.max_offset, _TAIL_BYTES_MAX):
-            return f"the slave shows {join.tail_bytes} bytes of a log that ends at {join.max_offset}"
+            return (
+                f"the slave sends a tail of {join.tail_bytes} bytes of a log that ends at {join.max_offset}"
+            )
         newest = log.epochs.epochs[-1].number if log.epochs.epochs else 0
         if join.epoch_seen > newest:
             return (
@@ -237,11 +236,10 @@ class MasterSession:
                 return "the slave's log is not a copy of this one; empty its store"
             start = join.max_offset
         if start < log.min_offset:
-            return (
-                f"the slave's log is good up to {start}, this one begins at {log.min_offset}; empty its store"
-            )
+            begin = log.min_offset
+            return f"the slave's log is equal up to {start}, but this one starts at {begin}; empty its store"
         if start == join.max_offset and not self._has_same_tail(join):
-            return f"the slave's log ends with other bytes than are here before {start}; empty its store"
+            return f"the slave's log ends with other bytes than this one has before {start}; empty its store"
         return start
 
     def _has_same_tail(self, join: Join) -> bool:

@@ -1,4 +1,4 @@
-"""Times and sizes of replication, and who is at each end."""
+"""Settings of the replication, and the logs at both ends."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from rocketpy_broker.replication.ha.epochs import EpochState
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HaSettings:
-    """What both ends of a connection go by; defaults of 4.6.0."""
+    """Settings of both ends of a connection, with the defaults of RocketMQ 4.6.0."""
 
     heartbeat_ms: int = 5000
-    """haSendHeartbeatInterval: each end says something at least this often."""
+    """haSendHeartbeatInterval: each end sends something at least this often."""
     silence_ms: int = 20_000
-    """haHousekeepingInterval: a peer that was silent for so long is gone."""
+    """haHousekeepingInterval: a connection without received bytes for this long is closed."""
     batch_bytes: int = 32 * 1024
-    """haTransferBatchSize: largest body of a frame."""
+    """haTransferBatchSize: maximum body of a frame."""
     secret: str = ""
-    """haSecret (ours): both ends must know it. Empty: nobody is asked."""
+    """haSecret, a setting of rocketpy: both ends must have the same. Empty: no authentication."""
     join_ms: int = 3000
-    """A peer that has not introduced itself this long after it connected is disconnected; see `first_ms`."""
+    """Time for the handshake, after which a connection is closed; see `first_ms`."""
     wants_flushed: bool = False
-    """Slaves of ours acknowledge what they flushed, not what they received."""
+    """Slaves with a handshake acknowledge what they have flushed, not what they have received."""
     handshake: bool = True
-    """Whether a slave asks its master for our handshake."""
+    """Whether a slave asks its master for the handshake."""
     hello_wait_ms: int = 1000
-    """How long a slave waits for an answer to that before it takes its master for RocketMQ's."""
+    """Without a response after this time, a slave treats its master as RocketMQ's."""
 
     @property
     def first_ms(self) -> int:
         """How long a master waits for a slave's first report.
 
-        RocketMQ's slaves send it one heartbeat interval after they connected. Ours send it at once, and only
-        they know a secret.
+        RocketMQ's slaves send it one heartbeat interval after they connected. rocketpy's send it at once, and
+        only they can know a secret.
         """
         return self.join_ms if self.secret else self.heartbeat_ms + self.join_ms
 
@@ -44,26 +44,26 @@ class LogSource(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """Where it begins."""
+        """Start of the log."""
 
     @property
     def max_offset(self) -> int:
-        """Where it ends."""
+        """End of the log."""
 
     @property
     def ready_offset(self) -> int:
-        """Where what may be sent ends: a slave must not have what power loss may take here."""
+        """End of the part that may be sent: a slave must not have bytes that power loss may remove here."""
 
     @property
     def segment_bytes(self) -> int:
-        """Size of its files."""
+        """Size of the files."""
 
     @property
     def epochs(self) -> EpochState:
-        """Whose bytes it holds."""
+        """The epochs of the log."""
 
     def read(self, offset: int, size_max: int) -> bytes:
-        """Bytes from `offset` on, at least one, none from behind the end of that file. Raises StoreError."""
+        """Return bytes from `offset` on: at least one, and none of the next file. Raises StoreError."""
 
 
 class LogTarget(Protocol):
@@ -71,27 +71,28 @@ class LogTarget(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no file yet."""
+        """Whether the log has no file yet."""
 
     @property
     def max_offset(self) -> int:
-        """Where it ends; 0 while it is empty."""
+        """End of the log; 0 while it is empty."""
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below survives power loss."""
+        """End of the part that survives power loss."""
 
     @property
     def epochs(self) -> EpochState:
-        """Whose bytes it holds."""
+        """The epochs of the log."""
 
     def tail(self, size_max: int) -> bytes:
-        """The last bytes before its end, of its last file only."""
+        """Return the last bytes of the log, of its last file only."""
 
     def append(self, offset: int, data: bytes) -> None:
-        """Write at its end, which is `offset`; an empty log begins there. Raises StoreError."""
+        """Append at the end of the log, which is `offset`; an empty log starts there. Raises StoreError."""
 
     def adopt(self, epochs: EpochState, end: int) -> None:
-        """Cut what is behind `end`, keeping a copy aside, and take over a master's epochs: durable when it
-        returns. Raises StoreError.
+        """Truncate the log at `end`, saving a copy of the rest, and take over a master's epochs, durably.
+
+        Raises StoreError.
         """

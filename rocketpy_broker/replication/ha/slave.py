@@ -1,7 +1,7 @@
-"""A slave's end of the connection to its master. Pure: a log, bytes and `now_ms` go in, effects come out.
+"""The slave's end of the connection to its master. Pure: bytes and `now_ms` in, effects out.
 
-Source: HAClient of RocketMQ 4.6.0. Differs: it reports at once and not after 5 s; frames that came together
-are written together and reported once; with a master of ours more is agreed on, see `wire`.
+Source: HAClient of RocketMQ 4.6.0. Differs: the first report is sent at once, not after 5 s; frames that
+arrive together are written together and reported once; there is a handshake, see `wire`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rocketpy_broker.replication.ha.wire import (
 
 _TAIL_BYTES = 4096
 _TLS_ALERT = b"\x15\x03"
-"""How TLS's answer to bytes that are not TLS begins. As a frame's offset it would be beyond any log."""
+"""Start of a TLS alert, the response to bytes that are not TLS. It is not the start of a valid frame."""
 
 
 class _State(enum.Enum):
-    HELLO = "waits for an answer to the greeting"
-    JOIN = "waits to be let in"
+    HELLO = "waits for the hello message"
+    JOIN = "waits for the welcome message"
     COPIES = "copies"
     CLOSED = "closed"
 
 
 class SlaveSession:
-    """One connection to a master, just opened. nonce: a text that was never used before."""
+    """One new connection to a master. nonce: a unique text."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class SlaveSession:
         self._pieces_at = 0
         self._pieces_bytes = 0
         self.is_joined = False
-        """Whether the master is one of ours and let us in."""
+        """Whether the master did the handshake and accepted this slave."""
         self.wants_flushed = False
-        """Whether the master waits for what is flushed here."""
+        """Whether the master waits until messages are flushed here."""
         self.master_offset = -1
-        """Where the master's log ended, as far as is known; -1 before it said."""
+        """Last known end of the master's log; -1: unknown."""
 
     @property
     def is_closed(self) -> bool:
@@ -82,11 +82,11 @@ class SlaveSession:
 
     @property
     def is_copying(self) -> bool:
-        """Whether it is agreed where to begin, or the master is RocketMQ's."""
+        """Whether the slave was accepted, or the master is RocketMQ's."""
         return self._state is _State.COPIES
 
     def step(self, event: DataReceived | Poll, now_ms: float) -> list[Effect]:
-        """Take an event; return what is to be done, in order. After a Close nothing more comes."""
+        """Handle an event; return the effects in order. After a Close there are none."""
         if self.is_closed:
             return []
         effects: list[Effect] = []
@@ -103,7 +103,7 @@ class SlaveSession:
         self._state = _State.CLOSED
         return Close(reason, is_final)
 
-    # -- hearing ------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------
 
     def _receive(self, data: bytes) -> list[Effect]:
         if self._state is _State.HELLO and data.startswith(_TLS_ALERT):
@@ -121,13 +121,13 @@ class SlaveSession:
         return effects
 
     def _on_frame(self, message: Frame) -> list[Effect]:
-        """Take a frame: its body waits for those behind it, and is written with them."""
+        """Handle a frame. Its body is written together with those of the frames after it."""
         if self._state is not _State.COPIES:
-            return [self._close("a frame before anything was agreed on")]
+            return [self._close("a frame before the welcome message")]
         log = self._log
         expected = self._pieces_at + self._pieces_bytes if self._pieces else log.max_offset
         if message.offset != expected and (self._pieces or not log.is_empty):
-            return [self._close(f"the master sends from {message.offset}, the log here ends at {expected}")]
+            return [self._close(f"the master sends from {message.offset}, but this log ends at {expected}")]
         if message.body is None:
             return []
         self.master_offset = max(self.master_offset, message.offset + len(message.body))
@@ -146,18 +146,18 @@ class SlaveSession:
             pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
             self._log.append(self._pieces_at, b"".join(pieces))
 
-    def _on_control(self, note: ControlMessage) -> list[Effect]:
-        if isinstance(note, Hello):
-            return self._on_hello(note)
-        if isinstance(note, Refused):
-            return [self._close(f"the master refuses: {note.reason}", is_final=True)]
-        if isinstance(note, Welcome) and self._state is _State.JOIN:
-            return self._on_welcome(note)
-        return [self._close(f"an unexpected note: {type(note).__name__}")]
+    def _on_control(self, message: ControlMessage) -> list[Effect]:
+        if isinstance(message, Hello):
+            return self._on_hello(message)
+        if isinstance(message, Refused):
+            return [self._close(f"the master refuses: {message.reason}", is_final=True)]
+        if isinstance(message, Welcome) and self._state is _State.JOIN:
+            return self._on_welcome(message)
+        return [self._close(f"unexpected control message: {type(message).__name__}")]
 
     def _on_hello(self, hello: Hello) -> list[Effect]:
         if self._state is not _State.HELLO:
-            return []  # too late: it was taken for RocketMQ's, and so it is treated
+            return []  # too late: the master is already treated as RocketMQ's
         self._state, self._hello_nonce = _State.JOIN, hello.nonce
         log = self._log
         tail = log.tail(_TAIL_BYTES)
@@ -181,15 +181,17 @@ class SlaveSession:
             return [self._close("the master does not know the secret (haSecret)", is_final=True)]
         newest = epochs[-1].number if epochs else 0
         if newest < log.epochs.seen:
-            reason = f"the master is of epoch {newest}, epoch {log.epochs.seen} has begun since"
+            reason = f"the master has epoch {newest}, but epoch {log.epochs.seen} has started since"
             return [self._close(reason, is_final=True)]
         if not 0 <= welcome.start <= (OFFSET_MAX if log.is_empty else log.max_offset):
-            return [self._close(f"the master sends from {welcome.start}, the log ends at {log.max_offset}")]
+            return [
+                self._close(f"the master sends from {welcome.start}, but this log ends at {log.max_offset}")
+            ]
         log.adopt(EpochState(epochs=epochs, seen=newest), welcome.start)
         self._state, self.is_joined, self.wants_flushed = _State.COPIES, True, welcome.wants_flushed
         return []
 
-    # -- speaking -----------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------
 
     def _send_due(self, now_ms: float) -> list[Effect]:
         if self._state is not _State.CLOSED and now_ms - self._last_received_ms > self._settings.silence_ms:
@@ -200,7 +202,7 @@ class SlaveSession:
             if self._settings.handshake and now_ms - self._opened_ms < self._settings.hello_wait_ms:
                 return []
             if self._settings.secret:
-                return [self._close("the master does not answer the handshake that haSecret asks for")]
+                return [self._close("the master does not do the handshake that haSecret requires")]
             self._state = _State.COPIES
         if self._state is not _State.COPIES:
             return []

@@ -1,7 +1,7 @@
-"""Sends that a SYNC_MASTER answers once a slave has them, and what consumers may read meanwhile. Pure.
+"""Sends of a SYNC_MASTER that wait for a slave, and the offset up to which consumers may read. Pure.
 
-Source: CommitLog.handleHA, GroupTransferService of RocketMQ 4.6.0. Differs: messages are shown to consumers
-once they are answered, and not before (#8239); sends that wait do not queue up behind each other's time.
+Source: CommitLog.handleHA, GroupTransferService of RocketMQ 4.6.0. Differs: consumers
+get a message only after its sender has the response (#8239), and the timeouts of waiting sends do not add up.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _ALL: Final = 1 << 62
 
 
 class SlaveAcks(Protocol):
-    """How far slaves are."""
+    """What the slaves have acknowledged; see `ConnectedSlaves`."""
 
     @property
     def acked(self) -> int:
-        """One of them has the log up to there, at least; -1 without one."""
+        """The highest offset up to which a slave has the log; -1 without a slave."""
 
     def is_slave_ok(self, offset: int) -> bool:
-        """Whether it makes sense to wait for one."""
+        """Whether a send may wait for a slave."""
 
 
 class ReplicationResult(NamedTuple, Generic[T]):
-    """Sends that wait no longer. code: SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
+    """Sends that are done. code: SUCCESS, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT."""
 
     sends: list[T]
     code: int
 
 
 class _Group(Generic[T]):
-    """Sends that came together. until: log offset behind the last of them."""
+    """Sends that were parked together. until: end of the last one in the log."""
 
     __slots__ = ("ends_ms", "sends", "until")
 
@@ -47,10 +47,10 @@ class _Group(Generic[T]):
 
 
 class SyncWaiters(Generic[T]):
-    """Sends in the order of the log, each answered exactly once.
+    """Waiting sends in the order of the log; each gets exactly one result.
 
-    timeout_ms: after so long a send is answered FLUSH_SLAVE_TIMEOUT. are_before: whether sends wait for
-    something else first, such as the disk, and are not here yet: nobody may read those either.
+    timeout_ms: then a send gets FLUSH_SLAVE_TIMEOUT. are_before: whether other sends wait for the disk first
+    and will be parked later; consumers must not read those either.
     """
 
     def __init__(self, replicas: SlaveAcks, *, timeout_ms: float, are_before: Callable[[], bool]) -> None:
@@ -62,38 +62,38 @@ class SyncWaiters(Generic[T]):
 
     @property
     def ends_ms(self) -> float | None:
-        """When `expire` has something to do; None while nobody waits."""
+        """Time of the next timeout; None while no send waits."""
         return self._groups[0].ends_ms if self._groups else None
 
     def limit(self) -> int:
-        """The log offset below which consumers may read; all of it while nobody waits."""
+        """Return the log offset up to which consumers may read; everything while no send waits."""
         return self._visible if self._groups or self._are_before() else _ALL
 
     def park(self, sends: list[T], until: int, now_ms: float) -> list[ReplicationResult[T]]:
-        """Take sends that are answered when a slave has everything below `until`; return what is answered.
+        """Park sends until a slave has everything up to `until`; return the results that are known now.
 
-        Without sends, what was written may be read then.
+        An empty list of sends only holds back consumers until then.
         """
         if self._replicas.is_slave_ok(until):
             self._groups.append(_Group(sends, until, now_ms + self._timeout_ms))
             return self.acked()
-        if self._groups:  # in order: nobody may read them before those that wait
+        if self._groups:  # consumers must not read these before the sends that wait
             self._groups[-1].until = max(self._groups[-1].until, until)
         else:
             self._visible = max(self._visible, until)
         return [ReplicationResult(sends, ResponseCode.SLAVE_NOT_AVAILABLE)]
 
     def acked(self) -> list[ReplicationResult[T]]:
-        """A slave may have more than before."""
+        """Return the results of sends that a slave has acknowledged."""
         acked = self._replicas.acked
         return self._release(lambda group: group.until <= acked, ResponseCode.SUCCESS)
 
     def expire(self, now_ms: float) -> list[ReplicationResult[T]]:
-        """Time has passed."""
+        """Return the results of sends that have timed out."""
         return self._release(lambda group: group.ends_ms <= now_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def fail(self) -> list[ReplicationResult[T]]:
-        """This broker stops, or is no master any more."""
+        """Return results for all sends: this broker stops, or is no longer the master."""
         return self._release(lambda _: True, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def _release(self, is_over: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:

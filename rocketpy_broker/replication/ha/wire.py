@@ -1,17 +1,17 @@
-"""What goes over an HA connection, as bytes.
+"""Codecs of the bytes on an HA connection.
 
-Slave to master, as in 4.6.0: reports, i64 each: the end of the slave's log. Master to slave: frames::
+Slave to master, as in 4.6.0: reports, an i64 each, the end of the slave's log. Master to slave: frames::
 
     offset  size  field
          0     8  physical offset of the body; with an empty body, of the next one (a heartbeat)
          8     4  size of the body, at most 32 KiB by default (haTransferBatchSize)
-        12     n  body: a piece of the commit log, cut anywhere but never across a file end
+        12     n  body: a piece of the commit log, within one file
 
-Between our ends more is said. A slave of ours begins with the report -1, which a Java master takes for no
-report at all and waits on. A master of ours answers it with a frame at offset -1, whose body is a note in
-JSON. From then on the slave sends pairs of i64 (received until, flushed until), or -1, an i32 size and a
-note. A slave that gets no answer goes on with plain reports; the -1 has left no trace with a Java master.
-See docs/decisions/0007-ha-handshake.md. QUIRKS 52, 54.
+Two rocketpy brokers do a handshake. The slave starts with the report -1, which a Java master ignores. A
+rocketpy master responds with a frame at offset -1, whose body is a control message in JSON. From then on
+the slave sends acks, pairs of i64 (received offset, flushed offset), or -1, an i32 size and a control
+message. A slave without a response continues with plain reports. See docs/decisions/0007-ha-handshake.md.
+QUIRKS 52, 54.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _HEADER: Final = Struct(">qi")
 _ACK: Final = Struct(">qq")
 HEADER_BYTES: Final = _HEADER.size
 CONTROL: Final = -1
-"""As a report: "I understand notes". As a frame's offset: "this is one"."""
+"""As a report: the slave supports the handshake. As the offset of a frame: it has a control message."""
 _BODY_MAX: Final = 4 << 20
-"""A Java slave's buffer holds no larger frame."""
-_NOTE_MAX: Final = 1 << 20
+"""The size of a Java slave's buffer."""
+_CONTROL_MAX: Final = 1 << 20
 OFFSET_MAX: Final = 1 << 62
-"""No log is as long; a copy that began here would soon have offsets beyond 64 bits."""
+"""Larger offsets are rejected, since offsets after them might exceed 64 bits."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
-    """Master: I understand notes. nonce: for the slave's proof; wants_proof: whether one is asked for."""
+    """Master: it supports the handshake. nonce: for the slave's proof. wants_proof: it requires one."""
 
     nonce: str
     wants_proof: bool
 
 
 class Join(msgspec.Struct, tag="join", frozen=True, kw_only=True):
-    """Slave: who I am and what I have.
+    """Slave: its identity and log.
 
-    epochs, max_offset: of its log. tail_bytes, tail_crc: CRC-32 of so many bytes before its end.
-    epoch_seen: the newest epoch of any master it followed. nonce: for the master's proof.
+    epochs, max_offset: of its log. tail_bytes, tail_crc: CRC-32 of this many bytes before the end.
+    epoch_seen: the newest epoch of any master that it followed. nonce: for the master's proof.
     """
 
     broker_name: str
@@ -66,7 +66,7 @@ class Join(msgspec.Struct, tag="join", frozen=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True, kw_only=True):
-    """Master: follow me from `start`; what your log has behind it is not in mine.
+    """Master: it accepts the slave, which must truncate its log at `start`.
 
     wants_flushed: messages are acknowledged once the slave has flushed them.
     """
@@ -78,7 +78,7 @@ class Welcome(msgspec.Struct, tag="welcome", frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """Master: you cannot follow me; an operator must see to it."""
+    """Master: the slave cannot follow it until an operator intervenes."""
 
     reason: str
 
@@ -88,7 +88,7 @@ _decoder: Final[msgspec.json.Decoder[ControlMessage]] = msgspec.json.Decoder(Con
 
 
 def frame(offset: int, body: bytes) -> bytes:
-    """Return what a master sends: a piece of the log."""
+    """Return the frame of a piece of the log."""
     return _HEADER.pack(offset, len(body)) + body
 
 
@@ -97,7 +97,7 @@ def frames(offset: int, body: bytes, size_max: int) -> bytes:
     if len(body) <= size_max:
         return frame(offset, body)
     pieces: list[bytes | memoryview] = []
-    view = memoryview(body)  # slices of bytes would be copies
+    view = memoryview(body)  # a slice of bytes would be a copy
     for at in range(0, len(body), size_max):
         part = view[at : at + size_max]
         pieces += (_HEADER.pack(offset + at, len(part)), part)
@@ -110,12 +110,12 @@ def encode_control(message: ControlMessage) -> bytes:
 
 
 def ack(received: int, flushed: int) -> bytes:
-    """Return what a slave sends once notes were exchanged."""
+    """Return the ack of a slave after the handshake."""
     return _ACK.pack(received, flushed)
 
 
 def proof(secret: str, *parts: str) -> str:
-    """Return what only who knows the secret can say about these texts; empty without a secret."""
+    """Return the HMAC of these texts with the secret; empty without a secret."""
     if not secret:
         return ""
     text = "\0".join(parts).encode()
@@ -123,7 +123,7 @@ def proof(secret: str, *parts: str) -> str:
 
 
 def is_proof(given: str, expected: str) -> bool:
-    """Compare what a peer gave as proof, which may be any text, in a time that tells nothing about it."""
+    """Compare a received proof, which may be any text, in constant time."""
     return hmac.compare_digest(given.encode(), expected.encode())
 
 
@@ -131,26 +131,26 @@ def _decode_control(data: bytes) -> ControlMessage:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"HA note of {len(data)} bytes: {error}") from error
+        raise RemoteProtocolError(f"HA control message of {len(data)} bytes: {error}") from error
 
 
 class Frame(NamedTuple):
-    """One frame of a master. body: part of what came; None when only the header has come so far."""
+    """One frame of a master. body: a view of the input; None if only the header has been received."""
 
     offset: int
     body: memoryview | None
 
 
 class FrameReader:
-    """Takes a master's bytes apart, however they were split."""
+    """Parses the bytes of a master."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def feed(self, data: bytes) -> Iterator[Frame | ControlMessage]:
-        """Yield what is whole now, and in the end the header of what is not.
+        """Yield the complete frames and control messages, and then the header of an incomplete frame.
 
-        Raises RemoteProtocolError for what no master sends; nothing more can be read then.
+        Raises RemoteProtocolError for invalid bytes, after which the reader cannot be used.
         """
         data = self._data + data if self._data else data
         view = memoryview(data)
@@ -159,7 +159,7 @@ class FrameReader:
             while len(data) - position >= HEADER_BYTES:
                 offset, size = _HEADER.unpack_from(data, position)
                 if not CONTROL <= offset <= OFFSET_MAX or not 0 <= size <= (
-                    _NOTE_MAX if offset == CONTROL else _BODY_MAX
+                    _CONTROL_MAX if offset == CONTROL else _BODY_MAX
                 ):
                     raise RemoteProtocolError(f"HA frame of {size} bytes at offset {offset}")
                 begin = position + HEADER_BYTES
@@ -175,17 +175,17 @@ class FrameReader:
 
 
 class ReportReader:
-    """Takes a slave's bytes apart. `uses_handshake` is to be set once it has answered one."""
+    """Parses the bytes of a slave. Set `uses_handshake` once the master has responded to the handshake."""
 
     def __init__(self) -> None:
         self._data = b""
         self.uses_handshake = False
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int] | ControlMessage]:
-        """Yield (received, flushed) of every ack (flushed -1 for a plain report), and notes.
+        """Yield (received, flushed) of each ack, and control messages. A plain report has flushed -1.
 
-        The report that stands for "I understand notes" is (-1, -1).
-        Raises RemoteProtocolError for what no slave sends; nothing more can be read then.
+        The report that requests the handshake is (-1, -1). Raises RemoteProtocolError for invalid bytes,
+        after which the reader cannot be used.
         """
         self._data += data
         while len(self._data) >= REPORT.size:
@@ -199,8 +199,8 @@ class ReportReader:
                 if len(self._data) < HEADER_BYTES:
                     return
                 _, size = _HEADER.unpack_from(self._data)
-                if not 0 <= size <= _NOTE_MAX:
-                    raise RemoteProtocolError(f"HA note of {size} bytes")
+                if not 0 <= size <= _CONTROL_MAX:
+                    raise RemoteProtocolError(f"HA control message of {size} bytes")
                 if len(self._data) < HEADER_BYTES + size:
                     return
                 body = self._data[HEADER_BYTES : HEADER_BYTES + size]

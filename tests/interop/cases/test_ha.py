@@ -166,7 +166,7 @@ def test_a_java_slave_gets_nothing_where_a_secret_is_asked_for(
     with stopping([first, second]):
         asyncio.run(send_some(namesrv.address, 10, first_body=0))
         second.start(BOOT_S)
-        said = "RocketMQ's slaves cannot join where haSecret is asked for"
+        said = "RocketMQ's slaves cannot join a master with haSecret"
         probe.wait_until(lambda: said in first.logs(), "the refusal", timeout_s=60)
         assert log_of(second) == b""
 

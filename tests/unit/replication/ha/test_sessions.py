@@ -154,7 +154,7 @@ def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offs
         DataReceived(frame(4096, TEXT[:100]) + frame(second, b"xy") + frame(4198, b"z")), 1
     )
     assert isinstance(effect, Close)
-    assert f"sends from {second}, the log here ends at 4196" in effect.reason
+    assert f"sends from {second}, but this log ends at 4196" in effect.reason
     assert bytes(log.data) == TEXT[:100]
 
 
@@ -237,7 +237,7 @@ def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
     source = MemoryLog(TEXT, min_offset=4096, segment_bytes=1 << 20, epochs=epochs)
     pair = Pair(source, MemoryLog(TEXT[:3500], segment_bytes=1 << 20, epochs=ONE))
     pair.run()
-    why = "good up to 3000, this one begins at 4096"
+    why = "equal up to 3000, but this one starts at 4096"
     assert [close.is_final for close in pair.closed if why in close.reason] == [False, True]
     assert pair.target.max_offset == 3500
 
@@ -375,7 +375,7 @@ def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail
     )  # fmt: skip
     closed = master.step(DataReceived(encode_control(join)), 2)[-1]
     assert isinstance(closed, Close)
-    assert "the slave shows" in closed.reason
+    assert "the slave sends a tail of" in closed.reason
 
 
 @pytest.mark.parametrize("log", [MemoryLog(), MemoryLog(TEXT, epochs=ONE)])
