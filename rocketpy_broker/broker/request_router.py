@@ -66,6 +66,7 @@ class RequestRouter:
     # -- Endpoint -----------------------------------------------------------------------------
 
     def channel_opened(self, channel: Channel) -> None:
+        """Register a new channel with the access guard and the listeners."""
         self._channels.add(channel)
         if self._guard is not None:
             self._guard.opened(channel)
@@ -133,6 +134,7 @@ class RequestRouter:
         self.end_of_buffer()
 
     def end_of_buffer(self) -> None:
+        """Write the messages of a socket buffer together."""
         try:
             self._end_of_buffer()
         except InvariantError as error:
@@ -140,6 +142,7 @@ class RequestRouter:
             raise
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Notify the access guard and the listeners."""
         self._channels.discard(channel)
         if self._guard is not None:
             self._guard.closed(channel)

@@ -121,7 +121,7 @@ class NameServer:
         """
         try:
             await self._start()
-        except BaseException:
+        except BaseException:  # nothing may stay open
             await self.close()
             raise
 
@@ -191,7 +191,7 @@ class NameServer:
             raise
 
     def end_of_buffer(self) -> None:
-        """Part of Endpoint."""
+        """Do nothing: requests are handled one by one."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
         """Remove the brokers of a closed connection."""
