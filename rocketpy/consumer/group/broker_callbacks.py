@@ -1,10 +1,10 @@
-"""What brokers, and operators by way of them, ask of the consumer groups that live in a client.
+"""ClientRemotingProcessor: handles requests of brokers to the consumer groups of a client.
 
-    NOTIFY_CONSUMER_IDS_CHANGED      somebody joined or left: compute the share again
-    RESET_CONSUMER_CLIENT_OFFSET     go on from other offsets
-    GET_CONSUMER_STATUS_FROM_CLIENT  how far are you?
-    GET_CONSUMER_RUNNING_INFO        how are you?
-    CONSUME_MESSAGE_DIRECTLY         handle this message, and say how that went
+    NOTIFY_CONSUMER_IDS_CHANGED      a member joined or left: rebalance
+    RESET_CONSUMER_CLIENT_OFFSET     continue from other offsets
+    GET_CONSUMER_STATUS_FROM_CLIENT  return the offsets
+    GET_CONSUMER_RUNNING_INFO        return the state of the consumer
+    CONSUME_MESSAGE_DIRECTLY         handle a message, and return the result
 
 Source: RocketMQ 4.6 ClientRemotingProcessor, MQClientInstance.
 """
@@ -49,11 +49,11 @@ _VERSION_NAME: Final = "V4_6_0"
 
 
 DirectHandler = Callable[[MessageExt], Awaitable[HandlingResult]]
-"""Handles a message that an operator chose. Raises RocketError when nothing there handles messages."""
+"""Handles a message on an operator's request. Raises RocketError if the consumer has no handler."""
 
 
 class GroupRegistration:
-    """A consumer, as brokers talk to it: its place in the group, what handles a message, its settings."""
+    """A consumer that brokers send requests to: its member, handler and settings."""
 
     def __init__(self, member: GroupMember, direct: DirectHandler, properties: dict[str, str]) -> None:
         self.member: Final = member
@@ -78,16 +78,16 @@ class ClientRemotingProcessor:
         )
 
     def add(self, group: GroupRegistration) -> None:
-        """Let brokers talk to a consumer, and hear of it. Raises ConfigInvalid for a group's second one."""
+        """Register a consumer. Raises ConfigInvalid for the second consumer of a group."""
         self._client.add_consumer(group.member.group, group.member.describe)
         self._groups[group.member.group] = group
 
     async def remove(self, name: str) -> None:
-        """Say that the consumer of a group left."""
+        """Remove the consumer of a group and unregister it from brokers."""
         if self._groups.pop(name, None) is not None:
             await self._client.remove_consumer(name)
 
-    # -- what is asked ------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def _ids_changed(self, _channel: Channel, request: Command) -> None:
         name = request.header_as(NotifyConsumerIdsChangedRequestHeader).consumer_group
@@ -145,7 +145,7 @@ class ClientRemotingProcessor:
         async def answer() -> None:
             try:
                 response = request.reply(body=await work)
-            except Exception as error:  # noqa: BLE001 - whoever asked is told
+            except Exception as error:  # noqa: BLE001 - the broker gets the error
                 response = request.reply(ResponseCode.SYSTEM_ERROR, remark=repr(error))
                 if isinstance(error, InvariantError):
                     member.tasks.fail("consume directly", error)
@@ -167,7 +167,7 @@ class ClientRemotingProcessor:
 
 
 def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRunningInfo:
-    """How a consumer is doing. Names of properties: RocketMQ ConsumerRunningInfo."""
+    """Return the state of a consumer. Property names: RocketMQ ConsumerRunningInfo."""
     member = group.member
     now_ms = client.now_ms()
     properties = group.properties | {
@@ -186,12 +186,12 @@ def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRu
 
 
 def config_properties(config: object) -> dict[str, str]:
-    """The fields of a configuration as texts."""
+    """Return the fields of a configuration as strings."""
     return {field.name: str(getattr(config, field.name)) for field in fields(config)}  # type: ignore[arg-type] # any dataclass
 
 
 def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Offsets in either form: a map with objects as keys, or the list for clients that cannot read that.
+    """Decode offsets in either form: a map with objects as keys, or the list for C++ clients.
 
     Raises RemoteProtocolError, also for an offset below 0.
     """
@@ -217,7 +217,7 @@ def _not_here(request: Command, group: str) -> Command:
 
 
 def _stacks() -> str:
-    """Where each thread is."""
+    """Return the stack of each thread."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n\n".join(
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

@@ -1,7 +1,7 @@
-"""GroupMember: one member of a consumer group, whatever it does with the messages.
+"""GroupMember: one member of a consumer group: rebalance, pullers, locks and offsets.
 
-It tells brokers of itself, finds out who else is there, takes and drops queues, pulls those it has, and
-stores how far it is. What becomes of the messages is a `ConsumeService`'s business.
+It registers with brokers, requests the group's other members, acquires and revokes queues, pulls the assigned
+ones, and commits offsets. A `ConsumeService` handles the messages.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl, RebalanceImpl, RebalancePushImpl, RebalanceService.
 """
@@ -42,23 +42,22 @@ _REQUEST_TIMEOUT_MS: Final = 6000
 _LOCK_INTERVAL_MS: Final = 20_000
 """RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
 _CLOSE_WARNING_S: Final = 1.0
-"""After so long `close` says what it waits for."""
+"""After this time `close` logs the handlers that it waits for."""
 _SHOWN_MAX: Final = 3
 _HALF_HOUR_MS: Final = 30 * 60 * 1000
 _REBALANCE_SOON_MS: Final = 250
-"""First pause after a rebalance that could not do all it should; it doubles up to the usual one."""
+"""First pause after an incomplete rebalance; it doubles up to the usual interval."""
 
 
 class GroupMember:
-    """See the module. Topics and queues inside are named as on the wire, with their namespace.
+    """A member of a consumer group. Topics and queues inside have their namespace.
 
-    consumption: makes what handles messages, once the member is there. consume_type: CONSUME_PASSIVELY or
-    CONSUME_ACTIVELY, for operators. orderly: queues are locked before they are pulled. span_max: see
-    `PushConfig`. carries_filter: whether pulls carry their subscription. commits_by_pull: whether they carry
-    the offset to store. handles_retries: whether messages that were sent back come to this member.
-    stores_offsets: whether progress is stored by itself; else only when the application says so.
+    consume_type: CONSUME_PASSIVELY or CONSUME_ACTIVELY, for administration tools. orderly: queues are locked
+    before they are pulled. span_max: see `PushConfig`. carries_filter: whether pulls carry the subscription.
+    commits_by_pull: whether pulls carry the offset to commit. handles_retries: whether the member consumes
+    the retry topic. stores_offsets: whether offsets are committed automatically.
 
-    rebalances: whether the member takes its share by itself; else the application says what to `acquire`.
+    rebalances: whether the member is assigned queues by the group; otherwise the application acquires them.
     undecodable: how many messages could not be decoded so far.
     """
 
@@ -151,16 +150,16 @@ class GroupMember:
         await self.client.heartbeat()
 
     async def _join_later(self) -> None:
-        """Join; that a broker refuses a filter is logged, and shown by `problems`."""
+        """Join in the background; a rejected filter is logged, and shown by `problems`."""
         try:
             await self._join()
         except BrokerError as error:
             log.error("group %s: %s", self.group, error)
 
     async def close(self) -> Sequence[object]:
-        """Stop pulling, wait for handlers, store offsets, leave.
+        """Stop to pull, wait for handlers, commit offsets and leave the group.
 
-        Returns what those handlers are at that did not end in time: messages, or queues.
+        Returns what unfinished handlers work on: messages, or queues.
         """
         if self.closing:
             return ()
@@ -193,12 +192,12 @@ class GroupMember:
         timeout_s = self.config.close_timeout_ms / 1000
         ending = joined(self.consume_service.close(timeout_s), f"end handlers of {self.group}")
         if timeout_s > _CLOSE_WARNING_S and not (await asyncio.wait({ending}, timeout=_CLOSE_WARNING_S))[0]:
-            text = "group %s: close waits up to %.1f s for handlers, which are at %s"
+            text = "group %s: close waits up to %.1f s for handlers of %s"
             log.warning(text, self.group, timeout_s, abbreviate(self.consume_service.in_progress()))
         return await ending
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        """Do something again and again, until the member leaves."""
+        """Do work at an interval, until the member leaves."""
 
         async def run() -> None:
             while True:
@@ -208,7 +207,7 @@ class GroupMember:
         return self.tasks.spawn(run(), name)
 
     def problems(self) -> list[str]:
-        """What brokers will not let this member do, in their words, and queues that cannot be read."""
+        """Return rejected requests with the brokers' reasons, and queues that cannot be read."""
         found = [f"refused: {error}" for error in self._refused.values()]
         found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
         return list(dict.fromkeys(found))
@@ -217,7 +216,7 @@ class GroupMember:
         self.stats.sample(self.client.now_ms())
 
     def describe(self) -> ConsumerData:
-        """What heartbeats say."""
+        """Return the consumer's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
             consume_type=self.consume_type,
@@ -230,7 +229,7 @@ class GroupMember:
     # -- subscriptions ------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: Expression) -> None:
-        """Want a topic, or want it otherwise. Raises ConfigInvalid."""
+        """Subscribe to a topic, or change its expression. Raises ConfigInvalid."""
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
@@ -241,7 +240,7 @@ class GroupMember:
         self.rebalance_soon()
 
     def unsubscribe(self, topic: str) -> None:
-        """Want a topic no longer."""
+        """End the subscription to a topic."""
         self._refused.pop(topic, None)
         self._refused.pop(_filter_key(topic), None)
         if self.subscriptions.pop(topic, None) is not None:
@@ -249,7 +248,7 @@ class GroupMember:
             self.rebalance_soon()
 
     async def announce_subscription(self, topic: str) -> None:
-        """Tell brokers of a changed subscription. Pulls that they hold for the old one are given up."""
+        """Send a changed subscription to brokers, and restart pulls that they hold for the old one."""
         if topic in self.subscriptions:
             await self._find_queues(topic)
         await self.client.heartbeat()
@@ -269,7 +268,7 @@ class GroupMember:
                 self._refused[_filter_key(subscription.topic)] = error
                 raise
             except RocketError as error:
-                log.warning("the filter for %s was not checked: %s", subscription.topic, error)
+                log.warning("the filter of topic %s was not checked: %s", subscription.topic, error)
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         try:
@@ -277,7 +276,9 @@ class GroupMember:
         except RocketError as error:
             if topic != self._retry_topic:
                 key = f"{type(error).__name__} {topic}"
-                self._limited_log.warning(key, "group %s wants topic %s: %s", self.group, topic, error)
+                self._limited_log.warning(
+                    key, "group %s cannot look up topic %s: %s", self.group, topic, error
+                )
             return None
         self.queues_of[topic] = subscribe_queues(topic, route)
         return self.queues_of[topic]
@@ -285,7 +286,7 @@ class GroupMember:
     # -- rebalancing --------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Compute the share again: somebody came or went, or a topic changed."""
+        """Rebalance soon: the group, a subscription or a route has changed."""
         self._wanted.set()
 
     async def _rebalance_always(self, *, joined: bool) -> None:
@@ -301,8 +302,7 @@ class GroupMember:
                     complete = await self.rebalance()
                 except InvariantError:
                     raise
-                except Exception:
-                    # A strategy of the application's, say: the share stays as it is.
+                except Exception:  # a strategy of the application may raise: the assignment stays as it is
                     log.exception("group %s could not be rebalanced", self.group)
                     complete = False
             wait_ms = usual_ms if complete else min(soon_ms, usual_ms)
@@ -312,7 +312,7 @@ class GroupMember:
                     await self._wanted.wait()
 
     async def rebalance(self) -> bool:
-        """Take and drop queues until the share is right. Returns whether nothing is left to be done."""
+        """Revoke and acquire queues as the strategy computes. Returns whether that is complete."""
         complete = True
         changed = False
         for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.pullers)):
@@ -336,7 +336,7 @@ class GroupMember:
             complete = complete and all(acquired)
             changed = changed or bool(changes.revoked) or any(acquired)
         if changed:
-            log.info("group %s: this member has %d queues now", self.group, len(self.pullers))
+            log.info("group %s: %d queues are assigned to this member", self.group, len(self.pullers))
             if self.on_change is not None:
                 self.on_change()
         return complete
@@ -346,7 +346,7 @@ class GroupMember:
         if is_refusal(error):
             self._refused[topic] = error
             self._limited_log.warning(str(error), text, self.group, error)
-        else:  # as it is until brokers have heard of us
+        else:  # normal until brokers know this member
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def acquire(self, queue: MessageQueue) -> bool:
@@ -379,17 +379,17 @@ class GroupMember:
     def _cannot_acquire(self, queue: MessageQueue, error: RocketError) -> None:
         if is_refusal(error):
             self._refused[queue.topic] = error
-        self._limited_log.warning(str(error), "%s cannot be taken yet: %s", queue, error)
+        self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
-        """Hold a queue, and pull it from an offset on."""
+        """Start to pull a queue from an offset on."""
         process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
         process_queue.locked_ms = locked_ms
         puller = self.pullers[queue] = Puller(self.context, process_queue)
         puller.start()
 
     def restart_pulling(self, queue: MessageQueue, offset: int) -> None:
-        """Go on with a queue of this member elsewhere, at once; what is held of it counts no more."""
+        """Continue a queue from another offset at once; its cached messages are dropped."""
         old = self.pullers[queue]
         old.stop()
         old.process_queue.drop()
@@ -397,7 +397,7 @@ class GroupMember:
         self.pullers[queue].paused = old.paused
 
     def revoke(self, queue: MessageQueue, offset: int | None = None) -> None:
-        """Give a queue up. offset: where its next owner is to begin; None for where this one got to."""
+        """Revoke a queue. offset: where its next owner begins; None for the current offset."""
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
@@ -419,7 +419,7 @@ class GroupMember:
             del self._releasing[queue]
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """Where to begin. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
+        """Return where to begin in a queue. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
         stored = await self.offsets.read(queue)
         if stored is not None:
             return stored
@@ -437,12 +437,12 @@ class GroupMember:
     # -- locks --------------------------------------------------------------------------------
 
     async def lock_all(self) -> None:
-        """Renew the locks of all queues. Those of a broker that does not answer stay as they are."""
+        """Renew the locks of all queues; those of a broker that does not respond stay as they are."""
         groups = by_broker(self.pullers).values()
         await asyncio.gather(*(self._lock_some(queues) for queues in groups))
 
     async def lock_one(self, puller: Puller) -> bool:
-        """Ask for one queue's lock again."""
+        """Request the lock of one queue again. Returns whether it is locked."""
         queue = puller.process_queue.queue
         if self.pullers.get(queue) is puller:
             await self._lock_some([queue])
@@ -463,7 +463,7 @@ class GroupMember:
                 puller.process_queue.locked_ms = now_ms if queue in locked else None
 
     async def _unlock_all(self) -> None:
-        """Give back all locks, also those that are asked for just now."""
+        """Unlock all queues, including those that are being acquired."""
         if self._renewal is not None:
             self._renewal.cancel()
         if self._acquiring:
@@ -475,21 +475,21 @@ class GroupMember:
             try:
                 await self.api.unlock(some)
             except RocketError as error:
-                log.info("%d queues were not unlocked, which ends by itself: %s", len(some), error)
+                log.info("%d queues were not unlocked; their locks expire: %s", len(some), error)
 
     # -- offsets ------------------------------------------------------------------------------
 
     def progress(self) -> dict[MessageQueue, int]:
-        """Where a successor would begin, a queue held."""
+        """Return the offset to commit, for each assigned queue."""
         return {queue: puller.process_queue.commit_offset for queue, puller in self.pullers.items()}
 
     async def persist(self, *, wait: bool = False) -> None:
-        """Store how far the queues were handled."""
+        """Commit the offsets of the assigned queues."""
         if self.pullers:
             await self.offsets.write(self.progress(), wait=wait)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on elsewhere, as an operator wants it. What is being handled does not count any more."""
+        """Continue queues of a topic from other offsets; running handlers no longer count."""
         chosen = {
             queue: offset
             for queue, offset in offsets.items()
@@ -497,7 +497,7 @@ class GroupMember:
         }
         log.warning("group %s: offsets of %d queues of %s are reset", self.group, len(chosen), topic)
         if not self.rebalances:
-            # The application chose these queues: nobody would take them again.
+            # The application assigned these queues: a rebalance would not acquire them again.
             for queue, offset in chosen.items():
                 self.restart_pulling(queue, offset)
             await self.offsets.write(chosen, wait=True)
@@ -512,15 +512,15 @@ class GroupMember:
     def _offset_store(self, group: str) -> OffsetStore:
         if not self.broadcasting:
             return BrokerOffsets(self.api)
-        # The client id names the process unless told otherwise; offsets must outlive that. Java: the same.
+        # The default client id has the process id; the offset file must survive a restart. Java: the same.
         address = self.client.client_id.partition("@")[0]
         name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
         return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
 
-    # -- what pullers call --------------------------------------------------------------------
+    # -- called by pullers --------------------------------------------------------------------
 
     def _subscription(self, topic: str) -> SubscriptionData | None:
-        """What is wanted of a topic; of one whose queues the application chose, everything."""
+        """Return the subscription of a topic; for assigned queues, all messages."""
         if self.rebalances:
             return self.subscriptions.get(topic)
         return SubscriptionData(topic=topic, sub_string=ALL)
@@ -535,7 +535,7 @@ class GroupMember:
         return Limits(messages, size, self._span_max)
 
     def _restore_topics(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Messages as the application knows them: under their own topic, without the namespace."""
+        """Return messages under their original topics, without the namespace."""
         if messages and messages[0].topic == self._retry_topic:
             return [self.restore_topic(message) for message in messages]
         if not self.namespace:
@@ -543,7 +543,7 @@ class GroupMember:
         return [message.with_topic(unwrap(self.namespace, message.topic)) for message in messages]
 
     def restore_topic(self, message: MessageExt) -> MessageExt:
-        """One message, which may have come again."""
+        """Return a message under its original topic, also if it was redelivered."""
         topic = message.topic
         if topic == self._retry_topic:
             topic = message.properties.get(names.PROPERTY_RETRY_TOPIC, topic)
@@ -569,11 +569,11 @@ class GroupMember:
 
 
 def _filter_key(topic: str) -> str:
-    """Where a refused filter is kept, apart from other refusals of its topic, which end with a success."""
+    """Return the key of a rejected filter, which a later success for its topic does not clear."""
     return f"filter of {topic}"
 
 
 def abbreviate(things: Sequence[object]) -> str:
-    """The first of them, for a line in the log."""
+    """Return the first few of some things, for a log line."""
     shown = ", ".join(str(thing) for thing in things[:_SHOWN_MAX])
     return f"{shown} and {len(things) - _SHOWN_MAX} more" if len(things) > _SHOWN_MAX else shown

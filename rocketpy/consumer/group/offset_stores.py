@@ -1,4 +1,4 @@
-"""Offset stores: where a group's progress is kept, in brokers or, when broadcasting, in a file.
+"""Offset stores: keep a group's offsets in brokers or, when broadcasting, in a file.
 
 Source: RocketMQ 4.6 RemoteBrokerOffsetStore, LocalFileOffsetStore.
 """
@@ -22,20 +22,20 @@ log = logging.getLogger("rocketpy.consumer")
 
 
 class OffsetStore(Protocol):
-    """Keeps the offset of the next message, a queue."""
+    """Keeps the offset of the next message of each queue."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """What is stored; None when nothing is. Raises RocketError when that cannot be told."""
+        """Return the stored offset; None when there is none. Raises RocketError if that is unknown."""
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
-        """Store offsets. wait: until they are stored. What fails is logged; the next time makes up for it."""
+        """Store offsets. wait: until they are stored. A failure is logged; the next write repeats it."""
 
 
 class BrokerOffsets:
-    """In the brokers; in a slave while its master is away.
+    """Stores offsets in the brokers; in a slave while its master is unavailable.
 
-    An offset that did not change is not sent again, unless another broker is asked now: after a
-    failover the new one may know less.
+    An unchanged offset is not sent again to the same broker. After a failover it is, since the new broker may
+    have an older one.
     """
 
     def __init__(self, api: ConsumerApi) -> None:
@@ -44,12 +44,12 @@ class BrokerOffsets:
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """See `OffsetStore`."""
+        """Return the committed offset."""
         self._sent.pop(queue, None)
         return await self._api.committed_offset(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
-        """See `OffsetStore`."""
+        """Commit offsets."""
         await asyncio.gather(*(self._write(queue, offset, wait=wait) for queue, offset in offsets.items()))
 
     async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
@@ -69,10 +69,10 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """In a file of this machine, in the format of Java's clients.
+    """Stores offsets in a local file, in the format of Java's clients.
 
-    file: the previous one stays beside it, named .bak, and is read when the newer one is damaged.
-    Queues that are not written keep their place in it.
+    file: the previous version is kept with the suffix .bak, and read if the file is damaged. A write keeps
+    the offsets of other queues.
     """
 
     def __init__(self, file: Path) -> None:
@@ -82,11 +82,11 @@ class LocalOffsets:
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """See `OffsetStore`. Raises ConfigInvalid when neither file can be read."""
+        """Return the stored offset. Raises ConfigInvalid when neither file can be read."""
         return (await self._loaded()).get(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
-        """See `OffsetStore`."""
+        """Write offsets to the file."""
         async with self._writing:
             try:
                 known = await self._loaded()
@@ -120,7 +120,7 @@ class LocalOffsets:
 
 
 def local_offsets_file(directory: Path | None, client_name: str, group: str) -> Path:
-    """Where Java's clients keep it. client_name: ``ip@instance``."""
+    """Return the path that Java's clients use. client_name: ``ip@instance``."""
     root = directory or Path.home() / ".rocketmq_offsets"
     return root / client_name / group / "offsets.json"
 
@@ -130,7 +130,7 @@ def _backup_of(file: Path) -> Path:
 
 
 def _replace_file(file: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old or the new one; the old one becomes the backup."""
+    """Replace a file so that a crash leaves the old or the new version; the old one is the backup."""
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_name(file.name + ".tmp")
     with new.open("wb") as out:

@@ -1,6 +1,6 @@
-"""Rebalance: what a member of a group takes and drops, from what it knows of the topic and of the others.
+"""Rebalance: computes the queues that a group member acquires and revokes.
 
-Pure values. The shell asks for queues and members, and obeys.
+Pure values: `GroupMember` requests the queues and members, and applies the changes.
 
 Source: RocketMQ 4.6 RebalanceImpl rebalanceByTopic, updateProcessQueueTableInRebalance.
 """
@@ -16,7 +16,7 @@ from rocketpy.protocol.bodies import MessageQueue
 
 
 class AssignmentChanges(NamedTuple):
-    """What to do about one topic. revoked comes first: another member may wait for it."""
+    """Changes of one topic's queues. Revoke first: another member may wait for the queues."""
 
     revoked: tuple[MessageQueue, ...]
     assigned: tuple[MessageQueue, ...]
@@ -26,7 +26,7 @@ class AssignmentChanges(NamedTuple):
 class Rebalance:
     """One member's view of its group.
 
-    broadcasting: every member takes every queue, and nobody is asked who else is there.
+    broadcasting: every member is assigned every queue, and the other members do not matter.
     """
 
     group: str
@@ -41,10 +41,10 @@ class Rebalance:
         members: Sequence[str] | None,
         held: Collection[MessageQueue],
     ) -> AssignmentChanges:
-        """What to change now for a topic.
+        """Return the changes for a topic.
 
-        queues, members: None when nobody could tell; then everything stays as it is, since giving up work on
-        a guess would leave it to nobody. held: the queues of any topic that the member has.
+        queues, members: None when they are unknown; then nothing changes, since no other member may have
+        taken over. held: the queues of all topics that the member has.
         """
         if queues is None or (members is None and not self.broadcasting):
             return AssignmentChanges((), ())
@@ -58,5 +58,5 @@ class Rebalance:
 
     @staticmethod
     def unsubscribed(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
-        """Queues of topics that are not subscribed to any more."""
+        """Return the queues of topics without a subscription."""
         return tuple(sorted(queue for queue in held if queue.topic not in topics))

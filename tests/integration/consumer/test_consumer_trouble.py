@@ -64,7 +64,7 @@ async def test_a_topic_without_a_broker_is_told_of_once(caplog: pytest.LogCaptur
         async with consumer:
             await names.until(lambda: len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) > 10)
             assert consumer.health().problems == ("topic T has no route",)
-    assert len(warnings(caplog, "group g wants topic T")) == 1
+    assert len(warnings(caplog, "group g cannot look up topic T")) == 1
 
 
 class Strict(Peer):
