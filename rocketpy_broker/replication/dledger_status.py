@@ -1,7 +1,7 @@
-"""What the peers of DLedger groups tell of themselves: over the ports for clients, and over their own.
+"""Queries the status of the peers of DLedger groups.
 
-Ours tell all of it over the port for clients (getBrokerRuntimeInfo, names that begin with ``dledger``);
-RocketMQ's brokers tell nothing there. Over their own port all of them tell who leads (METADATA).
+rocketpy's peers report all of it over the broker's port for clients (getBrokerRuntimeInfo, names that begin
+with ``dledger``). RocketMQ's do not. All of them report their leader over the peer's own port (METADATA).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TIMEOUT_MS: Final = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerReport:
-    """One peer. What it did not tell is empty, or -1.
+    """The status of one peer. What it did not report is empty, or -1.
 
     group, peer: dLegerGroup and dLegerSelfId. address: of its broker, or its own. broker_id: as name servers
-    know it. leader: the peer that leads, as this one knows. lags: of a leader: how many entries each of
-    the others lacks. problem: why it did not answer, or why it takes no part.
+    know it. leader: the leader that this peer knows. lags: on the leader, the number of missing entries of
+    each follower. problem: why it did not respond, or takes no part in the group.
     """
 
     group: str = ""
@@ -57,7 +57,10 @@ class PeerReport:
 async def find_peers(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[PeerReport]:
-    """Ask every broker that a name server knows, or those of one name. Raises RocketError if none answers."""
+    """Query the brokers that a name server knows, or those of one name.
+
+    Raises RocketError if no name server responds.
+    """
     places = await find_broker_addresses(namesrv, name, options)
     return await asyncio.gather(
         *(
@@ -92,7 +95,7 @@ def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
             problem=table.get("dledgerProblem", ""),
         )
     except ValueError as error:  # msgspec's errors are ValueErrors
-        raise RemoteProtocolError(f"{report.address} tells what cannot be read: {error!r}") from error
+        raise RemoteProtocolError(f"{report.address} sent invalid runtime info: {error!r}") from error
 
 
 async def ask_peers(
@@ -103,9 +106,9 @@ async def ask_peers(
     secret: str = "",
     self_id: str = "",
 ) -> list[PeerReport]:
-    """Ask each peer over its own port who leads; whatever goes wrong is its `problem`.
+    """Query the leader at each peer's own port. An error is the `problem` of the peer.
 
-    secret, self_id: dLegerSecret, and the peer whose file that was in.
+    secret, self_id: dLegerSecret, and the id of the peer whose configuration it is from.
     """
     key = (secret, self_id)
     return await asyncio.gather(
@@ -130,7 +133,7 @@ async def _ask_peer(
     except RocketError as error:
         return replace(report, problem=str(error))
     if answer.code != RaftResponseCode.SUCCESS or not isinstance(answer, MetadataResponse):
-        return replace(report, problem=f"answers {answer.code}: is it of another group, or another peer?")
+        return replace(report, problem=f"responds {answer.code}: is it of another group, or another peer?")
     leader = answer.leader_id or ""
     role = "" if not leader else "leader" if leader == peer else "follower"
     return replace(report, answers=True, leader=leader, role=role)

@@ -1,7 +1,7 @@
-"""What masters and slaves tell of their replication, asked over their ports for clients.
+"""Queries the replication status of masters and slaves over their ports for clients.
 
-The names under which they tell it are RocketMQ 4.6.0's where it has them (getBrokerRuntimeInfo); those that
-begin with ``ha`` are ours, so a broker of RocketMQ tells only where its log ends.
+The request is getBrokerRuntimeInfo. Its names that begin with ``ha`` are rocketpy's, so a broker of RocketMQ
+reports only the end of its log.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from rocketpy_broker.services.cluster.remoting_client import RemotingClient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
-    """One broker. problem: why it did not answer, or why it does not copy; empty if all is well."""
+    """The status of one broker. problem: why it did not respond, or does not copy; empty otherwise."""
 
     name: str
     broker_id: int
     address: str
     answers: bool = False
     role: str = ""
-    """Empty for a broker of RocketMQ's."""
+    """Empty for a broker of RocketMQ."""
     epoch: int = 0
-    """Number of the newest epoch of which it has bytes; with `max_offset` its `rank`."""
+    """Number of the newest epoch that it has bytes of; with `max_offset`, its `rank`."""
     max_offset: int = -1
     state: str = ""
-    """What a slave is doing."""
+    """Name of the `HaClientState` of a slave."""
     problem: str = ""
     slaves: tuple[SlaveState, ...] = ()
-    """Who copies it."""
+    """Its slaves, with what they have received and flushed."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -47,16 +47,17 @@ class BrokerReport:
 
 
 def encode_slaves(slaves: Sequence[SlaveState]) -> str:
-    """Return the slaves of a broker as it tells them, in JSON."""
+    """Return the JSON text of the slaves in a broker's runtime info."""
     return msgspec.json.encode(slaves).decode()
 
 
 async def find_brokers(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[BrokerReport]:
-    """Ask every broker that a name server knows, or those of one name. Raises RocketError when none answers.
+    """Query the brokers that a name server knows, or those of one name.
 
-    namesrv: the first that answers counts. Brokers that do not answer are in the result all the same.
+    namesrv: the first that responds is used. Brokers without a response are in the result too. Raises
+    RocketError if no name server responds.
     """
     places = await find_broker_addresses(namesrv, name, options)
     return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
@@ -65,7 +66,7 @@ async def find_brokers(
 async def find_broker_addresses(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[tuple[str, int, str]]:
-    """Return name, id and address of the brokers that a name server knows. Raises RocketError as above."""
+    """Return name, id and address of the brokers that a name server knows. Raises RocketError."""
     cluster, server = await _first_answer(namesrv, options)
     tls = server.scheme == "tls"
     return [
@@ -77,7 +78,7 @@ async def find_broker_addresses(
 
 
 async def ask_runtime_info(address: str, options: ChannelOptions | None = None) -> dict[str, str]:
-    """Return what a broker tells of itself. Raises RocketError."""
+    """Return the runtime info of a broker. Raises RocketError."""
     body = await _ask(Address.parse(address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
     return KVTable.decode(body).table
 
@@ -85,7 +86,7 @@ async def ask_runtime_info(address: str, options: ChannelOptions | None = None) 
 async def ask_broker(
     address: str, name: str = "", broker_id: int = -1, options: ChannelOptions | None = None
 ) -> BrokerReport:
-    """Ask one broker; whatever goes wrong is its `problem`. name, broker_id: as name servers know it."""
+    """Query one broker. An error is its `problem`. name, broker_id: as name servers know them."""
     replica = BrokerReport(name=name, broker_id=broker_id, address=address)
     try:
         return _read(replica, await ask_runtime_info(address, options))
@@ -108,7 +109,7 @@ def _read(replica: BrokerReport, table: dict[str, str]) -> BrokerReport:
             slaves=msgspec.json.decode(table.get("haSlaves", "[]"), type=tuple[SlaveState, ...]),
         )
     except (KeyError, ValueError) as error:  # msgspec's errors are ValueErrors
-        raise RemoteProtocolError(f"{replica.address} tells what cannot be read: {error!r}") from error
+        raise RemoteProtocolError(f"{replica.address} sent invalid runtime info: {error!r}") from error
 
 
 async def _first_answer(
@@ -121,7 +122,7 @@ async def _first_answer(
             return ClusterInfo.decode(body), server
         except RocketError as error:
             failure = error
-    raise failure if failure is not None else RemoteProtocolError("no name server is known")
+    raise failure if failure is not None else RemoteProtocolError("no name server is configured")
 
 
 async def _ask(address: Address, code: int, options: ChannelOptions | None) -> bytes:

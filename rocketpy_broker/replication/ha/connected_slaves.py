@@ -13,7 +13,10 @@ from rocketpy_broker.replication.ha.master import MasterSession
 
 @dataclass(frozen=True, slots=True)
 class SlaveState:
-    """The state of one slave for operators. lag_bytes: bytes of the master's log that it lacks."""
+    """The state of one slave for operators, as `ha status --json` prints it.
+
+    received, flushed: acknowledged offsets; -1: not reported. lag_bytes: missing bytes of the master's log.
+    """
 
     address: str
     broker_id: int | None
