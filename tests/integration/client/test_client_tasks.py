@@ -89,7 +89,7 @@ async def test_a_loop_that_ends(
         await fails_visibly(consumer, caplog)
 
 
-@pytest.mark.parametrize("name", ["locks", "handlers that take too long"])
+@pytest.mark.parametrize("name", ["locks", "expire handler calls"])
 async def test_a_loop_of_some_consumers_that_ends(
     name: str, cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
