@@ -1,0 +1,119 @@
+"""SlaveSync: a slave's tables against the handlers of a master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketpy.errors import BrokerError
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.admin.admin import AdminHandler
+from rocketpy_broker.handlers.pull.offsets import OffsetHandler
+from rocketpy_broker.services.cluster.slave_sync import SlaveSync
+from rocketpy_broker.services.delay.scheduler import DelayService
+from rocketpy_broker.services.metadata.clients import ClientRegistry
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
+from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.unit.handlers.handler_server import HandlerServer, running
+from tests.unit.store.helpers import small_config
+
+
+class Tables:
+    """The tables of one broker, below a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.config = BrokerConfig(store=small_config(root), name="b")
+        self.tasks = Tasks(root.name)
+        self.store = MessageStore(self.config.store)
+        self.topics = TopicTable(self.config, root / "topics.json", self.tasks)
+        self.groups = SubscriptionGroupTable(
+            root / "groups.json", self.tasks, self.config.consume, retry_queues_max=16
+        )
+        self.offsets = ConsumerOffsets(root / "offsets.json")
+        driver = StoreDriver(self.store)
+        self.delay = DelayService(self.store, driver, root / "delay.json", self.tasks, interval_ms=1000)
+
+    def server(self) -> HandlerServer:
+        """What a slave can request of this broker."""
+        admin = AdminHandler(
+            self.store,
+            self.topics,
+            self.groups,
+            self.config,
+            delay_offsets=lambda: {1: 7},
+            info=dict,
+            wait_registered=self.groups.save,
+        )
+        return HandlerServer(admin, OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics))
+
+    def sync(self) -> SlaveSync:
+        """The copy of a master's tables into these."""
+        return SlaveSync(
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.delay,
+            self.tasks,
+            registration=self.config.registration,
+            interval_ms=1000,
+            may_sync=lambda: True,
+        )
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Tables:
+    return Tables(tmp_path / "master")
+
+
+@pytest.fixture
+def slave(tmp_path: Path) -> Tables:
+    return Tables(tmp_path / "slave")
+
+
+async def test_all_tables_are_copied(master: Tables, slave: Tables) -> None:
+    """A slave that becomes the master would lack topics and groups, and deliver messages again."""
+    await master.topics.update(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=3))
+    await master.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=5))
+    master.offsets.commit("g", "T", 2, 42)
+    await slave.topics.update(TopicConfig(topic_name="Gone"))
+    sync = slave.sync()
+    server = master.server()
+    async with running(server):
+        sync.follow(server.address)
+        for _ in range(2):
+            await sync.sync_all()
+            assert slave.topics.snapshot() == master.topics.snapshot()
+            assert slave.groups.snapshot() == master.groups.snapshot()
+            assert slave.offsets.get("g", "T", 2) == 42
+            assert slave.delay.offsets() == {1: 7}
+            await master.topics.delete("T")
+        await sync.close()
+    again = Tables(slave.config.store.root)
+    again.topics.load()
+    assert again.topics.get("T") is None
+    assert again.topics.version == master.topics.version
+
+
+async def test_tables_copied_before_a_failure_are_kept(master: Tables, slave: Tables) -> None:
+    """One request that a master rejects would stop the copy of all tables."""
+    await master.topics.update(TopicConfig(topic_name="T"))
+    sync = slave.sync()
+    server = master.server()
+    del server.handlers[RequestCode.GET_ALL_CONSUMER_OFFSET]
+    async with running(server):
+        await sync.sync_all()  # no master is known
+        assert server.requests == []
+        sync.follow(server.address)
+        with pytest.raises(BrokerError):
+            await sync.sync_all()
+        assert slave.topics.get("T") is not None
+        sync.forget()
+        await sync.sync_all()
+        assert len(server.requests) == 2
