@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path
+from typing import TypedDict
 
-from rocketpy.config import MessageTraceConfig, check_number
+from rocketpy.config import ClientConfig, ConsumerConfig, MessageTraceConfig, check_number
 from rocketpy.consumer.allocation import AllocateAveragely, AllocationStrategy
+from rocketpy.consumer.outcomes import BatchHandler
 from rocketpy.errors import ConfigInvalid, UsageError
+from rocketpy.hooks import ProcessListener, ReceiveListener
+from rocketpy.telemetry.plugin import TelemetryChoice
 
 
 class MessageModel(Enum):
@@ -187,3 +192,32 @@ def check_timeout(name: str, value: object) -> None:
     """Raise UsageError unless an argument is a number or None."""
     if value is not None and not isinstance(value, Real):
         raise UsageError(f"{name} is {value!r}; it must be a number of milliseconds, or None")
+
+
+# Keyword arguments of the consumers, for wrappers that pass them on (PEP 692).
+
+
+class _ConsumerOptions(TypedDict, total=False):
+    client: ClientConfig | None
+    telemetry: TelemetryChoice
+
+
+class PushConsumerOptions(_ConsumerOptions, total=False):
+    """Keyword arguments of `rocketpy.PushConsumer`."""
+
+    batch_handler: BatchHandler | None
+    config: PushConfig | None
+    listeners: Iterable[ProcessListener]
+
+
+class LitePullConsumerOptions(_ConsumerOptions, total=False):
+    """Keyword arguments of `rocketpy.LitePullConsumer`."""
+
+    config: LitePullConfig | None
+
+
+class PullConsumerOptions(_ConsumerOptions, total=False):
+    """Keyword arguments of `rocketpy.PullConsumer`."""
+
+    config: ConsumerConfig | None
+    listeners: Iterable[ReceiveListener]

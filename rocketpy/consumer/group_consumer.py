@@ -98,7 +98,7 @@ class GroupConsumer(Lifecycle):
             self._member = member = self._make_member(client)
             registration = GroupRegistration(member, self._make_direct_handler(), self.running_properties())
             client.shared(ClientRemotingProcessor).add(registration)
-        except BaseException:
+        except BaseException:  # raised again: also a cancelled start cleans up
             self._closed = True
             await client.release()
             raise
@@ -112,7 +112,7 @@ class GroupConsumer(Lifecycle):
             member.tasks.spawn(
                 _warn_without_subscription(member, self.group, self._subscriptions), "look for work"
             )
-        except BaseException:
+        except BaseException:  # raised again: also a cancelled start cleans up
             await self.close()
             raise
 

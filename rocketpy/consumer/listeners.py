@@ -65,7 +65,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         try:
             context.run(self._started, event)
             returned = context.run(handler, messages)
-        except BaseException as error:
+        except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
         if inspect.isawaitable(returned):
@@ -80,7 +80,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         self._started(event)
         try:
             returned: HandlerResult = await handler(event.messages)
-        except BaseException as error:
+        except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
         ended(returned, None)
@@ -91,7 +91,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
     ) -> HandlerResult:
         try:
             returned = await awaited
-        except BaseException as error:
+        except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
         ended(returned, None)

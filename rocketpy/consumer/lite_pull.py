@@ -102,7 +102,7 @@ class LitePullConsumer(GroupConsumer):
             return
         try:
             await self.assign(self._assigned)
-        except BaseException:
+        except BaseException:  # raised again: also a cancelled start cleans up
             await self.close()
             raise
 

@@ -135,7 +135,7 @@ class PullConsumer(BoundToClient):
         try:
             result = await pull
             end = result.messages
-        except BaseException as error:
+        except BaseException as error:  # raised again: listeners see every end
             end = error
             raise
         finally:

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import TypeVar, Unpack
 
 from rocketpy import consumer
+from rocketpy.consumer.config import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
 from rocketpy.consumer.fetch.subscription import ALL, Expression
-from rocketpy.consumer.kwargs import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
 from rocketpy.consumer.outcomes import Handler
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import MessageExt
