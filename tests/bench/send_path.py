@@ -13,9 +13,11 @@ import timeit
 
 from rocketpy import Message, Producer, ProducerConfig
 from rocketpy.producer.send.request_template import SendTemplate, head_text
+from rocketpy.producer.send.response import _read_header
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
-from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import Names, Peer
 
@@ -75,6 +77,11 @@ def main() -> None:
         "encode": encode_command,
         "body": b"x",
     }
+    reply = Command(0, header=SendMessageResponseHeader(msg_id=OFFSET_ID, queue_id=0, queue_offset=5))
+    response = decode_command(FrameDecoder().feed(encode_command(reply))[0])
+    decoders = {"r": response, "read": _read_header, "cls": SendMessageResponseHeader}
+    print(f"response header by its own decoder: {best('read(r)', **decoders):.2f} us")
+    print(f"response header by header_as: {best('r.header_as(cls)', **decoders):.2f} us")
     print(f"frame by template: {best(BY_TEMPLATE, **names):.2f} us")
     print(f"frame by the general encoder: {best(BY_ENCODER, **names):.2f} us")
 

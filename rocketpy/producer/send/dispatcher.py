@@ -198,7 +198,8 @@ class SendDispatcher:
         events = (event,) if event is not None else ()
         encoder = self._encoder
         send = encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
-        send.choose = choose
+        if choose is not None:
+            send.choose = choose
         encoder.send_single(send)
         return event
 

@@ -117,7 +117,8 @@ class Sender:
     def accept(self, send: Send) -> None:
         """Count a send as in flight; from now on it is sure to end. Call `begin` next."""
         self._live[send] = None
-        self._limiter.acquire(send.size)
+        self._limiter.count += 1
+        self._limiter.bytes += send.size
 
     def begin(self, send: Send) -> None:
         """Make the first attempt of an accepted send."""
@@ -322,29 +323,28 @@ class Sender:
 
     def attempt_ended(self, send: Send, end: AttemptEnd) -> None:
         """Take the results or the error of an attempt: the callback of every send."""
-        error = end if isinstance(end, RocketError) else None
-        if error is None and self._latencies is not None and send.queue is not None:
+        if self._latencies is not None and send.queue is not None and not isinstance(end, RocketError):
             now_ms = self._client.now_ms()
             self._latencies.update(send.queue.broker_name, now_ms - send.sent_ms, now_ms)
-        if type(send) is ProducerBatch:
-            batch: ProducerBatch = send
-            if self._batch_support.record(batch, end) and batch in self._live:
-                self._split(batch)
-            else:
-                self._retry_or_end(send, end)
-            self._batch_support.release()
-            return
-        if error is not None and send.queue is not None and type(send) is not BatchSend:
-            self._batch_support.record_single(send.queue.broker_name, error)
-        self._retry_or_end(send, end)
-
-    def _retry_or_end(self, send: Send, end: AttemptEnd) -> None:
-        if not isinstance(end, RocketError) and (
+        batch = send if type(send) is ProducerBatch else None
+        if batch is not None and self._batch_support.record(batch, end) and batch in self._live:
+            self._split(batch)
+        elif not isinstance(end, RocketError) and (
             end[0].status is SendStatus.SEND_OK or not self._retry.another_broker_when_not_ok
         ):
             self._end(send, end)
+        else:
+            self._attempt_failed(send, end)
+        if batch is not None:
+            self._batch_support.release()
+
+    def _attempt_failed(self, send: Send, end: AttemptEnd) -> None:
+        """Repeat or end a send after an error, or a status that is repeated, too."""
+        if send.queue is None:
             return
-        if send not in self._live or send.queue is None:
+        if isinstance(end, RocketError) and type(send) is not BatchSend and type(send) is not ProducerBatch:
+            self._batch_support.record_single(send.queue.broker_name, end)
+        if send not in self._live:
             return
         now_ms = self._client.now_ms()
         if self._latencies is not None and isinstance(end, _BROKER_ERRORS):
