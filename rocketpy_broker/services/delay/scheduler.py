@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -34,39 +35,33 @@ _BUSY_MS: Final = 50
 """A busy store rejects messages until its load is sampled again."""
 
 
+@dataclass(eq=False)
 class DelayService:
     """Delivers the delayed messages of one broker. interval_ms: how often offsets are saved."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        driver: StoreDriver,
-        path: Path,
-        tasks: Tasks,
-        *,
-        interval_ms: int,
-        clock: Clock = system_clock,
-        disk: Disk | None = None,
-    ) -> None:
-        self.levels = DelayLevels(store.config.delay_levels)
-        self._queues = DelayQueues(store, self.levels)
-        self._driver = driver
-        self.path = path
+    store: MessageStore
+    driver: StoreDriver
+    path: Path
+    tasks: Tasks
+    _: KW_ONLY
+    interval_ms: int
+    clock: Clock = system_clock
+    disk: Disk = field(default_factory=OsDisk)
+
+    def __post_init__(self) -> None:
+        self.levels = DelayLevels(self.store.config.delay_levels)
+        self._queues = DelayQueues(self.store, self.levels)
         self.is_missing = False
         """Whether `load` found no file."""
-        self._tasks = tasks
-        self._interval_s = interval_ms / 1000
-        self._clock = clock
-        self._disk = disk or OsDisk()
         self._saved: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
-        self.on_delivered: Callable[[], None] = driver.schedule_dispatch
+        self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
         """Called when messages were moved to their own queues, to dispatch them."""
 
     def load(self) -> None:
         """Read delayOffset.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, DelayOffsetSerializeWrapper.decode)
+        saved = load_state(self.disk, self.path, DelayOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
         self._saved = {} if saved is None else saved.offset_table
         self._queues.load(self._saved)
@@ -74,21 +69,21 @@ class DelayService:
     def create(self) -> None:
         """Write the file, so that it exists from the first start on. Failures are logged."""
         try:
-            save_state(self._disk, self.path, _encode(self._saved))
+            save_state(self.disk, self.path, _encode(self._saved))
         except StoreError as error:
             log.error("cannot save delay offsets: %s", error)
 
     def start(self) -> None:
         """Start delivering due messages."""
-        self._saving = self._tasks.spawn(self._save_periodically(), "delay offsets")
-        self._wake_at(self._clock())
+        self._saving = self.tasks.spawn(self._save_periodically(), "delay offsets")
+        self._wake_at(self.clock())
 
     def offsets(self) -> dict[int, int]:
         """Return level -> next offset, for slaves.
 
         In a DLedger group only saved offsets: the messages before them stay committed, whoever leads.
         """
-        is_group = self._driver.wait_for_commit is not None
+        is_group = self.driver.wait_for_commit is not None
         return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
 
     async def adopt(self, text: bytes) -> None:
@@ -98,7 +93,7 @@ class DelayService:
         """
         offsets = DelayOffsetSerializeWrapper.decode(text).offset_table
         if offsets != self._saved:
-            await save_state_in_thread(self._disk, self.path, text)
+            await save_state_in_thread(self.disk, self.path, text)
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
@@ -107,7 +102,7 @@ class DelayService:
 
     def scheduled(self, level: int) -> None:
         """A message of this level was appended now."""
-        self._wake_at(self._clock() + self.levels.delays_ms[level - 1])
+        self._wake_at(self.clock() + self.levels.delays_ms[level - 1])
 
     async def close(self, *, saves: bool = True) -> None:
         """Stop delivering, and save the offsets; failures are logged. The store must still be open.
@@ -116,7 +111,7 @@ class DelayService:
         """
         if self._saving is None:
             return
-        await self._tasks.cancel(self._saving)
+        await self.tasks.cancel(self._saving)
         self._saving = None
         if self._timer is not None:
             self._timer.cancel()
@@ -131,16 +126,16 @@ class DelayService:
         if self._saving is None or self._saving.done():
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(due_ms - self._clock(), 0), _SLEEP_MAX_MS) / 1000
+        when = loop.time() + min(max(due_ms - self.clock(), 0), _SLEEP_MAX_MS) / 1000
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._tasks.run, self._deliver)
+        self._timer = loop.call_at(when, self.tasks.run, self._deliver)
 
     def _deliver(self) -> None:
         self._timer = None
-        now_ms = self._clock()
+        now_ms = self.clock()
         try:
             count, due_ms = self._queues.deliver(now_ms, _AT_ONCE)
         except StoreBusy:
@@ -159,7 +154,7 @@ class DelayService:
 
     async def _save_periodically(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_ms / 1000)
             await self._save()
 
     async def _save(self) -> None:
@@ -168,8 +163,8 @@ class DelayService:
         if offsets == self._saved:
             return
         try:
-            await self._driver.flush()
-            await save_state_in_thread(self._disk, self.path, _encode(offsets))
+            await self.driver.flush()
+            await save_state_in_thread(self.disk, self.path, _encode(offsets))
         except StoreError as error:
             log.error("cannot save delay offsets: %s", error)
             return
