@@ -34,7 +34,7 @@ class Blocking(Generic[C]):
         before, self._background = self._background, LoopThread.get()
         try:
             self._background.run(self._inner.start(wait=wait))
-        except BaseException:
+        except BaseException:  # `start` can be called again, also after Ctrl-C
             self._background = before
             raise
 

@@ -66,7 +66,7 @@ class LoopThread:
         future = self.submit(work)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C, or the coroutine's own error
             future.cancel()
             raise
 
@@ -98,7 +98,7 @@ class LoopThread:
                 if len(self._calls) > 1:
                     self._loop.call_soon(self._call_all)
                 raise
-            except BaseException:
+            except BaseException:  # of a callback of the application
                 # The calls behind it must still be made.
                 log.exception("a call from another thread failed")
             finally:

@@ -253,7 +253,7 @@ class Producer(_AdminApi[producer.Producer]):
         self._acquire_slot(timeout_ms)
         try:
             future = self._loop().submit(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
-        except BaseException:
+        except BaseException:  # nothing was started
             self._slots.release()
             raise
         self._track(future, callback)
