@@ -152,7 +152,7 @@ def the_loser_keeps_its_tail() -> Iterator[None]:
 
     def adopt(self: StoreTarget, state: EpochState, end: int) -> None:
         if self.is_empty:
-            self._log.append(end, b"")
+            self.append(end, b"")
         self._epochs.save(state)
 
     with patch.object(StoreTarget, "adopt", adopt):

@@ -100,23 +100,12 @@ class StoreSource:
         return data
 
 
-class StoreTarget:
+class StoreTarget(ReplicaLog):
     """The LogTarget of an open store for one connection, so that no part of a record outlives it."""
 
     def __init__(self, store: MessageStore, epochs: EpochFile, backlog: Backlog | None = None) -> None:
-        self._store = store
+        super().__init__(store, backlog)
         self._epochs = epochs
-        self._log = ReplicaLog(store, backlog)
-
-    @property
-    def is_empty(self) -> bool:
-        """See `LogTarget`."""
-        return self._log.is_empty
-
-    @property
-    def max_offset(self) -> int:
-        """See `LogTarget`."""
-        return self._log.max_offset
 
     @property
     def flushed_offset(self) -> int:
@@ -135,14 +124,10 @@ class StoreTarget:
         begin = max(begin, (end - 1) - (end - 1) % self._store.config.commit_log.segment_bytes)
         return self._store.read_log(begin, end - begin) or b"" if end > begin else b""
 
-    def append(self, offset: int, data: bytes) -> None:
-        """See `LogTarget`."""
-        self._log.append(offset, data)
-
     def adopt(self, epochs: EpochState, end: int) -> None:
         """See `LogTarget`. Truncated bytes are saved in ``cut/<epoch>-<offset>`` below the store's root."""
         if self.is_empty:
-            self._log.append(end, b"")
+            self.append(end, b"")
         elif end < self._store.max_physical_offset:
-            self._log.cut(end, self._store.config.root / "cut" / f"{epochs.seen}-{end:020d}")
+            self.cut(end, self._store.config.root / "cut" / f"{epochs.seen}-{end:020d}")
         self._epochs.save(epochs)
