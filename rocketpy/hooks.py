@@ -70,8 +70,7 @@ class SendEvent:
         queue: The queue of the last attempt, once the send has ended; None for a `send_batch`, and when no
             attempt was made.
         extra_properties: One dict for each message, empty at first; `SendListener.started` may add
-        properties,
-            which are sent with the message but never replace those of the user.
+            properties, which are sent with the message but never replace those of the user.
         state: For the state of a listener, with the listener as the key.
     """
 

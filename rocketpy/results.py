@@ -105,12 +105,15 @@ class Health:
     """The state of a client.
 
     Attributes:
-        ok: Whether there are no known problems. problems: The problems, a sentence each. client_id: The id of
-        the client. namesrv: The address of the current name server. brokers: Whether there is a connection to
-        each known broker, by address. in_flight: The number of messages in flight. in_flight_bytes: The bytes
-        of their bodies. rejecting_batches: Names of brokers that rejected the last batch. A producer sends
-        them messages one by
-            one, and probes them with a batch once a minute.
+        ok: Whether there are no known problems.
+        problems: The problems, a sentence each.
+        client_id: The id of the client.
+        namesrv: The address of the current name server.
+        brokers: Whether there is a connection to each known broker, by address.
+        in_flight: The number of messages in flight.
+        in_flight_bytes: The bytes of their bodies.
+        rejecting_batches: Names of brokers that rejected the last batch. A producer sends them messages one
+            by one, and probes them with a batch once a minute.
         undecodable: The number of messages that this consumer could not decode (`MessageExt.decode_error`).
     """
 

@@ -49,16 +49,17 @@ class Message:
     """A message to send. Immutable; it can be sent several times.
 
     Args:
-        topic: At most 127 letters, digits and ``% | _ -``. body: 1 byte to 4 MiB (the limit of the producer).
-        tags: One tag, by which consumers filter in the broker. keys: Keys for queries; a string is split at
-        spaces, as in RocketMQ. delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`):
-        1 to 18 are 1 s to 2 h in
-            the default table. The broker treats a level above its last as the last. `DelayLevels` converts a
-            timedelta to a level.
+        topic: At most 127 letters, digits and ``% | _ -``.
+        body: 1 byte to 4 MiB (the limit of the producer).
+        tags: One tag, by which consumers filter in the broker.
+        keys: Keys for queries; a string is split at spaces, as in RocketMQ.
+        delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`): 1 to 18 are 1 s to 2 h
+            in the default table. The broker treats a level above its last as the last. `DelayLevels` converts
+            a timedelta to a level.
         wait_store: Whether the broker responds only after the flush and replication that it is configured to.
-        flag: Any 32 bits; kept unchanged. properties: Properties of the user, without reserved names and
-        empty values. The attribute `properties`
-            also has those of `buyer_id` and `instance_id`.
+        flag: Any 32 bits; kept unchanged.
+        properties: Properties of the user, without reserved names and empty values. The attribute
+            `properties` also has those of `buyer_id` and `instance_id`.
         buyer_id: The property BUYER_ID, which brokers ignore.
         instance_id: The property INSTANCE_ID, which brokers ignore; a client with a namespace sets it.
         transaction_id: Not sent; a transactional send sets it in the message for the local transaction.

@@ -28,8 +28,7 @@ class DelayLevels:
 
     Args:
         text: The delays of level 1, 2, … as in `messageDelayLevel` of the broker, such as "1s 5s 2h"; the
-        default
-            table has 18 levels from 1 s to 2 h.
+            default table has 18 levels from 1 s to 2 h.
 
     Raises:
         ConfigInvalid: The text is malformed.
