@@ -108,8 +108,8 @@ class RocketError(Exception):
 
     def __init__(self, message: str, *, outcome: Outcome | None = None, retry: Retry | None = None) -> None:
         super().__init__(message)
-        self.outcome = self.default_outcome if outcome is None else outcome
-        self.retry = self.default_retry if retry is None else retry
+        self.outcome: Outcome = self.default_outcome if outcome is None else outcome
+        self.retry: Retry = self.default_retry if retry is None else retry
 
     def __reduce__(self) -> tuple[Any, ...]:
         # `Exception` would call the class with its text alone; some subclasses need more arguments.

@@ -96,11 +96,11 @@ class SendEvent:
         oneway: bool,
         locate: Callable[[MessageQueue], str | None] = lambda _queue: None,
     ) -> None:
-        self.messages = messages
-        self.group = group
-        self.client_id = client_id
-        self.oneway = oneway
-        self.attempts = 0
+        self.messages: Sequence[Message] = messages
+        self.group: str = group
+        self.client_id: str = client_id
+        self.oneway: bool = oneway
+        self.attempts: int = 0
         self.failures: tuple[FailedAttempt, ...] = ()
         self.queue: MessageQueue | None = None
         self.extra_properties: list[dict[str, str]] = [{} for _ in messages]
@@ -177,11 +177,11 @@ class ProcessEvent:
     def __init__(
         self, messages: Sequence[MessageExt], group: str, client_id: str, *, broadcasting: bool
     ) -> None:
-        self.messages = messages
-        self.group = group
-        self.client_id = client_id
-        self.broadcasting = broadcasting
-        self.succeeded = False
+        self.messages: Sequence[MessageExt] = messages
+        self.group: str = group
+        self.client_id: str = client_id
+        self.broadcasting: bool = broadcasting
+        self.succeeded: bool = False
         self.state: dict[object, Any] = {}
 
 

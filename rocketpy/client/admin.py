@@ -40,7 +40,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.message_id import unique_id_time_ms
 from rocketpy.protocol.remoting.command import Command
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 _TIMEOUT_MS: Final = 6000
 """RocketMQ: MQAdminImpl timeoutMillis."""

@@ -44,7 +44,7 @@ from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.remoting.command import Command
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 H = TypeVar("H", bound=Header)
 

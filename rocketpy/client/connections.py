@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from errno import ECONNREFUSED
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -33,7 +34,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, ClientOnlyEndpoint, connect
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 Then = Callable[[RocketError | None], None]
 RequestHandler = Callable[[Channel, Command], Command | bytes | None]
@@ -47,7 +48,7 @@ class PeerConnection:
     def __init__(self, pool: ConnectionPool, address: str) -> None:
         self._pool = pool
         self._waiting: list[Then] = []
-        self.address = address
+        self.address: str = address
         self.channel: Channel | None = None
         self.last_error: Exception | None = None
 

@@ -110,12 +110,14 @@ class _ServerPool:
         return self._servers is not None or self._lock.locked()
 
     async def acquire(self) -> None:
+        """Start the servers if nobody uses them yet."""
         async with self._lock:
             if self._servers is None:
                 self._servers = await _find_open()(self._address.path, dict(self._address.options))
             self._leases += 1
 
     async def release(self) -> None:
+        """Stop the servers when the last lease ends."""
         async with self._lock:
             self._leases -= 1
             if self._leases == 0 and self._servers is not None:

@@ -54,7 +54,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, local_address
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 _LOOPBACK: Final = bytes((127, 0, 0, 1))
 _UNREGISTER_TIMEOUT_MS: Final = 1000
@@ -71,11 +71,11 @@ class ClientInstance:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.address = _LOOPBACK
-        self.client_id = ""
-        self.tasks = Tasks("the client")
+        self.address: bytes = _LOOPBACK
+        self.client_id: str = ""
+        self.tasks: Tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
-        self.connections = ConnectionPool(
+        self.connections: ConnectionPool = ConnectionPool(
             self.tasks,
             options,
             self._send_first_heartbeat,
@@ -90,7 +90,7 @@ class ClientInstance:
         self._users = 0
         self._started = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
         self._refused_heartbeats: dict[str, BrokerError] = {}

@@ -33,7 +33,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.connection import MAYBE_HANDLED
 from rocketpy.transport import Address, Channel, check_scheme
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 T = TypeVar("T")
 

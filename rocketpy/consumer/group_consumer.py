@@ -30,7 +30,7 @@ from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
 from rocketpy.results import Health
 from rocketpy.runtime.tasks import joined
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _SUBSCRIBE_GRACE_S: Final = 1.0
 """Time for applications that start a consumer first and subscribe afterwards."""

@@ -26,7 +26,7 @@ from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _TELEMETRY_CHECK_NS: Final = 100_000_000
 """How often inactive telemetry is checked: OpenTelemetry takes 20 µs to answer."""
@@ -42,7 +42,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         self._group = group
         self._broadcasting = config.model is MessageModel.BROADCASTING
         self._timeout_s = config.consume_timeout_ms / 1000
-        self.client_id = ""
+        self.client_id: str = ""
 
     def call(
         self,
@@ -131,7 +131,7 @@ class Observers:
         listeners: Iterable[ProcessListener] = (),
         config: PushConfig | None = None,
     ) -> None:
-        self.process = ProcessListeners(listeners, group, config or PushConfig())
+        self.process: ProcessListeners = ProcessListeners(listeners, group, config or PushConfig())
         self.settle: ListenerFanout[SettleListener] = ListenerFanout("settle", logging.getLogger("rocketpy"))
         self._receive: ListenerFanout[ReceiveListener] = ListenerFanout("receive", log)
         self._group = group
@@ -141,7 +141,7 @@ class Observers:
         self._trace_config = config.message_trace if config is not None else None
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
-        self.on_failure = failure_counter(None, "")
+        self.on_failure: Callable[[RocketError], None] = failure_counter(None, "")
         """Counts failures of background tasks."""
 
     async def start(self, client: ClientInstance, config: ClientConfig, *, wait: bool) -> None:

@@ -28,7 +28,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.telemetry.plugin import TelemetryChoice
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _ASSIGN_AGAIN_S: Final = 1.0
 

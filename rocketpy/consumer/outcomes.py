@@ -13,7 +13,7 @@ from typing import Final
 
 from rocketpy.message.message import MessageExt
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class ConsumeResult(Enum):

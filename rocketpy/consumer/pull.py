@@ -29,7 +29,7 @@ from rocketpy.results import Health, PullResult, PullStatus
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, find_telemetry
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class PullConsumer(BoundToClient):

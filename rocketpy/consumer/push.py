@@ -27,7 +27,7 @@ from rocketpy.hooks import ProcessListener
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.telemetry.plugin import TelemetryChoice
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class PushConsumer(GroupConsumer):

@@ -14,7 +14,7 @@ from rocketpy.results import SendResult
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
 from rocketpy.telemetry.plugin import Telemetry
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 _POLL_S: Final = 1.0
 """How often a busy producer checks whether its telemetry has become active."""
@@ -40,7 +40,7 @@ class Listeners(ListenerFanout[SendListener]):
         self.settle_listeners: ListenerFanout[SettleListener] = ListenerFanout(
             "settle", logging.getLogger("rocketpy")
         )
-        self.dormant = DormantTelemetry(telemetry, self._attach)
+        self.dormant: DormantTelemetry = DormantTelemetry(telemetry, self._attach)
         self._namespace = namespace
         self._group = group
         self._client_id = client_id

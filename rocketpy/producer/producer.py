@@ -49,7 +49,7 @@ from rocketpy.runtime.tasks import joined
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 P = TypeVar("P")
 

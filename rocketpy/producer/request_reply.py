@@ -45,7 +45,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Channel
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 _REPLY_TYPE: Final = "reply"
 _UNKNOWN_HOST: Final = host_bytes("0.0.0.0", 0)  # noqa: S104 - an address to show, not to listen on

@@ -49,7 +49,7 @@ from rocketpy.runtime.tasks import is_cancelled
 from rocketpy.telemetry.listeners import ListenerFanout
 from rocketpy.transport import Channel
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 M = TypeVar("M", Message, MessageExt)
 

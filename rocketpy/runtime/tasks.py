@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from rocketpy.errors import RocketError, TaskFailed
 
-log = logging.getLogger("rocketpy.tasks")
+log: Final = logging.getLogger("rocketpy.tasks")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rocketpy.errors import ClientClosed, InvariantError, UsageError
 
-log = logging.getLogger("rocketpy.client")
+log: Final = logging.getLogger("rocketpy.client")
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class LoopThread:
     _making = threading.Lock()
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._calls: deque[Callable[[], None]] = deque()
         self._thread = threading.Thread(target=self._serve, name="rocketpy", daemon=True)

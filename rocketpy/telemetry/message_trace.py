@@ -34,7 +34,7 @@ from rocketpy.protocol.message.trace import (
 from rocketpy.results import SendResult, SendStatus
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
-log = logging.getLogger("rocketpy.trace")
+log: Final = logging.getLogger("rocketpy.trace")
 
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The group of the producers that send reports. Source: RocketMQ TraceConstants."""
@@ -73,7 +73,7 @@ class MessageTrace:
     """
 
     def __init__(self, config: MessageTraceConfig, sender: TraceSender) -> None:
-        self.dropped = 0
+        self.dropped: int = 0
         self._config = config
         self._sender = sender
         self._reports: list[tuple[str, TraceRecord]] = []

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, Protocol, cast
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.hooks import ProcessListener, ReceiveListener, SendListener, SettleListener
 
-log = logging.getLogger("rocketpy.telemetry")
+log: Final = logging.getLogger("rocketpy.telemetry")
 
 ENTRY_POINT_GROUP: Final = "rocketpy.telemetry"
 """An entry point is a callable without arguments that returns a `Telemetry`."""

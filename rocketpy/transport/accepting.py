@@ -23,7 +23,7 @@ from rocketpy.transport.base import Address, ChannelOptions, host_limit
 from rocketpy.transport.tls import tls_reason
 from rocketpy.transport.tls_detection import readable
 
-log = logging.getLogger("rocketpy.transport")
+log: Final = logging.getLogger("rocketpy.transport")
 
 Adopt = Callable[[socket.socket], Coroutine[Any, Any, None]]
 """Makes a connection of an accepted socket; closes the socket when it raises."""

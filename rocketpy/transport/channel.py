@@ -29,7 +29,7 @@ from rocketpy.transport.memory_budget import ConnectionMemory, MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import certificate_names, ending_hint, tls_reason
 
-log = logging.getLogger("rocketpy.transport")
+log: Final = logging.getLogger("rocketpy.transport")
 
 _SMALL_READ_BYTES = 16 * 1024
 _FRAMES_MAX: Final = 512
@@ -145,20 +145,21 @@ class Channel(StreamProtocol):
         self._reading_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self.is_writable = True
+        self.is_writable: bool = True
         self._awaiting_writable: list[Callable[[], None]] = []
         self._close_log = close_log
         self._budget = budget
-        self.memory = ConnectionMemory(None)
+        self.memory: ConnectionMemory = ConnectionMemory(None)
         """The memory that the server uses for it."""
         self._frame_bytes = self._answer_bytes = 0  # the last counts
         self._closed = self._loop.create_future()
         self._error: Exception | None = None
-        self.remote_address = ""
-        self.remote_host = ""
+        self.remote_address: str = ""
+        self.remote_host: str = ""
         """The host of the peer; an IPv6 address in brackets."""
-        self.local_address = ""
-        self.last_received = self._opened = self._loop.time()
+        self.local_address: str = ""
+        self.last_received: float = self._loop.time()
+        self._opened = self.last_received
         self.frame_started: float | None = None
 
     # -- what its users call ------------------------------------------------------------------
@@ -282,6 +283,7 @@ class Channel(StreamProtocol):
     # -- what asyncio calls -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report the channel to its endpoint."""
         super().connection_made(transport)
         self._small_buffer = self._buffer[:_SMALL_READ_BYTES]
         self._transport = cast(asyncio.Transport, transport)

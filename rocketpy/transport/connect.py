@@ -24,7 +24,7 @@ from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tcp import TcpTransport
 from rocketpy.transport.tls import TlsFiles, tls_reason
 
-log = logging.getLogger("rocketpy.transport")
+log: Final = logging.getLogger("rocketpy.transport")
 
 _tcp = TcpTransport()
 _RESOLVE_S: Final = 0.2

@@ -61,7 +61,7 @@ class MemoryListener:
         self._names = names
         self._address = address
         self.protocol = protocol
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.accepted = 0
 
     @property

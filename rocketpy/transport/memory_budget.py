@@ -34,7 +34,7 @@ class MemoryBudget:
     def __init__(self, connection_bytes_max: int, total_bytes_max: int) -> None:
         self.connection_bytes_max = connection_bytes_max
         self.total_bytes_max = total_bytes_max
-        self.total = 0
+        self.total: int = 0
         self.hosts: Counter[str] = Counter()
         """Number of connections from each host."""
         self.refusals = 0
@@ -136,8 +136,8 @@ class ConnectionMemory:
         self._unsent = unsent
         self._fail = fail
         self.sizes: dict[Kind, int] = dict.fromkeys(KINDS, 0)
-        self.total = 0
-        self.has_sent_frame = False
+        self.total: int = 0
+        self.has_sent_frame: bool = False
         """Whether a whole frame was received."""
         if budget is not None:
             budget.enter(self)

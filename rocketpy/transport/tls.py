@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid
 
-log = logging.getLogger("rocketpy.transport")
+log: Final = logging.getLogger("rocketpy.transport")
 
 _CHECK_S: Final = 1.0
 """Minimum interval between two checks of the files."""

@@ -41,9 +41,9 @@ class KnownTopic:
     __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
         self.route: TopicRouteData | None = None
-        self.asked_at = float("-inf")
+        self.asked_at: float = float("-inf")
         self.error: RocketError | None = None
         self.waiting: list[RouteCallback] = []
         self.changed: list[Callable[[], None]] = []

@@ -24,7 +24,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _DEFAULT_MAX_RECONSUME_TIMES: Final = 16
 _EXPIRED_LEVEL: Final = 3

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from rocketpy.consumer.listeners import ProcessListeners
 from rocketpy.consumer.outcomes import (
@@ -21,7 +21,7 @@ from rocketpy.consumer.outcomes import (
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.tasks import is_cancelled
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class HandlerAdapter:
@@ -36,8 +36,8 @@ class HandlerAdapter:
         self._listeners = listeners
         chosen = handler if handler is not None else batch_handler
         self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
-        self.takes_one = handler is not None
-        self.is_async = _is_async(self._handler)
+        self.takes_one: bool = handler is not None
+        self.is_async: bool = _is_async(self._handler)
 
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """Return what to call with a message (`takes_one`) or a batch.

@@ -28,7 +28,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _LOCK_AGAIN_S: Final = 0.1
 _LOCK_FAILED_S: Final = 3.0

@@ -35,7 +35,7 @@ from rocketpy.consumer.outcomes import (
 from rocketpy.message.message import MessageExt
 from rocketpy.runtime.tasks import Tasks
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _TURN_S: Final = 0.001
 """After this time a worker in the event loop yields, and a thread reports its completed calls."""
@@ -102,9 +102,10 @@ class RunningCalls:
         self.done: Final[list[Any]] = []
         self.argument: Any = None
         self.abandoned: Any = None
-        self.started_s = self.reported_s = now_s
-        self.is_over = False
-        self.is_stale = True
+        self.started_s: float = now_s
+        self.reported_s: float = now_s
+        self.is_over: bool = False
+        self.is_stale: bool = True
         self._reported = 0
         self._takes_one = takes_one
 

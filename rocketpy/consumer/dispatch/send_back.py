@@ -29,7 +29,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.telemetry.listeners import ListenerFanout
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""

@@ -33,9 +33,9 @@ class Limits:
     __slots__ = ("count", "size", "span")
 
     def __init__(self, count: int, size: int, span: int | None) -> None:
-        self.count = count
-        self.size = size
-        self.span = span
+        self.count: int = count
+        self.size: int = size
+        self.span: int | None = span
 
 
 class _PulledBatch:
@@ -83,13 +83,13 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue, next_offset: int, now_ms: int) -> None:
         self.queue: Final = queue
-        self.next_offset = next_offset
-        self.count = 0
-        self.size = 0
-        self.dropped = False
+        self.next_offset: int = next_offset
+        self.count: int = 0
+        self.size: int = 0
+        self.dropped: bool = False
         self.locked_ms: int | None = None
-        self.pulled_ms = now_ms
-        self.consumed_ms = now_ms
+        self.pulled_ms: int = now_ms
+        self.consumed_ms: int = now_ms
         self._batches: deque[_PulledBatch] = deque()
         self._waiting: deque[MessageExt] = deque()
         self._last = next_offset

@@ -53,7 +53,7 @@ from rocketpy.results import PullStatus
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
@@ -156,7 +156,7 @@ class Puller:
         self._prefetched: asyncio.Future[Command] | None = None
         self._pulls: _PullFields | None = None
         self.process_queue: Final = process_queue
-        self.paused = False
+        self.paused: bool = False
         self.problem: str | None = None
 
     def start(self) -> None:

@@ -36,7 +36,7 @@ from rocketpy.protocol.message import properties as names
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks, joined
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 _REQUEST_TIMEOUT_MS: Final = 6000
 _LOCK_INTERVAL_MS: Final = 20_000
@@ -77,16 +77,16 @@ class GroupMember:
     ) -> None:
         self.client = client
         self.config: Final = config
-        self.namespace = client.config.namespace
+        self.namespace: str = client.config.namespace
         self.group: Final = wrap(self.namespace, group)
         self.consume_type: Final = consume_type
         self.orderly: Final = orderly
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
         self.locks: Final = orderly and not self.broadcasting
-        self.api = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
-        self.tasks = Tasks(f"consumer group {self.group}")
+        self.api: ConsumerApi = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
+        self.tasks: Tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
-        self.stats = ConsumerStats(client.now_ms())
+        self.stats: ConsumerStats = ConsumerStats(client.now_ms())
         self.pullers: dict[MessageQueue, Puller] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
@@ -94,9 +94,9 @@ class GroupMember:
         self.consume_service: ConsumeService | None = None
         self.on_change: Callable[[], None] | None = None
         self.offsets: OffsetStore = self._offset_store(group)
-        self.closing = False
+        self.closing: bool = False
         self.rebalances = True
-        self.undecodable = 0
+        self.undecodable: int = 0
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
@@ -108,7 +108,7 @@ class GroupMember:
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
-        self.context = PullContext(
+        self.context: PullContext = PullContext(
             client=client,
             tasks=self.tasks,
             api=self.api,

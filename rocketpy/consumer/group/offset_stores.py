@@ -18,7 +18,7 @@ from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
-log = logging.getLogger("rocketpy.consumer")
+log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class OffsetStore(Protocol):

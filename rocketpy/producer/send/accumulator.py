@@ -57,7 +57,7 @@ class Accumulator:
         self._tasks = tasks
         self._open: dict[TopicPublishInfo | MessageQueue, BatchBuilder] = {}
         self._timer: asyncio.Handle | None = None
-        self.last_batch_was_single = not self._linger_s
+        self.last_batch_was_single: bool = not self._linger_s
 
     def add(
         self,

@@ -17,7 +17,7 @@ from rocketpy.producer.send.pending import PendingSend, ProducerBatch
 from rocketpy.producer.send.retry import AttemptEnd
 from rocketpy.protocol.codes import ResponseCode
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 PROBE_AGAIN_MS: Final = 60_000
 """Time from a rejection to the next probe. A rejected batch costs a round trip and a log line."""

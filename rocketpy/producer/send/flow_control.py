@@ -16,8 +16,8 @@ class InFlightLimiter:
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
-        self.count = 0
-        self.bytes = 0
+        self.count: int = 0
+        self.bytes: int = 0
         self.closed: RocketError | None = None
         self._max_count = max_count
         self._max_bytes = max_bytes

@@ -304,6 +304,9 @@ class ProducerBatch(BatchRequest[SendResult]):
     futures: list[asyncio.Future[SendResult]]
     tails: list[str]
     wait: bool
+    size: int
+    count: int = 1
+    events: Sequence[SendEvent] = ()
 
     def encode_body(self) -> bytes:
         """Return the body, built for each attempt and not kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
@@ -33,22 +34,23 @@ class TopicPublishInfo:
 
     def __init__(self, client: ClientInstance, group: str, topic: str, config: ProducerConfig) -> None:
         self.topic = topic
-        self.turn = random.randrange(1 << 16)
+        self.turn: int = random.randrange(1 << 16)
         self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
         self.connections: list[PeerConnection] = []
-        self.may_batch = not topic.startswith(RETRY_TOPIC_PREFIX)
+        self.may_batch: bool = not topic.startswith(RETRY_TOPIC_PREFIX)
         name = check_topic(wrap(client.config.namespace, topic)) if client.config.namespace else topic
         self._default_queues = config.default_topic_queues
-        self.single, self.batch, self.reply = (
-            SendTemplate(
-                code, group, name, config.default_topic, self._default_queues, client.connections.signer
-            )
-            for code in (
-                RequestCode.SEND_MESSAGE_V2,
-                RequestCode.SEND_BATCH_MESSAGE,
-                RequestCode.SEND_REPLY_MESSAGE_V2,
-            )
+        template = partial(
+            SendTemplate,
+            group=group,
+            topic=name,
+            default_topic=config.default_topic,
+            default_topic_queues=self._default_queues,
+            signer=client.connections.signer,
         )
+        self.single: SendTemplate = template(RequestCode.SEND_MESSAGE_V2)
+        self.batch: SendTemplate = template(RequestCode.SEND_BATCH_MESSAGE)
+        self.reply: SendTemplate = template(RequestCode.SEND_REPLY_MESSAGE_V2)
         self._client = client
         self._own = client.topic(name)
         self._default = client.topic(config.default_topic)

@@ -55,7 +55,7 @@ from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.transport import Channel
 
-log = logging.getLogger("rocketpy.producer")
+log: Final = logging.getLogger("rocketpy.producer")
 
 Send = PendingSend[Any]
 

@@ -62,7 +62,7 @@ class Connection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
     ) -> None:
-        self.peer = "the peer"
+        self.peer: str = "the peer"
         self._codec = codec
         self._decoder = FrameDecoder(max_frame_bytes, max_header_bytes)
         self._in_flight: dict[int, tuple[Waiter, float]] = {}
