@@ -48,6 +48,7 @@ check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation bu
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m tools.import_map --check
+	$(PY) -m tools.figures --check
 	$(PY) -m mkdocs build --strict
 	@echo "check: formatting, lint, types and documentation are in order"
 

@@ -126,7 +126,7 @@ class Processing:
         failure: BaseException | None = None
         try:
             yield span
-        except BaseException as error:
+        except BaseException as error:  # kept for the span, and raised again
             failure = error
             raise
         finally:

@@ -304,9 +304,6 @@ class ProducerBatch(BatchRequest[SendResult]):
     futures: list[asyncio.Future[SendResult]]
     tails: list[str]
     wait: bool
-    size: int
-    count: int = 1
-    events: Sequence[SendEvent] = ()
 
     def encode_body(self) -> bytes:
         """Return the body, built for each attempt and not kept."""
@@ -335,9 +332,9 @@ class ProducerBatch(BatchRequest[SendResult]):
         self.futures = list(compress(self.futures, kept))
         self.tails = list(compress(self.tails, kept))
         self.message_ids = list(compress(self.message_ids, kept))
-        self.events = list(compress(self.events, kept))
-        self.count -= dropped.messages
-        self.size -= dropped.size
+        self.events: Sequence[SendEvent] = list(compress(self.events, kept))
+        self.count: int = self.count - dropped.messages
+        self.size: int = self.size - dropped.size
         return dropped
 
     def split(self) -> list[SingleSend]:
