@@ -149,10 +149,12 @@ async def test_a_second_broker_of_one_name_is_told_so(tmp_path: Path) -> None:
     name = ("--set", "brokerName=other")
     other, _ = await start(*common, "--store", str(tmp_path / "2"), *name)
     again, _ = await start(*common, "--store", str(tmp_path / "3"))
-    said = f"another broker with brokerName=broker-a and brokerId=0 runs at {first_address}, as name server"
+    duplicate = (
+        f"another broker with brokerName=broker-a and brokerId=0 runs at {first_address}, according to"
+    )
     assert again.stderr is not None
     async with asyncio.timeout(LIMIT_S):
-        assert said in (await again.stderr.readline()).decode()
+        assert duplicate in (await again.stderr.readline()).decode()
     for process in (again, other, first):
         process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()
