@@ -7,7 +7,8 @@
    (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
    checked, and dispatched unless its queue has it. A queue that turns out to lack older messages, and the
    index, are built from the first file.
-3. The log is cut where it ends. A torn tail is cut and logged; other damage stops the start with a report:
+3. The log is cut where it ends. A torn tail is cut and logged; other damage stops the start with a report
+   (`check_end` in store/log/commit_log.py):
    - below the checkpoint's flushed offset nothing may be missing, whatever follows;
    - above it a valid record may follow, if a sector of zeros explains the damage: unflushed sectors may
      survive in any combination. Other damage cannot come from power loss;
@@ -15,7 +16,7 @@
    Decision 0006 explains why this is enough.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
-Differs: 4.6.0 never looks behind damage, and indexes nothing before the file the checkpoint names.
+Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file the checkpoint names.
 """
 
 from __future__ import annotations
