@@ -3,10 +3,10 @@
 Every member computes its own share from the same two sorted lists; there is no coordinator. So all members,
 including Java's, must use the same strategy.
 
-Source: RocketMQ 4.6 AllocateMessageQueueAveragely, ..AveragelyByCircle, ..ByConfig, ..ByMachineRoom,
-..ConsistentHash, AllocateMachineRoomNearby. Differs: Java's AllocateMessageQueueByMachineRoom
-indexes the list of all queues instead of the queues of its rooms; here each queue of the rooms goes to one
-member.
+Source: RocketMQ 4.6 AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle,
+AllocateMessageQueueByConfig, AllocateMessageQueueByMachineRoom, AllocateMessageQueueConsistentHash,
+AllocateMachineRoomNearby. Differs: Java's AllocateMessageQueueByMachineRoom indexes the list of all queues
+instead of the queues of its rooms; here each queue of the rooms goes to one member.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class AllocateByMachineRoom:
 
 
 class AllocateNearby:
-    """Assigns queues to members in the same machine room; queues of a room without members to all members.
+    """Assigns queues to members in the same machine room. Queues of rooms without members are shared by all.
 
     inner: the strategy within a room. room_of_broker, room_of_member: return the room of a queue's broker,
     and of a client id.
@@ -184,8 +184,8 @@ class AllocateByConsistentHash:
         places = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
-            registration = bisect_left(places, ring_hash(java_text(queue)))
-            return ring[places[registration % len(places)]]
+            position = bisect_left(places, ring_hash(java_text(queue)))
+            return ring[places[position % len(places)]]
 
         return [queue for queue in queues if owner(queue) == client_id]
 

@@ -191,7 +191,7 @@ class GroupConsumer(Lifecycle):
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)
             self._member.subscribe(name, expression)
-            self._member.tasks.spawn(self._member.announce_subscription(name), "introduction")
+            self._member.tasks.spawn(self._member.announce_subscription(name), "announce subscription")
 
     def unsubscribe(self, topic: str) -> None:
         """End the subscription to a topic. Its queues go to the members that still have it."""
@@ -199,7 +199,7 @@ class GroupConsumer(Lifecycle):
         if self._member is not None and not self._closed:
             name = wrap(self._member.namespace, topic)
             self._member.unsubscribe(name)
-            self._member.tasks.spawn(self._member.announce_subscription(name), "introduction")
+            self._member.tasks.spawn(self._member.announce_subscription(name), "announce subscription")
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:

@@ -16,7 +16,7 @@ from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.config import check_integer, check_timeout
-from rocketpy.consumer.fetch.broker_api import ConsumerApi, PullResponse
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import ReceiveEvent, ReceiveListener

@@ -217,16 +217,16 @@ class Channel(StreamProtocol):
         self._check_open()
         self.write(self._connection.encode_oneway(command))
 
-    def park(self) -> None:
+    def exclude_from_unanswered(self) -> None:
         """Exclude the current request from the count of unanswered ones, because it may wait long.
 
-        `Endpoint.handle` calls it before it returns None, and limits the parked requests itself; the response
-        is sent with `reply_parked`.
+        `Endpoint.handle` calls it before it returns None, and limits these requests itself; the response is
+        sent with `reply_held`.
         """
         self._unanswered -= 1
 
-    def reply_parked(self, response: Command | bytes) -> None:
-        """Send the response to a parked request; dropped when closed."""
+    def reply_held(self, response: Command | bytes) -> None:
+        """Send the response to an excluded request; dropped when closed."""
         self.write(response if isinstance(response, bytes) else self._encode_response(response))
 
     def reply(self, response: Command | bytes) -> None:

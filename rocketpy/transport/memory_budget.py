@@ -77,10 +77,10 @@ class MemoryBudget:
         del self._connections[connection]
         self._silent.pop(connection, None)
 
-    def count(self, kind: Kind, grown: int) -> None:
-        """Add to the bytes in use. grown: may be negative."""
-        self._by_kind[kind] += grown
-        self.total += grown
+    def count(self, kind: Kind, increase: int) -> None:
+        """Add to the bytes in use. increase: may be negative."""
+        self._by_kind[kind] += increase
+        self.total += increase
 
     def _refresh(self) -> None:
         """Update the counts of unsent responses, which sockets drain without a callback."""
@@ -164,9 +164,9 @@ class ConnectionMemory:
         budget = self._budget
         if budget is None:
             return
-        grown = size - self.sizes[kind]
-        self._change(budget, kind, grown)
-        if grown <= 0:
+        increase = size - self.sizes[kind]
+        self._change(budget, kind, increase)
+        if increase <= 0:
             return
         if self.total > budget.connection_bytes_max:
             limit = f"the limit of a connection is {budget.connection_bytes_max}"
@@ -204,10 +204,10 @@ class ConnectionMemory:
         for kind, size in self.sizes.items():
             budget.count(kind, -size)
 
-    def _change(self, budget: MemoryBudget, kind: Kind, grown: int) -> None:
-        self.sizes[kind] += grown
-        self.total += grown
-        budget.count(kind, grown)
+    def _change(self, budget: MemoryBudget, kind: Kind, increase: int) -> None:
+        self.sizes[kind] += increase
+        self.total += increase
+        budget.count(kind, increase)
 
 
 def _shares(sizes: Mapping[Kind, int]) -> str:

@@ -1,6 +1,6 @@
 """Accounts and their rights: the contents of plain_acl.yml.
 
-Source: PlainPermissionManager, Permission of RocketMQ 4.6.0. Differs: a misspelt right is an error and does
+Source: PlainPermissionManager, Permission of RocketMQ 4.6.0. Differs: a misspelled right is an error and does
 not mean DENY. An unknown key is an error, because it may be meant to forbid something. No error text of this
 module contains a secret.
 """
@@ -53,7 +53,7 @@ class Account:
 
     access_key: str
     secret_key: bytes = field(repr=False)
-    white: AddressPattern
+    allow_list: AddressPattern
     """Clients that need no signature and may do everything."""
     is_admin: bool
     default_topic: Right
@@ -114,21 +114,21 @@ class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
 class AccessList:
     """The validated rules of a whole file."""
 
-    white: tuple[AddressPattern, ...]
+    allow_list: tuple[AddressPattern, ...]
     accounts: Mapping[str, Account]
 
     @classmethod
-    def of(cls, written: AccessFile) -> AccessList:
+    def of(cls, contents: AccessFile) -> AccessList:
         """Return the rules of a file. Raises ConfigInvalid with the account and the setting."""
-        accounts = [_account(config) for config in written.accounts or []]
+        accounts = [_account(config) for config in contents.accounts or []]
         return cls(
-            tuple(AddressPattern(text) for text in written.global_white_remote_addresses or []),
+            tuple(AddressPattern(text) for text in contents.global_white_remote_addresses or []),
             {account.access_key: account for account in accounts},
         )
 
-    def is_white(self, host: str) -> bool:
+    def is_on_allow_list(self, host: str) -> bool:
         """Whether a client at this host may do everything without a signature."""
-        return any(pattern.matches(host) for pattern in self.white)
+        return any(pattern.matches(host) for pattern in self.allow_list)
 
 
 def read_access_file(text: str) -> AccessFile:
@@ -137,8 +137,8 @@ def read_access_file(text: str) -> AccessFile:
         found: Any = yaml.safe_load(text)
         if not isinstance(found, dict) or not found:
             raise ConfigInvalid("the file has no settings")
-        # Keys and names may look like numbers: 12345678 is a text, as in 4.6.0.
-        written = msgspec.convert(_texts(found), AccessFile, strict=False)
+        # Keys and names may look like numbers: 12345678 is a string, as in 4.6.0.
+        contents = msgspec.convert(_strings(found), AccessFile, strict=False)
         _refuse_unknown(found, AccessFile)
         for account in found.get("accounts") or []:
             _refuse_unknown(account, PlainAccessConfig)
@@ -150,29 +150,29 @@ def read_access_file(text: str) -> AccessFile:
         raise ConfigInvalid(str(error)) from None
     except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # such as an invalid date
         raise ConfigInvalid(f"a value cannot be read ({type(error).__name__})") from None
-    return written
+    return contents
 
 
-def dump_access_file(written: AccessFile) -> str:
+def dump_access_file(contents: AccessFile) -> str:
     """Return the text of the file. Its comments are lost, as in 4.6.0."""
-    data = msgspec.to_builtins(written)
+    data = msgspec.to_builtins(contents)
     return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
 
 
 def _refuse_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
     unknown = set(map(str, settings)) - {one.encode_name for one in msgspec.structs.fields(known)}
     if unknown:
-        # With a missing blank, as in ``secretKey:12345678``, only the first word may be shown.
+        # Without a space after the colon, as in ``secretKey:12345678``, only the first word may be shown.
         names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)
         raise ConfigInvalid(f"unknown setting {', '.join(names)}")
 
 
-def _texts(value: Any) -> Any:
-    """Return the same tree with numbers as texts."""
+def _strings(value: Any) -> Any:
+    """Return the same tree with numbers as strings."""
     if isinstance(value, dict):
-        return {str(key): _texts(inner) for key, inner in value.items()}
+        return {str(key): _strings(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_texts(inner) for inner in value]
+        return [_strings(inner) for inner in value]
     return str(value) if type(value) in (int, float) else value
 
 
@@ -184,7 +184,7 @@ def _account(config: PlainAccessConfig) -> Account:
         return Account(
             access_key=key,
             secret_key=secret.encode(),
-            white=AddressPattern(config.white_remote_address or ""),
+            allow_list=AddressPattern(config.white_remote_address or ""),
             is_admin=config.admin,
             default_topic=_right(config.default_topic_perm),
             default_group=_right(config.default_group_perm),

@@ -1,8 +1,8 @@
 """Checks requests before the handlers of a server see them: authentication and authorization.
 
-A request from a white address is accepted. Any other must be signed by an account that has all the rights
-that the request needs. Clients of 4.6.0 expect a rejection with the code SYSTEM_ERROR and the name of Java's
-exception.
+A request from an address on the allow list is accepted. Any other must be signed by an account that has all
+the rights that the request needs. Clients of 4.6.0 expect a rejection with the code SYSTEM_ERROR and the name
+of Java's exception.
 
 Source: PlainPermissionManager validate of RocketMQ 4.6.0. Differs: each request code needs a permission
 (`Permission`); there, only five need an administrator. A client may use a second version of the signature
@@ -55,7 +55,7 @@ _RELOAD_S: Final = 0.5
 """Interval of checks for a changed file; as in 4.6.0."""
 _DIGITS_MAX: Final = 15
 _TRUSTED: Final = ""
-"""In place of the account of a connection from a white address."""
+"""In place of the account of a connection from an address on the allow list."""
 _V2_NEEDED: Final = (
     "Signature version 2 is required here (aclSignatureV2Required=true), which RocketMQ's clients do not "
     "have; sign with Credentials(signature_version=2) or ROCKETMQ_SIGNATURE_VERSION=2"
@@ -150,7 +150,7 @@ class AccessGuard:
     def _deny_reason(self, channel: Channel, request: Command) -> str | None:
         host = channel.remote_host
         rules = self.store.rules
-        if rules.is_white(host):
+        if rules.is_on_allow_list(host):
             self._accounts[channel] = _TRUSTED
             return None
         fields = request.ext_fields()
@@ -160,7 +160,7 @@ class AccessGuard:
         account = rules.accounts.get(access_key)
         if account is None:
             return f"No acl config for {access_key}"
-        if account.white.matches(host):
+        if account.allow_list.matches(host):
             self._accounts[channel] = access_key
             return None
         reason = self._signature_problem(account, request, fields) or self._missing_permission(
@@ -232,12 +232,12 @@ class AccessGuard:
         """Whether a client may have sent a request to this account. An unknown client may be any."""
         requester = None if self._lookups is None else self._lookups.requester(client_id)
         rules = self.store.rules
-        if requester is None or rules.is_white(requester.remote_host):
+        if requester is None or rules.is_on_allow_list(requester.remote_host):
             return account.may_read_from(None)
         other = rules.accounts.get(self.account_of(requester))
         if other is None:
             return False
-        return account.may_read_from(None if other.white.matches(requester.remote_host) else other)
+        return account.may_read_from(None if other.allow_list.matches(requester.remote_host) else other)
 
     def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
         """Return the response that rejects a held request, if its account has lost the rights; else None."""
@@ -258,12 +258,12 @@ class AccessGuard:
         """Whether the account of a connection has all these rights now."""
         host = channel.remote_host
         rules = self.store.rules
-        if rules.is_white(host):
+        if rules.is_on_allow_list(host):
             return True
         account = rules.accounts.get(self.account_of(channel))
         if account is None:
             return False
-        is_free = account.white.matches(host) or not account.is_limited
+        is_free = account.allow_list.matches(host) or not account.is_limited
         return is_free or self._first_denied(account, wanted) is None
 
 

@@ -1,7 +1,7 @@
 """The permission that each request code needs. Servers reject request codes that are not in their table.
 
 They apply with access control: CLIENT needs a signed request and the rights that `required_permissions` finds
-in it; BROKER and ADMIN need an administrator's account or a white address.
+in it; BROKER and ADMIN need an administrator's account or an address on the allow list.
 
 Deny by default: a handler for a new request code is not called until the code has a permission here. With
 access control, only administrators may use the code until `required_permissions` has a rule for it.

@@ -96,8 +96,8 @@ class StoreStats:
             return 0.0
         then = samples[max(0, len(samples) - window_s)]
         seconds = (now.time_ms - then.time_ms) / 1000
-        grown: int = getattr(now, counter) - getattr(then, counter)
-        return grown / seconds if seconds > 0 else 0.0
+        increase: int = getattr(now, counter) - getattr(then, counter)
+        return increase / seconds if seconds > 0 else 0.0
 
     def table(self, now_ms: int) -> dict[str, str]:
         """All of it as 4.6.0's getBrokerRuntimeInfo names it."""

@@ -199,7 +199,7 @@ def offsets_are_not_compared() -> Iterator[None]:
 
     def begin(self: MasterSession, offset: int) -> None:
         self.next_offset = max(0, offset - 1)
-        self._state = master._State.SENDS
+        self._state = master._State.SENDING
 
     with (
         patch.object(ReplicaLog, "append", append),

@@ -1,11 +1,11 @@
-"""Puller: one task a queue, which pulls from a broker while the queue is assigned to this member.
+"""Puller: one task per queue, which pulls from a broker while the queue is assigned to this member.
 
 A broker holds a pull that finds nothing until a message arrives. Pulls wait while too many messages of the
 queue are cached, and while the consumer is paused. Otherwise the next pull is sent before the messages of the
 last one are decoded, so that the broker works on it meanwhile.
 
-After an inconsistent response the queue is pulled again after a growing pause, and so it is after an empty
-response that was not held by the broker; that pause begins with a millisecond.
+After an inconsistent response the next pull waits, with a growing pause. An unheld empty response also
+causes one, starting at 1 ms.
 
 Messages are decoded one by one. One that cannot be decoded is delivered with its `decode_error`. At a record
 with an invalid length the queue is pulled again, with a growing pause.
@@ -24,7 +24,7 @@ from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.consumer.config import MemberConfig
-from rocketpy.consumer.fetch.broker_api import (
+from rocketpy.consumer.fetch.consumer_api import (
     UNKNOWN_SUBSCRIPTION,
     ConsumerApi,
     PullResponse,
@@ -58,7 +58,7 @@ log: Final = logging.getLogger("rocketpy.consumer")
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
 """After a failed pull, doubling. RocketMQ: 3000 ms, fixed."""
-_MOVES_APART_MS: Final = 10_000
+_RECENT_MOVE_MS: Final = 10_000
 """A queue whose offset is reset again within this time pauses. RocketMQ always waits 10 s."""
 _EMPTY_PAUSE_MIN_S: Final = 0.001
 _EMPTY_PAUSE_MAX_S: Final = 1.0
@@ -190,24 +190,24 @@ class Puller:
             except (InvariantError, asyncio.CancelledError):
                 raise
             except Exception:  # a bug must not stop the queue silently: no other member would pull it
-                log.exception("pulling %s failed", process_queue.queue)
+                log.exception("pull of %s failed", process_queue.queue)
                 self._cancel_prefetch()
                 await self._wait()
             if context.config.pull_interval_ms:
                 await asyncio.sleep(context.config.pull_interval_ms / 1000)
 
     async def _pull(self) -> None:
-        set_telemetry = self._context.on_pull
-        if set_telemetry is None:
+        on_pull = self._context.on_pull
+        if on_pull is None:
             await self._pull_once()
             return
         started_ns = time.time_ns()
         try:
             messages = await self._pull_once()
         except RocketError as error:
-            set_telemetry(self.process_queue.queue, started_ns, error)
+            on_pull(self.process_queue.queue, started_ns, error)
             raise
-        set_telemetry(self.process_queue.queue, started_ns, messages)
+        on_pull(self.process_queue.queue, started_ns, messages)
 
     async def _pull_once(self) -> Sequence[MessageExt]:
         """Pull once; return the messages."""
@@ -346,7 +346,7 @@ class Puller:
         queue, client = self.process_queue.queue, self._context.client
         if is_refusal(error):
             self.problem = f"refused: {error}"
-            self._context.refusal_log.warning(str(error), "pulling %s: %s", queue, error)
+            self._context.refusal_log.warning(str(error), "pull of %s failed: %s", queue, error)
         elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
             self.problem = str(error)
             text = "%s is pulled again from offset %d: %s"
@@ -354,10 +354,10 @@ class Puller:
         elif isinstance(error, ProtocolError | StoreError):
             offset = self.process_queue.next_offset
             self.problem = f"{queue} cannot be read from offset {offset}: {error}"
-            text = "%s cannot be read from offset %d and is pulled again; seek behind it to skip it: %s"
+            text = "%s cannot be read from offset %d and is pulled again; seek past it to skip it: %s"
             self._limited_log.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
-            self._limited_log.info(type(error).__name__, "pulling %s: %s", queue, error)
+            self._limited_log.info(type(error).__name__, "pull of %s failed: %s", queue, error)
         self._cancel_prefetch()  # it would skip messages that could not be read
         self._broker_id = MASTER_ID
         await self._wait()
@@ -368,7 +368,7 @@ class Puller:
             else:
                 await client.route(queue.topic, fresh=True)
         except RocketError as again:
-            self._limited_log.info(type(again).__name__, "pulling %s: %s", queue, again)
+            self._limited_log.info(type(again).__name__, "pull of %s failed: %s", queue, again)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._pause_s)
@@ -383,7 +383,7 @@ class OffsetMoveBackoff:
 
     def pause_s(self, queue: MessageQueue, now_ms: float) -> float:
         """Return the pause for a reset at `now_ms`; 0 unless there was a recent one."""
-        recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _MOVES_APART_MS}
+        recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _RECENT_MOVE_MS}
         pause_s = 0.0
         if queue in recent:
             pause_s = min(max(2 * recent[queue][1], _PAUSE_MIN_S), _PAUSE_MAX_S)

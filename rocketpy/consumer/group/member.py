@@ -21,7 +21,7 @@ from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
-from rocketpy.consumer.fetch.broker_api import ConsumerApi, by_broker, is_refusal
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker, is_refusal
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data

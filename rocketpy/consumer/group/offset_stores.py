@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from rocketpy.consumer.fetch.broker_api import ConsumerApi
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
 from rocketpy.runtime.rate_limited_log import RateLimitedLog

@@ -209,7 +209,7 @@ class PullHandler:
         )
         if wait_ms <= 0 or not self.holds.hold(held):
             return False
-        channel.park()
+        channel.exclude_from_unanswered()
         return True
 
     def arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
@@ -246,7 +246,7 @@ class PullHandler:
             log.error("a held pull of %s failed: %s", held.topic, error)
             answer = pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         self.holds.release(held)
-        channel.reply_parked(answer)
+        channel.reply_held(answer)
 
     def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the rejection of a held pull that is no longer permitted, else None."""
@@ -267,7 +267,7 @@ class PullHandler:
         """Respond to the pulls that have timed out; to be called a few times a second."""
         for held in self.holds.expire(self.now_ms()):
             pull: _Pull = held.request
-            cast(Channel, held.channel).reply_parked(self._expired(held, pull))
+            cast(Channel, held.channel).reply_held(self._expired(held, pull))
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
         try:

@@ -196,9 +196,9 @@ class SendHandler:
     def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
         """Return the response to a send that is rejected whatever its topic's configuration, else None."""
         topic = self._topic(header.topic)
-        copy = self.store.rejection(Reason.SLAVE)
-        if copy is not None:  # before a topic is made for it
-            return self._error_response(request, copy)
+        slave_rejection = self.store.rejection(Reason.SLAVE)
+        if slave_rejection is not None:  # before a topic is made for it
+            return self._error_response(request, slave_rejection)
         if self.clock() < self._accepts_from_ms:
             remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
             return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)

@@ -1,7 +1,7 @@
 """The master's end of one connection to a slave. Pure: bytes and `now_ms` in, effects out.
 
-Source: HAConnection of RocketMQ 4.6.0. Differs: a slave that is ahead of the log, or behind its start, is
-disconnected (#3015); with SYNC_FLUSH only flushed bytes are sent; there is a handshake, see `wire`.
+Source: HAConnection of RocketMQ 4.6.0. Differs: a slave whose offset is outside the log is disconnected
+(apache/rocketmq #3015); with SYNC_FLUSH only flushed bytes are sent; there is a handshake, see `wire`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ _JOIN_FACTOR: Final = 3
 
 
 class _State(enum.Enum):
-    FIRST = "first report"
+    FIRST_REPORT = "first report"
     JOIN = "join message"
-    SENDS = "copies"
+    SENDING = "sending"
     CLOSED = "closed"
 
 
@@ -93,7 +93,7 @@ class MasterSession:
         self._settings = settings
         self._nonce = nonce
         self._reader = ReportReader()
-        self._state = _State.FIRST
+        self._state = _State.FIRST_REPORT
         self._last_received_ms = now_ms
         self._sent_ms = float("-inf")
         self._join_deadline_ms = now_ms + settings.first_ms
@@ -115,7 +115,7 @@ class MasterSession:
     @property
     def is_copying(self) -> bool:
         """Whether the slave has joined."""
-        return self._state is _State.SENDS
+        return self._state is _State.SENDING
 
     @property
     def acked_offset(self) -> int:
@@ -130,7 +130,7 @@ class MasterSession:
         try:
             if isinstance(event, DataReceived):
                 self._last_received_ms = now_ms
-                if self._state is _State.FIRST and event.data.startswith(_TLS_HANDSHAKE):
+                if self._state is _State.FIRST_REPORT and event.data.startswith(_TLS_HANDSHAKE):
                     return [self._close("the slave speaks TLS, and this HA port does not (tls.server.mode)")]
                 for message in self._reader.feed(event.data):
                     effects += self._on_message(message, now_ms)
@@ -142,7 +142,7 @@ class MasterSession:
             return [*effects, self._close(str(error))]
         if now_ms - self._last_received_ms > self._settings.silence_ms:
             effects.append(self._close(f"silent for {now_ms - self._last_received_ms:.0f} ms"))
-        elif self._state is not _State.SENDS and now_ms > self._join_deadline_ms:
+        elif self._state is not _State.SENDING and now_ms > self._join_deadline_ms:
             why = "; RocketMQ's slaves cannot join a master with haSecret" if self._settings.secret else ""
             effects.append(self._close(f"no {self._state.value} in time{why}"))
         return effects
@@ -158,17 +158,17 @@ class MasterSession:
             return self._join(message)
         if not isinstance(message, tuple):
             return [self._close(f"unexpected control message: {type(message).__name__}")]
-        if self._state is _State.FIRST and message[0] == CONTROL:
+        if self._state is _State.FIRST_REPORT and message[0] == CONTROL:
             self._state, self._reader.uses_handshake = _State.JOIN, True
             # The slave reads the end of its log first, and its disk may be busy.
             self._join_deadline_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
             return [Send(encode_control(Hello(self._nonce, bool(self._settings.secret))))]
         if self._state is _State.JOIN:
-            return [self._close("an ack before the slave has joined")]
+            return [self._close("received an acknowledgement before the join message")]
         return self._report(*message)
 
     def _report(self, received: int, flushed: int) -> list[Effect]:
-        if self._state is _State.FIRST:
+        if self._state is _State.FIRST_REPORT:
             refusal = self._check_plain_slave(received)
             if refusal is not None:
                 return [refusal]
@@ -192,7 +192,7 @@ class MasterSession:
 
     def _begin(self, offset: int) -> None:
         self.next_offset = offset
-        self._state = _State.SENDS
+        self._state = _State.SENDING
 
     def _join(self, join: Join) -> list[Effect]:
         secret = self._settings.secret
@@ -251,11 +251,11 @@ class MasterSession:
     # -- sending ------------------------------------------------------------------------------
 
     def _send(self, room: int, now_ms: float) -> list[Effect]:
-        if self._state is not _State.SENDS:
+        if self._state is not _State.SENDING:
             return []
         log, settings = self._log, self._settings
         if not log.min_offset <= self.next_offset <= log.max_offset:
-            return [self._close(f"{self.next_offset} is no longer in the log")]
+            return [self._close(f"offset {self.next_offset} is outside the log")]
         pieces: list[bytes] = []
         if self._sent_ms + settings.heartbeat_ms < now_ms:
             pieces.append(frame(self.next_offset, b""))

@@ -38,7 +38,7 @@ class Handlers:
             while time.perf_counter() < until:
                 pass
         if request.code == HELD:
-            channel.park()
+            channel.exclude_from_unanswered()
             return None
         if request.code == LARGE:
             return request.reply(body=bytes(LARGE_BYTES))

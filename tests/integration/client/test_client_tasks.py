@@ -136,7 +136,7 @@ ONCE: list[tuple[str, Part, str, Do]] = [
     ("send back", lambda member: member.consume_service._send_back, "send_back", _hand_late),  # type: ignore[union-attr]
     ("release", lambda member: member.consume_service, "wait_released", _revoke),
     ("reset", lambda member: member, "revoke", _leave_range),
-    ("introduction", lambda member: member.client, "heartbeat", _subscribe),
+    ("announce subscription", lambda member: member.client, "heartbeat", _subscribe),
     ("connect", lambda member: member.client.connections, "with_scheme", _connect),
     ("route of", lambda member: member.client._name_servers, "route", _ask),
 ]

@@ -76,7 +76,7 @@ class Odd(Peer):
     def pulled(self, channel: Channel, request: Command) -> Command | None:
         header = request.header_as(PullMessageRequestHeader)
         if header.topic != "T" or header.queue_offset >= 5:
-            channel.park()
+            channel.exclude_from_unanswered()
             return None
         if not self.is_healed:
             if header.queue_offset == self.place:  # and not one that left ahead of the answer

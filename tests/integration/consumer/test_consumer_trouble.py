@@ -29,7 +29,7 @@ from rocketpy import (
     Sql,
 )
 from rocketpy.consumer import group_consumer as base
-from rocketpy.consumer.fetch.broker_api import ConsumerApi
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.consumer.group import member
 from rocketpy.errors import BrokerError, ConfigInvalid, GroupInvalid, TopicInvalid, UsageError
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, MessageQueue

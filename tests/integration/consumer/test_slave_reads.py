@@ -71,7 +71,7 @@ class Member(Peer):
         header = request.header_as(PullMessageRequestHeader)
         at = header.queue_offset
         if header.topic != "T" or at >= 4:
-            channel.park()
+            channel.exclude_from_unanswered()
             return None
         record = encode_record(
             b"T", 0, 0, at, 1000 + at, 0, 1, HOST, 2, HOST, 0, 0, b"message %d" % at, b"UNIQ_KEY\x01id\x02"

@@ -87,7 +87,7 @@ class Damaged(Peer):
     def pulled(self, channel: Channel, request: Command) -> Command | None:
         header = request.header_as(PullMessageRequestHeader)
         if header.topic != "T" or header.queue_offset >= len(self.records):
-            channel.park()
+            channel.exclude_from_unanswered()
             return None
         self.pulls.append((time.monotonic(), header.queue_offset))
         answer = PullMessageResponseHeader(

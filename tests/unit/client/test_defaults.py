@@ -20,8 +20,7 @@ from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MemberConfig, 
 from rocketpy.consumer.dispatch import concurrent as consuming
 from rocketpy.consumer.dispatch import orderly
 from rocketpy.consumer.dispatch import send_back as sending_back
-from rocketpy.consumer.fetch import broker_api as asking
-from rocketpy.consumer.fetch import process_queue
+from rocketpy.consumer.fetch import consumer_api, process_queue
 from rocketpy.consumer.fetch import puller as pulling
 from rocketpy.consumer.group import member
 from rocketpy.producer import transaction
@@ -75,8 +74,8 @@ ROCKETMQ: Final[dict[str, Row]] = {
     "rocketmq.client.rebalance.waitInterval": (MemberConfig().rebalance_interval_ms, 20_000),
     "rocketmq.client.rebalance.lockInterval": (member._LOCK_INTERVAL_MS, 20_000),
     "rocketmq.client.rebalance.lockMaxLiveTime": (process_queue.LOCK_ALIVE_MS, 30_000),
-    "time-out of a lock": (asking._LOCK_TIMEOUT_MS, 1000),
-    "time-out of an offset": (asking._OFFSET_TIMEOUT_MS, 5000),
+    "time-out of a lock": (consumer_api._LOCK_TIMEOUT_MS, 1000),
+    "time-out of an offset": (consumer_api._OFFSET_TIMEOUT_MS, 5000),
     # DefaultMQPushConsumer, DefaultMQPushConsumerImpl
     "messageModel": (PUSH.model, MessageModel.CLUSTERING),
     "consumeFromWhere": (PUSH.consume_from, ConsumeFrom.LAST_OFFSET),

@@ -30,12 +30,12 @@ def line(text: str, *arguments: object, **more: Any) -> dict[str, Any]:
 def test_fields_come_from_what_a_line_is_about() -> None:
     """Nobody could search the logs for a queue or a broker."""
     error = BrokerError(2, "busy", "broker-a", outcome=Outcome.NOT_SENT, retry=Retry.SAME_BROKER)
-    found = line("pulling %s: %s", QUEUE, error)
+    found = line("pull of %s failed: %s", QUEUE, error)
     assert found.pop("time").endswith("+00:00")
     assert found == {
         "level": "WARNING",
         "logger": "rocketpy.test",
-        "message": f"pulling {QUEUE}: {error}",
+        "message": f"pull of {QUEUE} failed: {error}",
         "topic": "Orders",
         "broker": "broker-a",
         "queueId": 3,

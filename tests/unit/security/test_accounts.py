@@ -41,15 +41,15 @@ def test_the_file_of_the_distribution_is_understood() -> None:
     """Accounts of RocketMQ would have to be written again."""
     rules = AccessList.of(read_access_file(ACCOUNTS))
     one, two = rules.accounts["RocketMQ"], rules.accounts["rocketmq2"]
-    assert rules.is_white("10.10.103.7")
-    assert not rules.is_white("10.10.104.7")
+    assert rules.is_on_allow_list("10.10.103.7")
+    assert not rules.is_on_allow_list("10.10.104.7")
     assert one.secret_key == b"12345678"
     assert [one.right_to_topic(name) for name in ("topicA", "topicB", "topicC", "other")] == [
         Right.DENY, BOTH, Right.SUB, Right.DENY,
     ]  # fmt: skip
     assert [one.right_to_group(name) for name in ("groupA", "topicB")] == [Right.DENY, Right.SUB]
     assert (one.is_limited, two.is_limited) == (True, False)
-    assert two.white.matches("192.168.1.9")
+    assert two.allow_list.matches("192.168.1.9")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_account_is_changed_added_and_removed(tmp_path: Path) -> None:
     store.set_white_addresses(["127.0.0.1"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain_acl.yml"]
     again.reload_changed()
-    assert (sorted(again.rules.accounts), again.rules.is_white("127.0.0.1")) == (
+    assert (sorted(again.rules.accounts), again.rules.is_on_allow_list("127.0.0.1")) == (
         ["RocketMQ", "rocketmq2"], True,
     )  # fmt: skip
 

@@ -224,14 +224,14 @@ def _contradiction(
     """Return how the response to a pull contradicts itself; None if it is consistent."""
     following = header.next_begin_offset
     if not 0 <= header.min_offset <= header.max_offset or following < 0:
-        return "no queue has such offsets"
+        return "invalid offsets"
     if status is PullStatus.OFFSET_ILLEGAL:
         return None
     if status is PullStatus.FOUND and following <= requested_offset:
-        return "the next offset is not behind the messages"
+        return "the next offset does not follow the messages"
     if status is PullStatus.FOUND and not body:
-        return "there are no messages in it"
-    return "the next offset leads back" if following < requested_offset else None
+        return "the body is empty"
+    return "the next offset is lower than the requested one" if following < requested_offset else None
 
 
 def is_refusal(error: RocketError) -> bool:
