@@ -234,7 +234,7 @@ def directory_not_flushed() -> Iterator[None]:
 @defect("single")
 def recovered_log_not_flushed() -> Iterator[None]:
     """What a killed process left in the page cache is taken for durable."""
-    with patch.object(MappedFileQueue, "doubt", lambda self, mapped_files: None):
+    with patch.object(MappedFileQueue, "mark_unflushed", lambda self, mapped_files: None):
         yield
 
 
