@@ -76,7 +76,7 @@ class AdminClient(AdminApi, BoundToClient):
         """Read the dead letters of a group: the messages in its topic ``%DLQ%group``.
 
         Each queue is read up to its end at the time of the call, oldest messages first, one queue after the
-        other. Reading removes nothing. A group that never had dead letters has none here.
+        other. Reading removes nothing. Returns no messages if the group has no dead-letter topic.
 
         Brokers before RocketMQ 4.9 create that topic for writing only. It is made readable first,
         permanently, which needs the keys of an administrator under access control.

@@ -82,7 +82,9 @@ class BrokerApi:
         """
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
-        found = await self._query_queue(queue, code, header, GetMaxOffsetResponseHeader, only=of_master)
+        found = await self._query_queue(
+            queue, code, header, GetMaxOffsetResponseHeader, master_only=of_master
+        )
         return checked_offset(found.offset, "max offset", queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -103,12 +105,12 @@ class BrokerApi:
     async def view_message(
         self, message_id: str, *, max_body_bytes: int, verify: bool, only_known: bool = False
     ) -> MessageExt:
-        """Return the message with a broker's id, which names a host and a place in the commit log there.
+        """Return the message with this offset message id (host and log offset).
 
         Differs from RocketMQ: when that host does not respond, its replicas are asked. Their logs are equal,
         and each record names the host that wrote it, so a wrong message is recognised.
 
-        only_known: connect only to addresses in a route; the text may be another kind of id.
+        only_known: connect only to addresses in a route; the argument may be another id.
         max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.
         Raises MessageInvalid for a malformed id, BrokerError when there is no such message, TransportError
         when no broker that may have it responds, RecordCorrupt when the response is not a record.
@@ -145,7 +147,7 @@ class BrokerApi:
         raise failure
 
     async def _other_brokers(self, address: str, name: str | None) -> AsyncIterator[tuple[str, str]]:
-        """Yield address and name of each broker but the one at `address`; members of its group first."""
+        """Yield address and name of each broker except the one at `address`; members of its group first."""
         try:
             brokers = await self.client.brokers()
         except RocketError as error:
@@ -177,9 +179,9 @@ class BrokerApi:
         header: Header,
         response_class: type[H],
         *,
-        only: bool = False,
+        master_only: bool = False,
     ) -> H:
-        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=only)
+        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=master_only)
         response = await self.request(address, queue.broker_name, Command.request(code, header))
         return response.header_as(response_class)
 

@@ -19,7 +19,7 @@ _SYSTEM_PREFIXES: Final = ("rmq_sys_", "CID_RMQ_SYS_")
 
 
 def wrap(namespace: str, name: str) -> str:
-    """Add the namespace to a topic or group, behind the prefix of a retry or dead letter topic."""
+    """Add the namespace to a topic or group, after the prefix of a retry or dead letter topic."""
     if not namespace or not name or _is_system(name):
         return name
     prefix, rest = _split_prefix(name)

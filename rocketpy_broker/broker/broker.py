@@ -259,14 +259,14 @@ class Broker:
         """Restore lost files of the config directory, or report them. Raises StoreError."""
         consumers = self.consumers
         is_copied = self.config.is_slave or self.config.dledger.enabled
-        is_ours = self.recovery is not None and self.recovery.is_ours
+        from_rocketpy = self.recovery is not None and self.recovery.from_rocketpy
         restore_missing_tables(
             self.store,
             self.topics,
             consumers.groups,
             consumers.offsets,
             self.deferred.delay,
-            is_certain=is_ours and not is_copied,
+            is_certain=from_rocketpy and not is_copied,
         )
         await self._save_tables()
 

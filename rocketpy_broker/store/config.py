@@ -199,7 +199,7 @@ class RecoveryConfig:
     check_crc: bool = setting("checkCRCOnRecover", True)
     """Whether the checksums of bodies are verified."""
     cut_damage: bool = False
-    """Truncate the log at damage that is not a torn tail (not in RocketMQ). The valid records behind it are
+    """Truncate the log at damage that is not a torn tail (not in RocketMQ). The valid records after it are
     lost, so this is an operator's last resort. False: such a store is not opened, and a report is given."""
     use_progress: bool = True
     """After a crash, start where the checkpoint says that queues and index are complete (not in RocketMQ).

@@ -1,4 +1,4 @@
-"""The message store: RocketMQ 4.6.0's files behind one object, without threads, sockets or tasks.
+"""The message store: RocketMQ 4.6.0's files in one object, without threads, sockets or tasks.
 
 One thread calls it. A message is placed in the current run (`append`), the run is written with one call
 (`write_out`), and what was written goes to consume queues and index (`dispatch`), in this order and as late
@@ -100,7 +100,7 @@ class MessageStore(StoreReads):
             self.config.recovery, self.commit_log, self.queues, self.index, self.dispatcher, self.table
         )
         report = recovery.run(self.checkpoint, self._load_checksums(clean=clean), clean=clean)
-        report.is_ours = flushed >= 0 and self.disk.exists(self._checksums_path)
+        report.from_rocketpy = flushed >= 0 and self.disk.exists(self._checksums_path)
         if not clean:
             self.commit_log.rewrite_unflushed(report, flushed)
             self.queues.rewrite_unflushed(dispatched, partial(flush_now, self))
@@ -430,7 +430,7 @@ class MessageStore(StoreReads):
     # -- preallocation ---------------------------------------------------------------------------
 
     def needs_preallocation(self) -> bool:
-        """Is the log near the end of its reserved blocks, or of its file?"""
+        """Whether the log is near the end of its reserved blocks, or of its file."""
         return self.failure is None and self.commit_log.needs_preallocation()
 
     def preallocate_ahead(self) -> MappedFile | None:

@@ -1,7 +1,7 @@
 """Counters of a store since it was opened, under the names of RocketMQ's runtime information.
 
-Counters are added to where the work is done; `sample`, called every second, remembers them for rates.
-Source: RocketMQ StoreStatsService. Differs: a put takes as long as the write of its run, which many share.
+The code that does the work increments the counters; `sample`, called every second, remembers them for rates.
+Source: RocketMQ StoreStatsService. Differs: a put's duration is that of its shared write.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StoreStats:
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
 
     def count_run(self, requests: Sequence[DispatchRequest], taken_ms: int, waiting: int) -> None:
-        """Count the messages of one write. waiting: records that wait for dispatch behind it."""
+        """Count the messages of one write. waiting: records that then wait for dispatch."""
         count = len(requests)
         last = requests[-1]
         self.runs += 1
@@ -86,7 +86,10 @@ class StoreStats:
         self._samples.append(_Sample(now_ms, self.put_times, self.found, self.missed, self.transferred))
 
     def rates(self, counter: str, now_ms: int) -> tuple[float, ...]:
-        """Per second over the last 10 s, minute and 10 minutes. counter: put, found, missed, transferred."""
+        """Return rates per second over the last 10 s, minute and 10 minutes.
+
+        counter: put, found, missed, transferred.
+        """
         now = _Sample(now_ms, self.put_times, self.found, self.missed, self.transferred)
         return tuple(self._rate(counter, now, window) for window in _WINDOWS_S)
 
@@ -100,7 +103,7 @@ class StoreStats:
         return increase / seconds if seconds > 0 else 0.0
 
     def table(self, now_ms: int) -> dict[str, str]:
-        """All of it as 4.6.0's getBrokerRuntimeInfo names it."""
+        """Return all values under RocketMQ's names."""
         found, missed = self.rates("found", now_ms), self.rates("missed", now_ms)
         total = tuple(a + b for a, b in zip(found, missed, strict=True))
         return {

@@ -102,12 +102,12 @@ class StoreReads:
         return list(UNIT.iter_unpack(data)) if data else []
 
     def appended_in_queue(self, topic: str, queue_id: int) -> int:
-        """One behind the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
+        """One after the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
         cursor = self.table.get((topic, queue_id))
         return cursor.next_offset if cursor is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """One behind the last message that can be read; 0 for an unknown queue."""
+        """One after the last message that can be read; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
@@ -138,7 +138,7 @@ class StoreReads:
         return unit[0] if unit is not None else 0
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Is that message so near the log's end that it counts as being in memory?
+        """Whether that message is so near the log's end that it counts as being in memory.
 
         Source: RocketMQ checkInDiskByConsumeOffset, negated: True when there is no such message.
         """

@@ -44,7 +44,10 @@ class HandlerThreadPool(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Cancel waiting calls and end idle threads, without waiting; the arguments are ignored."""
+        """Cancel waiting calls and end idle threads, without waiting.
+
+        wait, cancel_futures: required by Executor; ignored.
+        """
         with self._changed:
             self._is_over = True
             for future, _ in self._waiting:

@@ -2,8 +2,8 @@
 
 Each pull makes one chunk of calls. The workers of a chunk share one iterator, so that each call is made
 once. A single worker makes all calls while handlers return at once; when the number of waiting calls does
-not decrease, more workers start, up to a bound. So quick handlers cost no task, thread or wake-up a message,
-and slow ones run side by side.
+not decrease, more workers start, up to a bound. Fast handlers need no task or thread per message. Slow
+handlers run concurrently.
 
 Differs from RocketMQ, which submits every batch to a thread pool.
 """
@@ -42,7 +42,7 @@ _TURN_S: Final = 0.001
 _CHECK_S: Final = 0.001
 """How long calls may wait for threads before more threads start."""
 _CHUNK_CALLS: Final = 64
-"""Calls of a chunk: a worker in the event loop may yield behind each chunk."""
+"""Calls of a chunk: a worker in the event loop may yield after each chunk."""
 _QUICK_CALLS: Final = 4
 """A worker that begins fewer calls between two checks is blocked, or its handler is slow."""
 _COLLECT_S: Final = 0.1
@@ -203,7 +203,7 @@ class HandlerRunner:
             chunks = list(self._waiting)
             self._waiting.clear()
         for chunk in chunks:
-            deque(chunk.calls, maxlen=0)  # workers are in it, too
+            deque(chunk.calls, maxlen=0)  # workers share the iterator
         late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
         left = self.in_progress() if late else ()
         for worker in late:
@@ -226,7 +226,7 @@ class HandlerRunner:
         raise NotImplementedError
 
     def _next_chunk(self) -> RunningCalls | None:
-        """Join the first chunk in which calls wait."""
+        """Join the first chunk with waiting calls."""
         with self._lock:
             while self._waiting:
                 chunk = self._waiting[0]
@@ -238,7 +238,7 @@ class HandlerRunner:
         return None
 
     def _failed_call(self, running: RunningCalls, argument: Any, result: HandlingResult) -> None:
-        """Record a call whose messages come again."""
+        """Record a call whose messages are redelivered."""
         now_s = time.monotonic()
         messages, took_ms = running.messages_of([argument]), (now_s - running.started_s) * 1000
         self._failed.append(CompletedCalls(running.puller, messages, result, took_ms, 1))
@@ -346,7 +346,7 @@ class LoopRunner(HandlerRunner):
             except BaseException as error:  # whatever the application's code raises
                 if is_end_of_task(error):
                     raise
-                log.exception("a handler failed on %s; they are redelivered", running.messages_of([argument]))
+                log.exception("a handler failed; redelivering %s", running.messages_of([argument]))
                 result = failure_result(error)
             if running.abandoned is not argument:
                 if result is ACKNOWLEDGED:
@@ -419,7 +419,7 @@ class ThreadRunner(HandlerRunner):
                 else:
                     result = to_handling_result(wait_in_loop(returned, loop))
             except BaseException as error:  # sys.exit() as well: here it would only end this thread
-                log.exception("a handler failed on %s; they are redelivered", running.messages_of([argument]))
+                log.exception("a handler failed; redelivering %s", running.messages_of([argument]))
                 result = failure_result(error)
             now_s = monotonic()
             if running.abandoned is not argument:

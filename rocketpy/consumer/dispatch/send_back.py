@@ -71,7 +71,7 @@ class SendBack:
     ) -> None:
         """Have a message redelivered, by its broker or as a copy.
 
-        queue: it was pulled from it. delay_level: 0 is the broker's choice, -1 the dead-letter topic, where
+        queue: the source queue. delay_level: 0 is the broker's choice, -1 the dead-letter topic, where
         the message also goes after `max_reconsume_times`. Raises the last error if both ways fail.
         """
         started_ns = time.time_ns()
@@ -80,7 +80,7 @@ class SendBack:
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
-                "broker %s failed to take %s back: %s; sending a copy to the retry topic",
+                "broker %s did not accept the return of %s: %s; sending a copy to the retry topic",
                 queue.broker_name,
                 message,
                 error,

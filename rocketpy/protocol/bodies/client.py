@@ -54,7 +54,7 @@ class HeartbeatData(Body, kw_only=True):
 
 
 class CheckClientRequestBody(Body, kw_only=True):
-    """The body of CHECK_CLIENT_CONFIG: does the broker understand this filter?"""
+    """The body of CHECK_CLIENT_CONFIG, which asks whether the broker understands a filter."""
 
     client_id: str
     group: str

@@ -10,8 +10,8 @@ from rocketpy.protocol.headers.base import Int32, Int64
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
     """The response to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
 
-    offset_table: ``topic@group`` to queue id to next offset. version_table (ours; RocketMQ ignores it): when
-    each was committed, ms.
+    offset_table: ``topic@group`` to queue id to next offset. version_table: when each was
+    committed, ms (not in RocketMQ, which ignores it).
     """
 
     offset_table: dict[str, dict[int, Int64]] = written({})

@@ -1,4 +1,4 @@
-"""Header codec 0: JSON, what every RocketMQ speaks unless told otherwise.
+"""Header codec 0: JSON, the default of RocketMQ.
 
 Keys are written in alphabetical order and left out when null, as fastjson does. Values of the
 ext fields are strings; other writers (C++, Go) are read leniently.
@@ -19,7 +19,7 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _ReadHeader(msgspec.Struct):
-    """A header as it stands in the frame; the ext fields are kept as JSON text."""
+    """A header as received; the ext fields are kept as JSON text."""
 
     code: Int32
     opaque: Int32 = 0
@@ -69,7 +69,7 @@ def decode(header: bytes) -> WireHeader:
 
 
 def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
-    """Read what is JSON but not in the shape Java writes: a language as a number."""
+    """Read JSON that is not in Java's format: a language as a number."""
     try:
         fields = _decode_any_fields(header)
         if isinstance(fields.get("language"), int):

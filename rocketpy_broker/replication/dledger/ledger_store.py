@@ -151,5 +151,5 @@ class LedgerStore(MessageStore):
 
     @property
     def is_dispatched(self) -> bool:
-        """Is all that is committed in its queue? Not while old messages wait for a flush to drop them."""
+        """Whether all committed messages are in queues. False while a flush has yet to drop old ones."""
         return not self.log.has_gap and not self.dispatcher.waiting

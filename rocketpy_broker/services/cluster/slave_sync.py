@@ -32,7 +32,7 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 log = logging.getLogger("rocketpy.broker.sync")
 
 WITH_VERSIONS: Final = "rocketpyVersions"
-"""Header field (ours) with which a slave requests the commit time of each offset; RocketMQ ignores it."""
+"""Header field with which a slave requests the commit time of each offset; not in RocketMQ."""
 
 Ask = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 """Requests a table from the master by code and fields; empty without a master. Raises RocketError."""

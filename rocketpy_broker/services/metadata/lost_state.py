@@ -72,7 +72,8 @@ def restore_missing_tables(
 ) -> None:
     """Restore the loaded tables whose files are missing, if possible. The store is dispatched.
 
-    is_certain: whether the files were there before (`RecoveryReport.is_ours`), and no other broker has them.
+    is_certain: whether the files were there before (`RecoveryReport.from_rocketpy`), and no other broker has
+    them.
     It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot be restored.
     """
     stored = {topic for topic, _ in _stored(store)}

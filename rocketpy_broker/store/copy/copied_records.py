@@ -14,7 +14,7 @@ from rocketpy_broker.store.message_store import MessageStore
 class ParsedRecords(NamedTuple):
     """The whole records at the beginning of a piece of the log.
 
-    requests: theirs, unless they were only looked at. end: position behind the last one, blank records before
+    requests: theirs, unless they were only looked at. end: position after the last one, blank records before
     it included; 0 without any. wanted: bytes there must be from `end` on before there can be another.
     timestamp: the last one's store timestamp.
     """

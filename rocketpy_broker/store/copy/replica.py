@@ -3,7 +3,7 @@
 Bytes come cut anywhere. What is not a whole record yet is held in memory, and so is the blank record at a
 file's end until a record follows it: the log on disk always ends with a record, as recovery expects.
 Consume queues and index are this store's own work. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
-4.6.0. Differs: it writes what comes at once; ours checks every record before it is written.
+4.6.0. Differs: it writes bytes at once; rocketpy checks every record before it is written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReplicaLog:
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last byte that came; 0 in an empty log."""
+        """Just after the last received byte; 0 in an empty log."""
         return self._files.max_offset + len(self._held)
 
     def append(self, offset: int, data: bytes) -> None:
@@ -95,7 +95,7 @@ class ReplicaLog:
         self._store.commit_log.start(LogTail(offset))
 
     def _write(self, data: bytes) -> None:
-        """Write behind the log's end, into as many files as it takes; all of it, or nothing."""
+        """Write at the log's end, into as many files as it takes; all of it, or nothing."""
         before = self._files.max_offset
         try:
             for _ in self._files.append(data):
@@ -107,7 +107,7 @@ class ReplicaLog:
     def _undo(self, end: int) -> None:
         try:
             if self._files.truncate(end) and self._files.last is not None:
-                # Power loss could restore the erased records behind those that are written there next.
+                # Power loss could restore the erased records after those that are written there next.
                 self._files.last.flush()
         except StoreError as failure:
             self._store.failure = failure
@@ -122,7 +122,7 @@ class ReplicaLog:
     # -- cutting ------------------------------------------------------------------------------
 
     def cut(self, end: int, aside: Path) -> None:
-        """Cut the log at `end`, where a record ends, and all that was made of what is behind it.
+        """Cut the log at `end`, where a record ends, and everything that was made of the records after it.
 
         aside: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
         StoreError, FlushFailed. A crash in between leaves the log as it was, or cut.

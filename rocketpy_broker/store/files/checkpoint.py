@@ -1,26 +1,26 @@
 """The file `checkpoint`: how far the store's files were flushed.
 
-| offset | size | field                                                       | since |
-|-------:|-----:|-------------------------------------------------------------|-------|
-|      0 |    8 | physicMsgTimestamp: store time of the last flushed record    | 4.x   |
-|      8 |    8 | logicsMsgTimestamp: … whose consume queue unit is flushed     | 4.x   |
-|     16 |    8 | indexMsgTimestamp: … in the last full, flushed index file     | 4.x   |
-|     24 |    4 | magic "RPCK"                                                | ours  |
-|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 80                        | ours  |
-|     32 |    8 | flushed_offset: the commit log below survives power loss    | ours  |
-|     40 |    8 | dispatched_offset: consume queues below are flushed         | ours  |
-|     48 |    8 | log_end: end of the log at a clean stop, -1 otherwise       | ours  |
-|     56 |    8 | index_files: their number at a clean stop, -1 otherwise     | ours  |
-|     64 |    8 | tail_offset: start of a record not far before log_end       | ours  |
-|     72 |    8 | min_offset: where the log begins; files below are expired   | ours  |
-|     80 |    4 | magic "RPIX"                                                | ours  |
-|     84 |    4 | CRC-32 of bytes 0 to 24, 32 to 80 and 88 to 160             | ours  |
-|     88 |   72 | how far the queues and the unfinished index file are flushed, | ours  |
-|        |      | see `DispatchProgress`, eight bytes a field                         |       |
-|    160 | 3936 | zeros                                                       |       |
+| offset | size | field                                                          | since    |
+|-------:|-----:|----------------------------------------------------------------|----------|
+|      0 |    8 | physicMsgTimestamp: store time of the last flushed record      | 4.x      |
+|      8 |    8 | logicsMsgTimestamp: … whose consume queue unit is flushed      | 4.x      |
+|     16 |    8 | indexMsgTimestamp: … in the last full, flushed index file      | 4.x      |
+|     24 |    4 | magic "RPCK"                                                   | rocketpy |
+|     28 |    4 | CRC-32 of bytes 0 to 24 and 32 to 80                           | rocketpy |
+|     32 |    8 | flushed_offset: the commit log below survives power loss       | rocketpy |
+|     40 |    8 | dispatched_offset: consume queues below are flushed            | rocketpy |
+|     48 |    8 | log_end: end of the log at a clean stop, -1 otherwise          | rocketpy |
+|     56 |    8 | index_files: their number at a clean stop, -1 otherwise        | rocketpy |
+|     64 |    8 | tail_offset: start of a record not far before log_end          | rocketpy |
+|     72 |    8 | min_offset: where the log begins; files below are expired      | rocketpy |
+|     80 |    4 | magic "RPIX"                                                   | rocketpy |
+|     84 |    4 | CRC-32 of bytes 0 to 24, 32 to 80 and 88 to 160                | rocketpy |
+|     88 |   72 | how far the queues and the unfinished index file are flushed,  | rocketpy |
+|        |      | see `DispatchProgress`, eight bytes a field                    |          |
+|    160 | 3936 | zeros                                                          |          |
 
 All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
-directory since, they differ, and our part is ignored.
+directory since, they differ, and rocketpy's part is ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DispatchProgress:
     """Consume queues and index as flushed with a checkpoint: complete up to its dispatched_offset.
 
     units: next queue offsets of all queues, summed. index_name: of the newest index file, as a number; 0
-    for none. index_entries: number of its next entry; the fields behind are those of its header, which is
+    for none. index_entries: number of its next entry; the fields after it are those of its header, which is
     written, like its slots, once it is full. The slots can be made from the entries. index_count: of index
     files; all older than the newest are flushed.
     """

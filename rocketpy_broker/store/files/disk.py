@@ -176,10 +176,10 @@ class Disk(Protocol):
         """Names in a directory, sorted; empty when there is no such directory."""
 
     def is_dir(self, path: Path) -> bool:
-        """Is there a directory of this name?"""
+        """Whether there is a directory of this name."""
 
     def exists(self, path: Path) -> bool:
-        """Is there a file or directory of this name?"""
+        """Whether there is a file or directory of this name."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file in one step, replacing a file of the new name."""

@@ -67,7 +67,7 @@ class IndexFile:
         self._pending: list[bytes] = []
         self._pending_from = 1
         self.is_dirty = False
-        """Does memory hold what the file lacks: slots or header?"""
+        """Whether slots or header in memory are not in the file yet."""
 
     @property
     def size(self) -> int:
@@ -76,7 +76,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        """Is there no room for another entry?"""
+        """Whether there is no room for another entry."""
         return self.next_entry >= self.entry_limit
 
     @property
@@ -251,7 +251,7 @@ class IndexFile:
     # -- reading ---------------------------------------------------------------------------------
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """May records stored in [begin, end] (ms) be in here?"""
+        """Whether records stored in [begin, end] (ms) may be in here."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 

@@ -71,7 +71,7 @@ class IndexService:
         self._clock = clock
         self._files: list[IndexFile] = []
         self.directory_changed = True
-        """Are there names that may not be durable?"""
+        """Whether there are names that may not be durable."""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
         self._topic_hashes: dict[bytes, int] = {}
@@ -103,7 +103,7 @@ class IndexService:
 
         clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does, for a
         file that was not full has slots and entries that do not fit together. Damaged files go too, with
-        all files behind them. progress: names the file that goes on nevertheless; True then means that the
+        all files after them. progress: names the file that goes on nevertheless; True then means that the
         index is as it was with that checkpoint.
         """
         unfit: list[IndexFile] = []
@@ -192,7 +192,7 @@ class IndexService:
         return clean or 0 < file.end_timestamp <= checkpoint_timestamp
 
     def cut_from(self, offset: int) -> bool:
-        """Delete files with records at or behind that physical offset; False when there were any."""
+        """Delete files with records at or after that physical offset; False when there were any."""
         kept = len(self.files)
         self._rows = [row for row in self._rows if row[3] < offset]  # those that a full disk kept waiting
         while kept and self.files[kept - 1].end_offset >= offset:

@@ -1,9 +1,8 @@
-"""Walks an open store and reports every inconsistency with its place.
+"""Reads an open store and reports every inconsistency with its place.
 
-The commit log is the truth: each of its records is checked, and each must be found in its consume queue at
-its queue offset, with its tags code, and in the index under its keys; no consume queue or index may hold
-anything else. In SCHEDULE_TOPIC_XXXX the code is the due time. Several messages of a level may be off by the
-same time: then `messageDelayLevel` was changed.
+The commit log is authoritative. Each record must be in its consume queue and index. Both must contain nothing
+else. A queue holds it at its queue offset and with its tags code; in SCHEDULE_TOPIC_XXXX the code is the due
+time. Delayed messages of one level may differ by the same time after a change of `messageDelayLevel`.
 For tests, crash tests and operators.
 """
 
@@ -62,7 +61,7 @@ def check_store(store: MessageStore) -> CheckReport:
     Raises StoreError when the disk fails.
     """
     if store.dispatcher.waiting:
-        raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; check a store at rest")
+        raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; dispatch or stop first")
     report = CheckReport()
     log = store.commit_log
     index = None if store.index is None else store.index.files
@@ -75,9 +74,9 @@ def check_store(store: MessageStore) -> CheckReport:
 
 
 def check_files(stored: ReadOnlyStore) -> CheckReport:
-    """Check the files of a stopped store, ours or a Java broker's; see `check_store`.
+    """Check the files of a stopped store, rocketpy's or a Java broker's; see `check_store`.
 
-    After an unclean stop consume queues and index may lack records, which the next start enters: these are
+    After an unclean stop consume queues and index may lack records that the next start adds. These are
     counted as `behind`, and are no problems.
     """
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
@@ -123,7 +122,7 @@ def _check_place(view: RecordView, unit: _Unit, records: dict[int, _Unit], repor
     if earlier is not None:
         report.add(f"{where} is also at {earlier[0]}")
     elif records and view.queue_offset - 1 not in records:
-        report.add(f"{where} comes after {max(records)}")
+        report.add(f"{where} follows message {max(records)} with a gap")
     records[view.queue_offset] = unit
 
 
@@ -177,7 +176,7 @@ def _check_index(
             report.index_entries += 1
             present.add((key_hash, offset))
             if previous >= number:
-                report.add(f"{file.path.name}: entry {number} is chained to {previous}")
+                report.add(f"{file.path.name}: entry {number} links to entry {previous}, which is not older")
         for key_hash, offset in set(expected[:: max(1, len(expected) // 50)]):
             covered = file.begin_offset < offset < file.end_offset
             if covered and offset not in file.find(key_hash, 1 << 30, 0, 1 << 62):

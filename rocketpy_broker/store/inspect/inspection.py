@@ -1,4 +1,4 @@
-"""Opens the files of a store for reading only, ours or a Java broker's, without recovery or lock.
+"""Opens the files of a store for reading only, rocketpy's or a Java broker's, without recovery or lock.
 
 A torn tail is not cut and missing queues are not built, so a store that was not stopped cleanly is shown as
 it is on disk.
@@ -119,8 +119,8 @@ class ReadOnlyStore:
         if scan.end < flushed:
             return [f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}"]
         if follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
-            behind = follower.physical_offset
-            return [f"commit log: damaged at {scan.end}: {reason}; a record follows at {behind}"]
+            next_offset = follower.physical_offset
+            return [f"commit log: damaged at {scan.end}: {reason}; a record follows at {next_offset}"]
         if scan.stop is not None and self.is_clean:
             return [f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly"]
         return []
@@ -167,7 +167,7 @@ class ReadOnlyStore:
         try:
             queue.recover()
         except StoreError as error:
-            self.problems.append(f"queue {topic}/{queue_id}: its files go on behind its end: {error}")
+            self.problems.append(f"queue {topic}/{queue_id}: its files continue after its end: {error}")
         queue.correct_min_offset(self.log.min_offset)
         queue.files.close_idle()
         return queue

@@ -5,7 +5,7 @@ where it crosses a file end) and only then is it part of the log. When that fail
 offsets go back, and what may have reached the file is wiped, for a later recovery must not find it.
 
 A record never crosses a file end: it must leave at least 8 bytes for the blank record that fills the rest
-(rest i32, 0xCBD43194). Behind those 8 bytes ours has the zeros of the new file, 4.6.0 has leftovers.
+(rest i32, 0xCBD43194). After those 8 bytes rocketpy has the zeros of the new file, 4.6.0 has leftovers.
 Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 """
 
@@ -128,7 +128,7 @@ class CommitLog:
         cut(self.files, scan.end, report)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Scanned records, and all data behind the checkpoint, may be in the page cache only.
+        """Scanned records, and all data after the checkpoint, may be in the page cache only.
 
         After a failed flush the page cache keeps such data without writing it, so it is written again.
         """
@@ -180,14 +180,14 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last record written out."""
+        """Just after the last record written out."""
         if self._sealed:  # the file begun by the run is not part of the log yet
             file = self._sealed[0][0]
             return file.start + file.wrote
         return self.files.max_offset
 
     def roll_next_file(self, offset: int) -> int:
-        """Where the file behind the one with this offset starts."""
+        """Where the file after the one with this offset starts."""
         size = self.files.file_bytes
         return offset + size - offset % size
 
@@ -365,7 +365,7 @@ class CommitLog:
         self._resume(self.files.last)
         first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
-            # Power loss could restore the erased records behind those that are written there next.
+            # Power loss could restore the erased records after those that are written there next.
             first.flush()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class CommitLog:
         plan.add(self.files)
 
     def needs_preallocation(self) -> bool:
-        """Is the log near the end of what is reserved, or of its file?"""
+        """Whether the log is near the end of its reserved blocks, or of its file."""
         return self._preallocator.is_wanted()
 
     def preallocate_ahead(self) -> MappedFile | None:
@@ -439,14 +439,14 @@ def check_end(
 ) -> None:
     """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
     follower = find_record(files, scan.end)
-    is_ours = checkpoint.flushed_offset >= 0
-    if follower is not None and not is_ours and follower.store_timestamp < scan.last_store_timestamp:
+    from_rocketpy = checkpoint.flushed_offset >= 0
+    if follower is not None and not from_rocketpy and follower.store_timestamp < scan.last_store_timestamp:
         follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
     problem = ""
     if 0 <= scan.end < checkpoint.flushed_offset:
         problem = f"the log was flushed up to {checkpoint.flushed_offset}"
     elif follower is not None and not (
-        is_ours and has_lost_sector(files, scan.end, follower.physical_offset)
+        from_rocketpy and has_lost_sector(files, scan.end, follower.physical_offset)
     ):
         problem = f"a valid record follows at {follower.physical_offset}"
     reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
@@ -458,7 +458,7 @@ def check_end(
     if problem:
         report.note(f"damage at {scan.end} ({reason}, but {problem}) is cut off as configured")
     elif follower is not None:
-        report.note(f"unflushed records behind {scan.end} are lost: {reason}")
+        report.note(f"unflushed records after {scan.end} are lost: {reason}")
     elif scan.stop is not None:
         report.note(f"torn tail at {scan.end}: {reason}")
 
@@ -469,4 +469,4 @@ def cut(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
     if strays := files.drop_strays():
         report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")
     if report.cut_bytes:
-        report.note(f"{report.cut_bytes} bytes behind {end} are wiped from the commit log")
+        report.note(f"{report.cut_bytes} bytes after {end} are wiped from the commit log")

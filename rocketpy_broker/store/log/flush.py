@@ -37,7 +37,7 @@ class FlushPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Is there nothing to do?"""
+        """Whether there is nothing to do."""
         return not (self.targets or self.directories or self.index_files or self.checkpoint)
 
     def add(self, files: MappedFileQueue) -> None:

@@ -65,9 +65,9 @@ class LogScan:
         self._check_crc = check_crc
         self._bulk = bulk
         self.end = start
-        """Offset just behind the last whole record; blank records count once a record follows them."""
+        """Offset just after the last whole record; blank records count once a record follows them."""
         self.stop: RecordCorrupt | None = None
-        """Why the scan ended, unless there were only zeros (as there are behind the last record)."""
+        """Why the scan ended, unless there were only zeros (as there are after the last record)."""
         self.last_store_timestamp = 0
         self.tail = LogTail(start)
 
@@ -137,7 +137,7 @@ def problem_of(view: RecordView, position: int) -> str:
 
 
 def _is_torn(view: RecordView, position: int) -> bool:
-    """Do topic or properties end in zeros, or lack a sector? The CRC covers the body only.
+    """Whether topic or properties end in zeros, or lack a sector. The CRC covers the body only.
 
     Our records never have zeros there, but a Java broker's may, so zeros alone prove nothing.
     """
@@ -151,7 +151,7 @@ def _is_torn(view: RecordView, position: int) -> bool:
 
 
 def _has_zero_piece(data: bytes, position: int) -> bool:
-    """Is any sector, as far as it lies in `data`, all zeros? position: of the data in its file."""
+    """Whether any sector, as far as it lies in `data`, is all zeros. position: of the data in its file."""
     at = 0
     while at < len(data):
         stop = at + SECTOR_BYTES - (position + at) % SECTOR_BYTES
@@ -162,7 +162,7 @@ def _has_zero_piece(data: bytes, position: int) -> bool:
 
 
 def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
-    """Is there a sector of zeros, or the part of one, in the log between these offsets, or a missing file?
+    """Whether the log has zeros for a sector, or a part of one, between these offsets, or lacks a file.
 
     Power loss leaves such sectors of data that was written and not flushed.
     """
@@ -190,7 +190,7 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 
 def find_record(files: LogFiles, offset: int) -> RecordView | None:
-    """The first whole record, CRC and place included, at or behind `offset`, wherever it starts."""
+    """The first whole record, CRC and place included, at or after `offset`, wherever it starts."""
     file = files.find(offset)
     position = offset - file.start if file is not None else 0
     while file is not None:

@@ -51,12 +51,12 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """Log offset just behind this file."""
+        """Log offset just after this file."""
         return self.start + self.size
 
     @property
     def is_full(self) -> bool:
-        """Was the last byte written?"""
+        """Whether the last byte was written."""
         return self.wrote >= self.size
 
     @property
@@ -80,7 +80,7 @@ class MappedFile:
         self.reserve()
 
     def wants_reserve(self) -> bool:
-        """Is less than half a step reserved ahead of what is written?"""
+        """Whether less than half a step is reserved ahead of the written bytes."""
         step = self._reserve_bytes
         return step > 0 and self._reserved < self.size and self._reserved - self.wrote < step // 2
 
@@ -158,7 +158,7 @@ class MappedFile:
 
     @property
     def needs_flush(self) -> bool:
-        """Is anything in the file not durable yet?"""
+        """Whether something in the file is not durable yet."""
         return self.flushed < self.wrote or self.flushed_changes < self.changes
 
     def mark_unflushed(self) -> None:
@@ -167,14 +167,14 @@ class MappedFile:
         self.changes += 1
 
     def rewrite(self, position: int) -> None:
-        """Write again, unchanged, what was written at or behind `position`."""
+        """Write again, unchanged, what was written at or after `position`."""
         while position < self.wrote:
             data = self.read(position, min(_ERASE_BYTES, self.wrote - position))
             self.write(position, data)
             position += len(data)
 
     def rewrite_zeros(self) -> None:
-        """Write zeros behind what was written, wherever there are blocks.
+        """Write zeros after the written bytes, wherever there are blocks.
 
         After a failed flush the page cache has zeros where the disk may still have what was cut.
         """
@@ -198,7 +198,7 @@ class MappedFile:
 
     @property
     def is_held(self) -> bool:
-        """Does a thread hold the file open?"""
+        """Whether a thread holds the file open."""
         return self._holders > 0
 
     def release(self) -> None:
@@ -214,7 +214,7 @@ class MappedFile:
 
     @property
     def is_open(self) -> bool:
-        """Is there a file handle?"""
+        """Whether there is a file handle."""
         return self._handle >= 0
 
     def close_idle(self) -> bool:

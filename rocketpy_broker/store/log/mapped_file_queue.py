@@ -44,7 +44,7 @@ class MappedFileQueue:
         self._reserve_bytes = reserve_bytes
         self.mapped_files: list[MappedFile] = []
         self.strays: list[MappedFile] = []
-        """Files behind a missing one, found by `load`; `classify_files` decides about them."""
+        """Files after a missing one, found by `load`; `classify_files` decides about them."""
         self.spare: MappedFile | None = None
         """The next file, preallocated before it is needed and not part of the log yet."""
         self._unsynced_directory = False
@@ -63,7 +63,7 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last byte written; 0 in an empty log."""
+        """Just after the last byte written; 0 in an empty log."""
         last = self.last
         return last.start + last.wrote if last else 0
 
@@ -212,7 +212,7 @@ class MappedFileQueue:
             self._unsynced_directory = True
 
     def append(self, data: bytes, offset: int = 0) -> Iterator[tuple[MappedFile, bytes]]:
-        """Write `data` behind the log's end, one call a file; yields each file with the part written to it.
+        """Write `data` at the log's end, one call a file; yields each file with the part written to it.
 
         offset: where an empty log begins. Raises DiskFull, StoreError; parts that were yielded stay.
         """
@@ -242,7 +242,7 @@ class MappedFileQueue:
     # -- cutting ---------------------------------------------------------------------------------
 
     def truncate(self, offset: int, *, erase: bool = True) -> int:
-        """Cut the log at `offset`: later files are deleted, bytes behind it are zeroed.
+        """Cut the log at `offset`: later files are deleted, bytes after it are zeroed.
 
         erase: 4.6.0 only moves its position and leaves the stale bytes; so do we when False.
         Returns how many bytes other than zeros were wiped or deleted.
@@ -299,7 +299,7 @@ class MappedFileQueue:
         self._unsynced_directory = True
 
     def rewrite(self, offset: int) -> None:
-        """Write again, unchanged, what lies at or behind that offset, and the zeros behind it.
+        """Write again, unchanged, what lies at or after that offset, and the zeros after it.
 
         Raises StoreError.
         """
@@ -340,7 +340,7 @@ class Preallocator:
         self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
 
     def is_wanted(self) -> bool:
-        """Is the log near the end of what is reserved, or of its file?"""
+        """Whether the log is near the end of its reserved blocks, or of its file."""
         last = self._files.last
         if last is None:
             return False
@@ -376,7 +376,7 @@ class LogFiles(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last byte written."""
+        """Just after the last byte written."""
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the one that holds this offset, written or not."""

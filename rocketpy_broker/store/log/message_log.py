@@ -34,7 +34,7 @@ class RecoveryReport:
     """
 
     clean: bool
-    is_ours: bool = True
+    from_rocketpy: bool = True
     """Whether rocketpy wrote the directory last, and has closed it before with checksums of its queues.
 
     False for a new directory, one that a Java broker wrote last, and one of a version without checksums.
@@ -57,7 +57,7 @@ class RecordScan(Protocol):
     """Iterates over the log's records, each checked."""
 
     end: int
-    """Just behind the last whole one; of a ledger, behind its entry."""
+    """Just after the last whole one; of a ledger, after its entry."""
     stop: RecordCorrupt | None
     last_store_timestamp: int
     tail: LogTail
@@ -124,14 +124,14 @@ class MessageLog(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """Just behind the last record that may be read."""
+        """Just after the last record that may be read."""
 
     @property
     def flushed_offset(self) -> int:
         """Records below this offset survive power loss."""
 
     def roll_next_file(self, offset: int) -> int:
-        """Return where the file behind the one with this offset starts."""
+        """Return where the file after the one with this offset starts."""
 
     # -- appending
 
@@ -170,7 +170,7 @@ class MessageLog(Protocol):
         """Add the log's unflushed files to a plan."""
 
     def needs_preallocation(self) -> bool:
-        """Should `preallocate_ahead` be called?"""
+        """Whether `preallocate_ahead` should be called."""
 
     def preallocate_ahead(self) -> MappedFile | None:
         """Reserve space ahead, or make the next file; see `MessageStore.preallocate_ahead`."""

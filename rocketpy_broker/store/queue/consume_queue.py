@@ -70,9 +70,9 @@ class ConsumeQueue:
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
         self.next_offset = 0
-        """Queue offset of the next unit: one behind the last."""
+        """Queue offset of the next unit: one after the last."""
         self.max_physical_offset = -1
-        """Commit log offset just behind the newest record here; records below it are here already."""
+        """Commit log offset just after the newest record here; records below it are here already."""
         self.put_bytes = 0
         """Bytes in the commit log of all records put since the queue object was made."""
         self._pending: list[bytes] = []
@@ -293,7 +293,7 @@ class ConsumeQueue:
         return first
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
-        """Write the units of records at or behind that commit log offset again, for the next flush."""
+        """Write the units of records at or after that commit log offset again, for the next flush."""
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
         self.files.mark_unflushed(mapped_files)
@@ -307,18 +307,18 @@ class ConsumeQueue:
             file.rewrite(position)
 
     def begins_blank(self) -> bool:
-        """Does the queue begin with a blank unit, since its first messages were never here?"""
+        """Whether the queue begins with a blank unit, since its first messages were never here."""
         return bool(self.files.mapped_files) and self.files.mapped_files[0].read(0, UNIT_BYTES) == BLANK_UNIT
 
     def wipe_rest(self) -> None:
-        """Erase bytes behind the last unit, which a crash may have left there."""
+        """Erase bytes after the last unit, which a crash may have left there."""
         self.write_out()
         last = self.files.last
         if last is not None:
             last.erase(last.wrote)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records at or behind that commit log offset, and stale bytes behind them."""
+        """Drop the units of records at or after that commit log offset, and stale bytes after them."""
         self.write_out()
         while (last := self.files.last) is not None:
             count, end = _count_file(last, last.wrote, physical_offset)
@@ -334,14 +334,14 @@ class ConsumeQueue:
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
     def cut(self, queue_offset: int) -> None:
-        """Make `queue_offset` the next one, dropping what lies behind. `max_physical_offset` stays."""
+        """Make `queue_offset` the next one, dropping the units after it. `max_physical_offset` stays."""
         self.write_out()
         self.checksums.cut(queue_offset * UNIT_BYTES)
         self.files.truncate(queue_offset * UNIT_BYTES)
         self.next_offset = queue_offset
 
     def correct_min_offset(self, physical_offset: int) -> None:
-        """Set `min_offset` to the first unit whose record lies at or behind that commit log offset.
+        """Set `min_offset` to the first unit whose record lies at or after that commit log offset.
 
         Looks into the oldest file only, as 4.6.0 does; unchanged when that has none, but not before it:
         a consumer could not advance from an offset whose file is deleted.
@@ -351,7 +351,7 @@ class ConsumeQueue:
         self.min_offset = max(self.min_offset, oldest) if first is None else first
 
     def first_at(self, physical_offset: int) -> int:
-        """Queue offset of the first unit whose record lies at or behind that commit log offset.
+        """Queue offset of the first unit whose record lies at or after that commit log offset.
 
         Looks into the oldest file only; the next offset when that has none.
         """
@@ -398,7 +398,7 @@ class ConsumeQueue:
         return FileChecksum(self.topic, self.queue_id, file.start, covered, crc)
 
     def is_intact(self, sum_: FileChecksum) -> bool:
-        """Does the file have that checksum? False when there is no such file."""
+        """Whether the file has that checksum. False when there is no such file."""
         file = next((one for one in self.files.mapped_files if one.start == sum_.start), None)
         return file is not None and self._read_sum(file, sum_.covered) == sum_.crc
 
@@ -419,7 +419,7 @@ class ConsumeQueue:
 
 
 def _first_at(file: MappedFile, physical_offset: int) -> int | None:
-    """Position of the file's first unit of a record at or behind that offset; None when it has none.
+    """Position of the file's first unit of a record at or after that offset; None when it has none.
 
     Offsets rise from unit to unit, so a binary search finds it; with blank units every unit is compared.
     """
@@ -458,7 +458,7 @@ def _count_file(file: MappedFile, size: int, physical_end: int | None = None) ->
 
 
 def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int, bool]:
-    """Return (units before the first that is invalid or at or behind `physical_end`, end of the last's
+    """Return (units before the first that is invalid or at or after `physical_end`, end of the last's
     record, whether there was no such unit).
 
     Blank units count only in front of one that is not.

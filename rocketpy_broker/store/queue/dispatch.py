@@ -97,7 +97,7 @@ class ConsumeQueueTable:
             file.close_idle()
 
     def max_physical_offset(self) -> int:
-        """Just behind the newest record in any queue, -1 without queues."""
+        """Just after the newest record in any queue, -1 without queues."""
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def fill(self, table: QueueTable, log_min_offset: int) -> None:
@@ -120,7 +120,7 @@ class ConsumeQueueTable:
                 queue.files.close_idle()
 
     def rewrite_unflushed(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
-        """Write and flush again what queues hold of records at or behind that commit log offset.
+        """Write and flush again what queues hold of records at or after that commit log offset.
 
         Some at a time: what is not flushed stays open, and a store may have more queues than a process may
         have files. Raises FlushFailed, StoreError.
@@ -210,13 +210,13 @@ class Dispatcher:
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
         self.limit: Callable[[], int] | None = None
-        """Returns a physical offset; records that end behind it wait, as consumers must not see them yet."""
+        """Returns a physical offset; records that end after it wait, as consumers must not see them yet."""
         self.offset = offset
         """Everything in the log below is dispatched."""
         self.last_store_timestamp = 0
         """Of the newest record dispatched, ms."""
         self.is_stuck = False
-        """Did the last `run` fail?"""
+        """Whether the last `run` failed."""
 
     @property
     def waiting(self) -> int:
@@ -238,7 +238,7 @@ class Dispatcher:
     def run(self, until: int | None = None) -> int:
         """Dispatch what waits; returns how many records.
 
-        until: leave records that end behind this physical offset for later.
+        until: leave records that end after this physical offset for later.
         Raises DiskFull, StoreError when the index cannot begin a new file. Records that are not indexed stay
         in the queue and may be put again. Their consume queues have them, and listeners were called.
         """

@@ -1,8 +1,8 @@
-"""TAGS, KEYS and UNIQ_KEY out of a record's properties, once a message.
+"""Reads TAGS, KEYS and UNIQ_KEY from properties.
 
-Messages of one producer have the same properties in the same order. The first of a kind is taken apart with
-care, and a pattern made of its names; the next ones only have to match it, in a third of the time; many of
-them at once, in a sixth.
+Messages of one producer have the same properties in the same order: a layout. The first message of a layout
+is parsed, and a regular expression is built from its names. Matching it takes a third of the time for later
+messages, and a sixth for many at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WANTED: Final = (_TAGS, _KEYS, _UNIQ)
 _LAYOUTS_MAX: Final = 8
 _NAMES_MAX: Final = 24
 _LEARN_MAX: Final = 64
-"""Layouts that are learned at most: a topic whose messages all differ gains nothing."""
+"""Maximum number of learned layouts: a topic whose messages all differ gains nothing."""
 
 _NUL: Final = b"\0"
 """Separates the properties of many records: the store rejects properties that contain it."""
@@ -69,13 +69,13 @@ class PropertyFields:
                     columns = list(zip(*found, strict=True))
                     tags, keys, unique_key = layout.wanted
                     return columns[tags - 1], columns[keys - 1], columns[unique_key - 1]
-                if found:  # they are of several kinds
+                if found:  # several layouts
                     break
         tags_of, keys_of, unique_keys_of = zip(*map(self, properties), strict=True)
         return tags_of, keys_of, unique_keys_of
 
     def _learn(self, properties: bytes) -> None:
-        """Make a pattern of these names, if they are as they should be."""
+        """Build the regular expression of these names, if they are well-formed."""
         self._learned += 1
         names = [piece.partition(b"\x01")[0] for piece in properties.split(b"\x02")]
         if names.pop() or len(names) > _NAMES_MAX or any(names.count(name) > 1 for name in _WANTED):
@@ -85,7 +85,7 @@ class PropertyFields:
             for name in names
         )
         wanted = [name for name in names if name in _WANTED]
-        # The last groups are empty, for what is missing; two, since findall makes no tuples of one.
+        # Two empty groups for missing values: findall returns tuples only for several groups.
         tags, keys, unique_key = (
             wanted.index(name) + 1 if name in wanted else len(wanted) + 1 for name in _WANTED
         )
@@ -99,7 +99,7 @@ class PropertyFields:
 
 
 def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """The values of TAGS, KEYS and UNIQ_KEY, empty when missing: `properties.find` thrice in one pass."""
+    """Return TAGS, KEYS and UNIQ_KEY, empty when missing. Same as three calls of `find`, in one pass."""
     tags = keys = unique_key = b""
     for piece in properties.split(b"\x02"):
         name = piece[:5]

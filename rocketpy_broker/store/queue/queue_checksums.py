@@ -6,7 +6,7 @@ RocketMQ's format has no checksum for units, so a file `queuesums` beside the qu
 | offset | size | field                                                          |
 |-------:|-----:|----------------------------------------------------------------|
 |      0 |    4 | magic "RPQS"                                                   |
-|      4 |    4 | CRC-32 of everything behind it                                 |
+|      4 |    4 | CRC-32 of everything after it                                  |
 |      8 |    8 | where the commit log ended when the store was stopped          |
 |     16 |      | entries, one for each file of a queue                          |
 
@@ -59,7 +59,7 @@ class QueueChecksums:
         self._checksums[start] = (covered, crc)
 
     def cut(self, end: int) -> None:
-        """Forget files with covered bytes at or behind that place in the queue."""
+        """Forget files with covered bytes at or after that place in the queue."""
         for start, (covered, _) in list(self._checksums.items()):
             if start + covered > end:
                 del self._checksums[start]

@@ -45,7 +45,7 @@ class GetMessageResult:
     """The messages that a read found.
 
     next_begin_offset: queue offset to read from next. min_offset, max_offset: of the queue; the latter is
-    one behind its last message. chunks: whole records, in order, to be sent one after the other.
+    one after its last message. chunks: whole records, in order, to be sent one after the other.
     """
 
     status: GetMessageStatus
@@ -55,7 +55,7 @@ class GetMessageResult:
     chunks: list[bytes] = field(default_factory=list)
     count: int = 0
     suggest_slave: bool = False
-    """Are the messages so far behind the log's end that a slave should serve them?"""
+    """Whether the messages are so far before the log's end that a slave should serve them."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class QueueReader:
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
             if not self._holds(physical, size, log_end):
-                # A number that no message has; those behind it may be in any file.
+                # A number that no message has; those after it may be in any file.
                 is_gap = size == BLANK_SIZE
                 if physical >= self._log.min_offset and not is_gap:
                     if batch.count:
@@ -269,7 +269,7 @@ class _Batch:
         self.count = 0
 
     def is_full(self, size: int, *, on_disk: bool) -> bool:
-        """Is there no room for a record of this size? The first always fits."""
+        """Whether there is no room for a record of this size. The first always fits."""
         if self.count == 0:
             return False
         config = self._config

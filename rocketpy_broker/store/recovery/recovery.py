@@ -101,7 +101,7 @@ class Recovery:
                 queue.wipe_rest()
                 queue.files.close_idle()
         if self._index is not None and not self._index.cut_from(report.end):
-            report.note("the index had records behind the log's end; its newest file is rebuilt")
+            report.note("the index had records beyond the log's end; its newest file is rebuilt")
             self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
         self._queues.fill(self._table, self._files.min_offset)
         self._dispatcher.offset = report.end
@@ -144,7 +144,7 @@ class Recovery:
         return start
 
     def _is_dispatched(self, checkpoint: Checkpoint) -> bool:
-        """Are all queues complete up to the checkpoint's dispatched offset, as it says?"""
+        """Whether all queues are complete up to the checkpoint's dispatched offset, as it says."""
         progress = checkpoint.progress
         if progress is None or not self._config.use_progress:
             return False
@@ -249,9 +249,9 @@ class Recovery:
         return request, True
 
     def _is_left_over(self, queue: ConsumeQueue, view: RecordView, gaps_allowed: bool) -> bool:
-        """Do all units of a queue point to expired records, with a gap before the first record that is kept?
+        """Whether all units of a queue point to expired records, with a gap before the first kept record.
 
-        Expired records prove nothing: the last of these units may be torn, or files behind them may be lost.
+        Expired records prove nothing: the last of these units may be torn, or files after them may be lost.
         """
         if not self._has_expired(queue):
             return False
@@ -293,7 +293,7 @@ class Recovery:
             self._from_first = True
 
     def _has_expired(self, queue: ConsumeQueue) -> bool:
-        """Do all units of a queue point to expired records? Rebuilt, it would restart at offset 0.
+        """Whether all units of a queue point to expired records. Rebuilt, it would restart at offset 0.
 
         Consumer groups have higher offsets and would not get its next messages.
         """
@@ -326,7 +326,7 @@ class Recovery:
     def _is_record_of(
         self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int], *, check_code: bool
     ) -> bool:
-        """Is there such a record? check_code: the tags code too, which a torn unit may lack.
+        """Whether there is such a record. check_code: the tags code too, which a torn unit may lack.
 
         Of the last unit only: a changed messageDelayLevel must not give all delayed messages another time.
         """

@@ -93,7 +93,7 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool =
 def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:
     """Return how many of the oldest files expire now. files: all but the one being written, oldest first.
 
-    A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those behind it,
+    A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those after it,
     for a log has no holes.
     """
     limit = now_ms - config.reserved_hours * _HOUR_MS
@@ -139,7 +139,7 @@ class Cleaner:
         self._queues_cleaned_at = -1
         self._manual = 0
         self._is_stuck = False
-        """Is the disk nearly full and nothing left to delete? Logged when it begins."""
+        """Whether the disk is nearly full and nothing is left to delete. Logged when it begins."""
         self._chosen: list[Deletion] = []
         """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
 

@@ -205,7 +205,7 @@ class StoreDriver:
             self._dispatch_handle = self._loop.call_later(delay_s, self.tasks.run, self._dispatch)
 
     def _is_polled(self) -> bool:
-        """Is one of the records that came since the last check for a queue with long-polling consumers?"""
+        """Whether a record since the last check is for a queue with long-polling consumers."""
         fresh = self.store.dispatcher.waiting_since(self._checked_for_polls)
         self._checked_for_polls += len(fresh)
         polled = self._polled_queues
@@ -422,7 +422,7 @@ class StoreDriver:
                 )
 
     def _may_wait(self) -> bool:
-        """Is so little written that the log's flush may wait (flushCommitLogLeastPages)?"""
+        """Whether so little is written that the log's flush may wait (flushCommitLogLeastPages)."""
         flush = self.store.config.flush
         if not flush.commit_log_least_pages or self._loop is None:
             return False

@@ -1,12 +1,16 @@
 """Leader election: votes and heartbeats. Pure.
 
-A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which
-all peers have voted: it finds out whether the others still have the leader, and only if not is the term
-incremented. A restarted peer starts with such a round too, but never leads that term, since it may have
-led it before. A peer that has just led increments the term at once. So no peer leads a term twice.
+A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which a
+majority has already voted: it finds out whether the others still have the leader. Only if not, the term is
+incremented. Such a round does what PreVote does in etcd.
+
+A restarted peer starts with a probe: a round in the old term that this peer cannot win, since it may have led
+the term before. A peer that has just led increments the term at once. So no peer leads a term twice.
+
+A peer that receives a vote request of a newer term defers: it enters that term, and delays its own rounds.
 
 Source: DLedgerLeaderElector of DLedger 0.1. Differs: a vote compares the term in the newest entry itself
-(D#52), and a peer enters the term of a heartbeat at once.
+(openmessaging/dledger #52), and a peer enters the term of a heartbeat at once.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ class _Round:
         self.term = term
         self.began_ms = began_ms
         self.is_probe = is_probe
-        """Whether it only finds out if there is a leader."""
+        """Whether it only finds out if there is a leader, and cannot be won."""
         self.open: set[int] = set()
         self.results: Counter[VoteResult] = Counter()
         self.codes: Counter[int] = Counter()

@@ -81,7 +81,7 @@ class LedgerView:
 
     @property
     def end_term(self) -> int:
-        """Term in the newest entry itself, not of the peer that pushed it (D#52); -1 in an empty ledger."""
+        """Term in the newest entry itself, not of the peer that pushed it; -1 in an empty ledger."""
         return self.get(self.end_index).term if self._begin >= 0 else -1
 
     @property

@@ -2,9 +2,9 @@
 
     node.step(event, now_ms)
     while ready := node.take_ready():
-        save(ready.term_state), store(ready.write)     # and flush: durable first
-        send(ready.requests), send(ready.responses)    # only then may peers know of it
-        report(ready.results)
+        send(ready.requests_before_write)              # pushes and heartbeats, unless the term has changed
+        save(ready.term_state), store(ready.write)     # and flush
+        send(ready.requests_after_write), send(ready.responses)
         node.advance(now_ms)
 
 Events may be stepped while a Ready is being stored. Only one Ready is taken at a time.
@@ -12,7 +12,7 @@ Events may be stepped while a Ready is being stored. Only one Ready is taken at 
 A broker appends its messages with `append` and `push`, without an event each. Responses to a leader take
 effect with `push`, or when a Ready is taken.
 
-Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries (I5), and PULL gets a
+Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries, and PULL gets a
 response, where 0.1 sends none.
 """
 

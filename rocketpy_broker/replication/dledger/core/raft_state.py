@@ -51,7 +51,7 @@ class RaftState:
         self._saved = state
 
     def commit(self, index: int) -> None:
-        """Note that entries up to `index`, which this peer has, are committed. Never goes back (I6)."""
+        """Note that entries up to `index`, which this peer has, are committed. Never decreases."""
         self.committed_index = max(self.committed_index, index)
 
     def increment_term(self) -> None:

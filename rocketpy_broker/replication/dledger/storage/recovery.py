@@ -167,13 +167,15 @@ class LedgerRecovery:
     def _check_end(self, scan: EntryScan, marks: Checkpoint, report: LedgerReport) -> None:
         """Raise StoreDamaged if the end is damage, not a torn tail."""
         follower = scan.find_follower()
-        is_ours = marks.flushed_offset >= 0
+        from_rocketpy = marks.flushed_offset >= 0
         if follower is not None and 0 <= marks.log_end <= follower.pos:
             follower = None  # a truncation was in progress
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < marks.flushed_offset:
             raise self._damaged(scan.end, reason, f"it was flushed up to {marks.flushed_offset}")
-        if follower is not None and not (is_ours and has_lost_sector(self._data, scan.end, follower.pos)):
+        if follower is not None and not (
+            from_rocketpy and has_lost_sector(self._data, scan.end, follower.pos)
+        ):
             raise self._damaged(scan.end, reason, f"entry {follower.index} follows at {follower.pos}")
         if follower is not None:
             report.note(f"unflushed entries after {scan.end} are lost: {reason}")

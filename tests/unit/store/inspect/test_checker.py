@@ -56,7 +56,7 @@ def raise_min_offset(store: MessageStore) -> None:
         (lambda s: overwrite_log(s, 88, b"?"), "commit log: readable to"),
         (lambda s: overwrite_index(s, 2, bytes(20)), "lacks the key with hash"),
         (lambda s: overwrite_index(s, 2, b"\0\0\0\1" + bytes(16)), "points to 0, where no such record is"),
-        (lambda s: overwrite_index(s, 5, bytes(16) + b"\0\0\0\5"), "entry 5 is chained to 5"),
+        (lambda s: overwrite_index(s, 5, bytes(16) + b"\0\0\0\5"), "entry 5 links to entry 5, which"),
         (cut_queue, "queue T/0: 5 messages have no unit"),
         (forget_queue, "queue T/0: missing, the log has 20 messages of it"),
         (raise_min_offset, "queue T/0: min offset 3, but the log has 0"),
