@@ -281,7 +281,7 @@ class LitePullConsumer(GroupConsumer):
 
         Args:
             offsets: For each queue the offset of the next message. None: finish the messages of all polls,
-                and commit the offsets behind them.
+                and commit the next offsets.
 
         Raises:
             UsageError: An offset is not an integer.
@@ -399,7 +399,7 @@ class _PollBuffer:
             if messages:
                 found.append((puller, messages))
                 count -= len(messages)
-                self._ready[puller] = None  # behind the others
+                self._ready[puller] = None  # after the others
             if not count:
                 break
         return found

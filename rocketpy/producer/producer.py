@@ -327,7 +327,7 @@ class Producer(AdminApi):
     ) -> list[SendResult]:
         """Send messages of one topic in few requests.
 
-        All go to one queue, one behind the other. A list too long for one request (`BatchConfig.max_bytes`)
+        All go to one queue, in their order. A list too long for one request (`BatchConfig.max_bytes`)
         is sent as several requests one after the other. Bodies are not compressed.
 
         Args:

@@ -198,7 +198,7 @@ class RequestFutureTable:
             reconsume_times=header.reconsume_times or 0,
             prepared_transaction_offset=0,
             body=body,
-            # Brokers of 4.9 and later leave out the separator behind the last property.
+            # Brokers of 4.9 and later leave out the separator after the last property.
             properties=f"{header.properties or ''}\x02{arrived}".encode(),
         )
         queue = MessageQueue(record.topic, self._client.broker_name(_address(header.store_host)) or "", 0)

@@ -99,7 +99,7 @@ class LoopThread:
                     self._loop.call_soon(self._call_all)
                 raise
             except BaseException:  # of a callback of the application
-                # The calls behind it must still be made.
+                # The calls after it must still be made.
                 log.exception("a call from another thread failed")
             finally:
                 self._calls.popleft()

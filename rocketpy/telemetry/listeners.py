@@ -26,7 +26,7 @@ class ListenerFanout(Generic[L]):
         self._limited_log = RateLimitedLog(log)
 
     def add(self, listener: L) -> None:
-        """Add a listener behind the others."""
+        """Add a listener after the others."""
         self.all += (listener,)
 
     def notify(self, call: Callable[[L], object]) -> None:

@@ -82,7 +82,7 @@ def _promote(config: BrokerConfig, *, force: bool) -> int:
         return end
 
 
-def _reasons(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
+def _reasons(config: BrokerConfig, own_rank: tuple[int, int]) -> Iterator[str]:
     """Yield the reasons why this slave must not become the master."""
     options = ChannelOptions(ssl=config.registration.ssl)
     try:
@@ -92,16 +92,16 @@ def _reasons(config: BrokerConfig, ours: tuple[int, int]) -> Iterator[str]:
         return
     for replica in replicas:
         if replica.broker_id != config.broker_id:
-            yield from _reason(replica, ours)
+            yield from _reason(replica, own_rank)
 
 
-def _reason(replica: BrokerReport, ours: tuple[int, int]) -> Iterator[str]:
+def _reason(replica: BrokerReport, own_rank: tuple[int, int]) -> Iterator[str]:
     who = f"slave {replica.broker_id} at {replica.address}"
     if replica.broker_id == MASTER_ID:
         if replica.answers:
             yield f"the master at {replica.address} still responds"
     elif not replica.answers:
         yield f"{who} does not respond: {replica.problem}"
-    elif (replica.rank if replica.role else (ours[0], replica.max_offset)) > ours:
+    elif (replica.rank if replica.role else (own_rank[0], replica.max_offset)) > own_rank:
         theirs = f"epoch {replica.epoch} up to {replica.max_offset}"
-        yield f"{who} has more messages: {theirs}; here epoch {ours[0]} up to {ours[1]}"
+        yield f"{who} has more messages: {theirs}; here epoch {own_rank[0]} up to {own_rank[1]}"

@@ -70,7 +70,7 @@ class RouteTable:
     _clusters: dict[str, set[str]] = field(default_factory=dict)
     """cluster name -> broker names."""
     _live: dict[str, LiveBroker] = field(default_factory=dict)
-    """address -> the process behind it."""
+    """address -> the process at it."""
     _filter_servers: dict[str, list[str]] = field(default_factory=dict)
     """address -> its filter servers (a feature of 4.x that 4.6.0 deprecates)."""
     changes: int = 0

@@ -64,7 +64,7 @@ class Kept(Generic[K, C]):
 
     def _put_away(self) -> None:
         (pid, _), client = self._clients.popitem(last=False)
-        if pid == os.getpid():  # a copy of the parent's is none of ours
+        if pid == os.getpid():  # not a copy of the parent's
             client.close()
 
 

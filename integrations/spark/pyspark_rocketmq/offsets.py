@@ -81,7 +81,7 @@ def read_offsets(name: str, text: str) -> int | Offsets:
 
 
 def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: int) -> Offsets:
-    """Ends that together are at most `most` messages behind the starts, shared out by how much each has.
+    """Ends that together are at most `most` messages after the starts, shared out by how much each has.
 
     A queue with something to read gets at least one message, so `most` may be passed by as many as there
     are queues. Every queue of `end` is in `start` and in the result.

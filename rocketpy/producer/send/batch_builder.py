@@ -22,7 +22,7 @@ _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 class BatchBuilder:
     """Sends that are being gathered, with one entry for each message in the lists.
 
-    given: the queue that the callers chose. tails: properties behind the two that all messages have. events:
+    given: the queue that the callers chose. tails: properties after the two that all messages have. events:
     empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the
     messages. timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
     stored records.

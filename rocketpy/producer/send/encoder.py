@@ -62,7 +62,7 @@ class MessageEncoder:
         self._now_s = self._loop.time
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
-        """Return its properties behind those that all messages have. Raises MessageTooLarge."""
+        """Return its properties after those that all messages have. Raises MessageTooLarge."""
         has_own = message.properties or message.tags or message.keys or message.delay_level
         if event is None and self._adds_none and not has_own:
             return ""

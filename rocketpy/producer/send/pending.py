@@ -131,7 +131,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
-    tail: its properties behind the two that all messages have. body, sys_flag: as sent; they differ from the
+    tail: its properties after the two that all messages have. body, sys_flag: as sent; they differ from the
     message's when the body is compressed. (One future instead of several, and no text that can be built
     again for another attempt, since there may be 100,000 of these.)
     """

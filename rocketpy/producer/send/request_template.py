@@ -64,7 +64,7 @@ def encoded_properties(unique_ids: Sequence[str], tails: Sequence[str], *, wait_
 def tail_text(
     message: Message, head_bytes: int, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
-    """Return the properties behind those of `head_text`, which have `head_bytes`.
+    """Return the properties after those of `head_text`, which have `head_bytes`.
 
     Raises MessageTooLarge when both together are above 32,767 bytes.
     """

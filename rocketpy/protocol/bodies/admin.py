@@ -48,7 +48,7 @@ class PlainAccessConfig(Body, kw_only=True):
 
 
 class GetBrokerClusterAclConfigResponseBody(Body, kw_only=True):
-    """The response to GET_BROKER_CLUSTER_ACL_CONFIG. RocketMQ puts secrets into it; our broker never does."""
+    """The response to GET_BROKER_CLUSTER_ACL_CONFIG. RocketMQ puts secrets into it; rocketpy does not."""
 
     global_white_addrs: list[str] | None = None
     plain_access_configs: list[PlainAccessConfig] | None = None

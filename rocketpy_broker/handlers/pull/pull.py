@@ -3,8 +3,8 @@
 Long polling: a pull that finds nothing may be held. `arrived` responds to it when there are messages, `sweep`
 when it times out; if its channel closes, it is dropped.
 
-A filter by properties runs for at most `_FILTER_MS` in one pull. The response then moves the consumer behind
-the messages that were filtered (PULL_RETRY_IMMEDIATELY), and the broker serves other clients in between.
+A filter by properties runs for at most `_FILTER_MS` in one pull. The response then moves the consumer past
+the filtered messages (PULL_RETRY_IMMEDIATELY), and the broker serves other clients in between.
 
 A slave never moves a consumer's offset, since its master may have the messages that it lacks. The response to
 such a pull is PULL_RETRY_IMMEDIATELY with the requested offset.
@@ -277,7 +277,7 @@ class PullHandler:
             result = self._read(pull, held.offset)
             code = _code(result.status, held.offset)
             if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
-                # Its filter has dropped messages: move the consumer behind them.
+                # Its filter has dropped messages: move the consumer past them.
                 result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
             return self._answer(pull, code, result)
         except RocketError as error:

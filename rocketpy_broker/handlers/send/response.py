@@ -43,7 +43,7 @@ class ParkedResponse(NamedTuple):
 
 
 ParkResponses = Callable[[list[ParkedResponse], int], None]
-"""Takes sends whose responses must wait, and the log offset behind their last message."""
+"""Takes sends whose responses must wait, and the log offset after their last message."""
 
 
 class SendResponses:

@@ -32,7 +32,7 @@ OnStored = Callable[[StoreError | None], None]
 
 @dataclass(slots=True)
 class _Group:
-    """Responses of one socket buffer. until: log offset behind their messages. end_s: when they time out."""
+    """Responses of one socket buffer. until: log offset after their messages. end_s: when they time out."""
 
     sends: list[ParkedResponse]
     until: int

@@ -144,4 +144,4 @@ class TransactionHandler:
 
 
 def _ignore(error: StoreError | None) -> None:
-    """Do nothing: the op record behind the message has its own callback."""
+    """Do nothing: the op record after the message has its own callback."""

@@ -55,19 +55,19 @@ def epochs_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
     return tuple(epoch for epoch in epochs if epoch.start <= end)
 
 
-def common_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int | None:
+def common_end(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], other_end: int) -> int | None:
     """Return the offset up to which two logs are equal; None if their epochs do not determine it.
 
     Each list is in order, and each epoch ends at the start of the next one. A list may have epochs after the
     end of its log, of which no bytes have arrived.
     """
-    known = {epoch: index for index, epoch in enumerate(theirs)}
-    for index in range(len(ours) - 1, -1, -1):
-        other = known.get(ours[index])
-        if other is not None:
-            our_stop = ours[index + 1].start if index + 1 < len(ours) else our_end
-            their_stop = theirs[other + 1].start if other + 1 < len(theirs) else their_end
-            return min(our_stop, our_end, their_stop, their_end)
+    known = {epoch: index for index, epoch in enumerate(others)}
+    for index in range(len(own) - 1, -1, -1):
+        at = known.get(own[index])
+        if at is not None:
+            own_stop = own[index + 1].start if index + 1 < len(own) else own_end
+            other_stop = others[at + 1].start if at + 1 < len(others) else other_end
+            return min(own_stop, own_end, other_stop, other_end)
     return None
 
 

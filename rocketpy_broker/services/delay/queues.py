@@ -67,7 +67,7 @@ class DelayQueues:
     def load(self, saved: Mapping[int, int]) -> None:
         """Start at the saved offsets: level -> next offset.
 
-        An offset behind the end of its queue is set to the end: recovery has truncated the queue, and new
+        An offset beyond the end of its queue is set to the end: recovery has truncated the queue, and new
         messages at these offsets must be delivered.
         """
         stored = {queue_id + 1 for topic, queue_id in self._store.table if topic == SCHEDULE_TOPIC}
@@ -78,7 +78,7 @@ class DelayQueues:
         queue_id = number - 1
         end = self._store.appended_in_queue(SCHEDULE_TOPIC, queue_id)
         if offset > end:
-            log.warning("delay level %d: offset %d is behind the queue's end, %d", number, offset, end)
+            log.warning("delay level %d: offset %d is beyond the queue's end, %d", number, offset, end)
             offset = end
         delay_ms = self._delays_ms[queue_id] if queue_id < len(self._delays_ms) else None
         return _Level(queue_id, delay_ms, offset)

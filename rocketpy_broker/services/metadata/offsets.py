@@ -124,7 +124,7 @@ class ConsumerOffsets:
         """
         versions = master.version_table
         for key, queues in master.offset_table.items():
-            ours = self._table.setdefault(key, {})
+            stored = self._table.setdefault(key, {})
             known = self._versions.setdefault(key, {})
             for queue_id, offset in queues.items():
                 if versions is None:
@@ -134,9 +134,9 @@ class ConsumerOffsets:
                 else:
                     version = versions.get(key, {}).get(queue_id, 0)
                     is_news = version >= known.get(queue_id, 0)
-                if is_news and (ours.get(queue_id) != offset or known.get(queue_id, 0) != version):
-                    self._count += queue_id not in ours
-                    ours[queue_id], known[queue_id] = offset, version
+                if is_news and (stored.get(queue_id) != offset or known.get(queue_id, 0) != version):
+                    self._count += queue_id not in stored
+                    stored[queue_id], known[queue_id] = offset, version
                     self._is_changed = True
 
     def queues(self, group: str, topic: str) -> dict[int, int]:

@@ -101,7 +101,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Read it back; without our part, or when that does not belong to the times, offsets are -1."""
+        """Read it; offsets are -1 without rocketpy's part, or when that does not match the times."""
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
         times = _TIMESTAMPS.unpack_from(data)
         magic, crc = _SEAL.unpack_from(data, 24)

@@ -179,7 +179,7 @@ class IndexService:
     def _keep(self, file: IndexFile) -> None:
         if file.next_entry > 1:
             self._files.append(file)
-        else:  # made, and never finished: a Java broker that recovered our store keeps it
+        else:  # made, and never finished: a Java broker that recovered rocketpy's store keeps it
             file.delete()
 
     @staticmethod

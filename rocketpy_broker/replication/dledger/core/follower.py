@@ -1,9 +1,10 @@
 """Handles the pushes of the leader on a follower. Pure.
 
 The safety depends on one number: up to `matched`, the ledger is known to equal that of this term's leader.
-Entries are appended only after it. It, not the end of the ledger, limits the committed index (D#278). Entries
-up to it, or up to the committed index (D#316), are never truncated, so late or repeated pushes are harmless.
-0.1 has no such number: it appends any entry with the next index, and truncates where a push says.
+Entries are appended only after it. It, not the end of the ledger, limits the committed index
+(openmessaging/dledger #278). Entries up to it, or up to the committed index, are never truncated (#316), so
+late or repeated pushes are harmless. 0.1 has no such number: it appends any
+entry with the next index, and truncates where a push says.
 
 Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 """

@@ -4,7 +4,7 @@ For each follower: COMPARE until a common entry is found, TRUNCATE if the follow
 APPEND each entry, with many in flight. COMMIT tells an idle follower the committed index.
 
 Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only entries of the
-leader's own term are committed by counting (D#4), and only durable entries are counted.
+leader's own term are committed by counting (openmessaging/dledger #4), and only durable entries are counted.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class RaftSettings:
     file_bytes: int = 1 << 30
     """mappedFileSizeForEntryData: must be the same on every peer, as positions of entries depend on it."""
     no_op: Callable[[int], bytes] | None = None
-    """Returns the body of a new leader's first entry (D#305) for its position; the length is constant. None:
-    entries of earlier terms are committed with the first appended entry."""
+    """Returns the body of a new leader's first entry for its position; the length is constant. None: entries
+    of earlier terms are committed with the first appended entry (openmessaging/dledger #305)."""
     secret: str = field(default="", repr=False)
     """dLegerSecret, a setting of rocketpy: all peers must have the same. Empty: no authentication."""
     takes_appends: bool = True

@@ -106,9 +106,9 @@ class StoredLedgerFiles(ReadOnlyStore):
             problems.append(f"ledger: damaged at {end}: {reason}; it is committed to {scan.end}")
         elif stop is not None:
             follower = entries.find_follower()
-            behind = f"; entry {follower.index} follows at {follower.pos}" if follower is not None else ""
-            if behind or self.is_clean:
-                problems.append(f"ledger: damaged at {end}: {stop.reason}{behind}")
+            following = f"; entry {follower.index} follows at {follower.pos}" if follower is not None else ""
+            if following or self.is_clean:
+                problems.append(f"ledger: damaged at {end}: {stop.reason}{following}")
         return problems
 
     def summary(self) -> dict[str, Any]:

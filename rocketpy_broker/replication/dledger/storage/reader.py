@@ -111,9 +111,9 @@ class LedgerReader:
         while self._recent_bytes > _RECENT_BYTES_MAX:
             self._recent_bytes -= recent.pop(next(iter(recent))).size
 
-    def forget(self, behind: int) -> None:
+    def forget(self, last: int) -> None:
         """Drop truncated entries: those after this index."""
-        for index in [index for index in self._recent if index > behind]:
+        for index in [index for index in self._recent if index > last]:
             self._recent_bytes -= self._recent.pop(index).size
         self._drop_ahead()
 

@@ -508,7 +508,7 @@ def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent(
 
 @pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
 def test_what_is_committed_stays(kind: PushType) -> None:
-    """D#316: a leader that should not be one would take acknowledged messages away."""
+    """openmessaging/dledger #316: a leader that should not be one would take acknowledged messages away."""
     bench = Bench()
     entry = Entry.of(0, 3, 0, b"mine")
     bench.ask(_push(entry, PushType.TRUNCATE, 0))
