@@ -56,7 +56,7 @@ _SECURITY_KEYS: Final = frozenset({
 })  # fmt: skip
 """Keys that protect a server."""
 _SIMILARITY_MIN: Final = 0.8
-"""Below this, keys of later RocketMQ versions would be taken for misspelt ones."""
+"""Below this, keys of later RocketMQ versions would be taken for misspelled ones."""
 
 
 class _Setting(NamedTuple):

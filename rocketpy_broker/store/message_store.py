@@ -85,7 +85,7 @@ class MessageStore(StoreReads):
 
     def _recover(self) -> RecoveryReport:
         self.checkpoint = self.checkpoint_file.load()
-        # Our checkpoint records a clean stop, too: an operator may have removed the file `abort`.
+        # The checkpoint records a clean stop, too: an operator may have removed the file `abort`.
         ran_on = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
         clean = not self.disk.exists(self._abort_path) and not ran_on
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)

@@ -64,9 +64,10 @@ _WITH_MESSAGES: Final = frozenset(
 """Statuses of reads whose offset is in the queue."""
 
 _FILTER_MS: Final = 2
-"""Ours: nobody else is served meanwhile. An ordinary filter takes less for all messages of a pull."""
+"""Not in RocketMQ. No other client is served meanwhile. An ordinary filter takes less for all messages of a
+pull."""
 _SUSPEND_MS_MAX: Final = 120_000
-"""Ours: the longest hold, whatever the consumer requests."""
+"""Longest hold, whatever the consumer requests. Not in RocketMQ."""
 
 
 class _Pull(NamedTuple):

@@ -35,7 +35,7 @@ _BY_UNIQUE_KEY_MAX: Final = 32
 
 
 _UNITS_MAX: Final = 4096
-"""Ours: entries of a consume queue in one response."""
+"""Maximum number of units of a consume queue in one response. Not in RocketMQ."""
 
 FindSubscription = Callable[[str, str], SubscriptionData | None]
 """Group and topic -> the group's subscription; None if the group is not online."""

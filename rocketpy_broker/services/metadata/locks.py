@@ -14,9 +14,9 @@ from rocketpy.protocol.bodies import MessageQueue
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 1_000_000
-"""Ours: at this number, no further queue is locked until locks expire."""
+"""At this number, no further queue is locked until locks expire. Not in RocketMQ."""
 _NAME_CHARACTERS_MAX: Final = 1024
-"""Ours: limit of group, client id, topic and broker name. Longer names get no lock."""
+"""Limit of group, client id, topic and broker name: longer names get no lock. Not in RocketMQ."""
 
 
 @dataclass(slots=True)

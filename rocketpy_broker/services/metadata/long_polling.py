@@ -16,7 +16,7 @@ HELD_BYTES: Final = 1024
 """Memory of one held pull without its filter: measured, and rounded up."""
 
 HELD_PER_CHANNEL_MAX: Final = 32_768
-"""Ours: a further pull is not held. A client has one pull for each queue, so it stays far below."""
+"""Further pulls are not held. A client has one pull for each queue, and stays far below. Not in RocketMQ."""
 
 
 @dataclass(slots=True, eq=False)

@@ -28,7 +28,7 @@ BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 _PERIODS: Final = {"minute": (SAMPLE_MS, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}
 """Period -> ms between its samples, and their number."""
 _KEYS_MAX: Final = 100_000
-"""Ours: counters of further keys are not kept."""
+"""Counters of further keys are not kept. Not in RocketMQ."""
 
 
 class _Sample(NamedTuple):

@@ -1,7 +1,7 @@
-"""Records that were copied faster than queues and index can be made of them: they wait in the log.
+"""Records that are copied faster than they can be dispatched: they wait in the log.
 
-A slave that comes back after a while gets its master's log as fast as the network brings it. What it misses
-is safe sooner that way; consumers and look-ups follow when the rush is over, as with RocketMQ's dispatcher.
+A slave that returns after a while receives its master's log as fast as the network allows. So missing
+messages are safe sooner. Queues and index follow after the rush, as with RocketMQ's dispatcher.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _WAITING_MAX: Final = 10_000
 
 
 class Backlog:
-    """The part of a copied log that is not dispatched, and not waiting for that in memory either.
+    """The part of a copied log that is not dispatched and not queued in memory for it.
 
-    rush_bytes: a piece of the log that came at once and is at least so long is a sign that much is to come.
-    bytes_max: with so much in the log it is dispatched meanwhile.
+    rush_bytes: a received piece of at least this size means that much more will follow.
+    bytes_max: a backlog of this size is dispatched even during a rush.
     """
 
     def __init__(self, store: MessageStore, *, rush_bytes: int = 128 << 10, bytes_max: int = 4 << 30) -> None:
@@ -34,11 +34,11 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """Bytes of it."""
+        """Its size in bytes."""
         return self._end - self._begin
 
     def wants(self, size: int) -> bool:
-        """Return whether a piece of `size` bytes that has just arrived belongs into the backlog."""
+        """Return whether a piece of `size` bytes that has just arrived belongs in the backlog."""
         return self.size > 0 or size >= self._rush_bytes
 
     def add(self, begin: int, end: int, size: int) -> None:
@@ -61,7 +61,7 @@ class Backlog:
         store.dispatch()
 
     def drain(self) -> None:
-        """Hand all of it to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
+        """Give all of it to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
         while self.size:
             self._take()
             self._store.dispatch()

@@ -14,7 +14,7 @@ from rocketpy_broker.store.message_store import MessageStore
 class ParsedRecords(NamedTuple):
     """The whole records at the beginning of a piece of the log.
 
-    requests: theirs, unless they were only looked at. end: position after the last one, blank records before
+    requests: theirs, unless they were only checked. end: position after the last one, blank records before
     it included; 0 without any. wanted: bytes there must be from `end` on before there can be another.
     timestamp: the last one's store timestamp.
     """
@@ -34,7 +34,7 @@ class ParsedRecords(NamedTuple):
 
 
 class RecordParser:
-    """Takes pieces of a copied log apart, for a store. After damage the store takes nothing more."""
+    """Parses pieces of a copied log for a store. After damage the store accepts nothing more."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class RecordParser:
                 position += size
         except (RecordCorrupt, TornTail, TopicInvalid) as error:
             failure = StoreDamaged(
-                f"what the master sent for {base + position} is no record: {error}. Nothing more is copied"
+                f"the master sent an invalid record for offset {base + position}: {error}; copying stops"
             )
             self._store.failure = failure
             raise failure from error

@@ -1,8 +1,8 @@
-"""A store's commit log as a copy of another's: bytes come in as they are, and are dispatched here.
+"""A store's commit log as a copy of another's: bytes are written as received, and dispatched here.
 
-Bytes come cut anywhere. What is not a whole record yet is held in memory, and so is the blank record at a
-file's end until a record follows it: the log on disk always ends with a record, as recovery expects.
-Consume queues and index are this store's own work. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
+Pieces may end anywhere. An incomplete record is held in memory, and so is the blank record at a file's end
+until a record follows it: the log on disk always ends with a record, as recovery expects. Consume queues and
+index are made here. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
 4.6.0. Differs: it writes bytes at once; rocketpy checks every record before it is written.
 """
 
@@ -56,9 +56,9 @@ class ReplicaLog:
     def append(self, offset: int, data: bytes) -> None:
         """Take bytes for the log's end, `offset`; an empty log begins with the file that starts there.
 
-        Records that became whole survive the end of this process, and are to be dispatched, here or by the
-        backlog. Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (what came is no
-        record) the store takes nothing more.
+        Complete records survive the end of this process, and are queued for dispatch, here or by the backlog.
+        Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (an invalid record) the store
+        accepts nothing more.
         """
         if self._store.failure is not None:
             raise StoreError(f"the store takes no messages: {self._store.failure}")

@@ -2,7 +2,7 @@
 
 Appends gather in memory as a *run*; `write_out` puts the run into the file with one positional write (two
 where it crosses a file end) and only then is it part of the log. When that fails, the whole run is undone:
-offsets go back, and what may have reached the file is wiped, for a later recovery must not find it.
+offsets are reset, and bytes that may have reached the file are wiped, so that recovery does not find them.
 
 A record never crosses a file end: it must leave at least 8 bytes for the blank record that fills the rest
 (rest i32, 0xCBD43194). After those 8 bytes rocketpy has the zeros of the new file, 4.6.0 has leftovers.

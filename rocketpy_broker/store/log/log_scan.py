@@ -139,7 +139,7 @@ def problem_of(view: RecordView, position: int) -> str:
 def _is_torn(view: RecordView, position: int) -> bool:
     """Whether topic or properties end in zeros, or lack a sector. The CRC covers the body only.
 
-    Our records never have zeros there, but a Java broker's may, so zeros alone prove nothing.
+    Rocketpy's records never have zeros there, but a Java broker's may, so zeros alone prove nothing.
     """
     if b"\0" not in view.properties and "\0" not in view.topic:
         return False
@@ -178,9 +178,9 @@ def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
 
 
 def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
-    """Bytes from `position` on, at least the record there; empty when the file ends inside it.
+    """Return bytes from `position` on, at least the record there; empty when the file ends inside it.
 
-    rest: what is known from there on, too little.
+    rest: the bytes that were read before; they are too few.
     """
     needed = read_start(rest)[0] if len(rest) >= MIN_BLANK_BYTES else MIN_BLANK_BYTES
     if position + needed > file.wrote:
@@ -190,7 +190,7 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 
 def find_record(files: LogFiles, offset: int) -> RecordView | None:
-    """The first whole record, CRC and place included, at or after `offset`, wherever it starts."""
+    """Return the first whole record at or after `offset`, wherever it starts; CRC and place are checked."""
     file = files.find(offset)
     position = offset - file.start if file is not None else 0
     while file is not None:

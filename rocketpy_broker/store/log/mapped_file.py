@@ -1,8 +1,8 @@
-"""One file of a log: preallocated, written from front to back, named by where in the log it starts.
+"""One file of a log: preallocated, written from front to back, named by its start in the log.
 
-RocketMQ calls it MappedFile. Ours is never mapped: appends are positional writes, reads are `pread`.
-Three marks, in bytes from the file's start, `flushed <= wrote <= size`; what lies beyond `wrote` is
-not part of the log, whatever bytes are there.
+RocketMQ's name is kept, but the file is never mapped: appends are positional writes, reads are `pread`.
+Three marks, in bytes from the file's start, `flushed <= wrote <= size`; bytes beyond `wrote` are
+not part of the log.
 """
 
 from __future__ import annotations

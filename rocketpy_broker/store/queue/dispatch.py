@@ -1,6 +1,6 @@
 """Dispatches records of the commit log to consume queues and index, in log order.
 
-RocketMQ reads the log again for this (ReputMessageService). Ours takes the requests that append made, and
+RocketMQ reads the log again for this (ReputMessageService). Rocketpy takes the requests of the append, and
 reads the log only in recovery. Consume queues and index lag behind the log by the requests that wait here.
 """
 

@@ -153,7 +153,7 @@ class Recovery:
         return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
     def _checkpoint_file(self, timestamp: int) -> MappedFile:
-        """The newest file whose first record is not newer than that, else the first file."""
+        """Return the newest file whose first record is not newer than that, else the first file."""
         for file in reversed(self._files.mapped_files):
             view = self._log.first_record(file)
             if view is not None and 0 < view.store_timestamp <= timestamp:
@@ -170,8 +170,8 @@ class Recovery:
     def _scan(self, start: int, index_from: int, report: RecoveryReport) -> RecordScan:
         """Read the log to its end and dispatch; from the first file when a queue turns out to lack more.
 
-        A queue that was dropped and came back may have its numbers twice in the log; then one that was read
-        twice does not fit either, and all queues are rebuilt: an empty one fits every log.
+        A queue that was deleted and created again may have its offsets twice in the log. Then the second
+        attempt fails too, and all queues are rebuilt: an empty one fits every log.
         """
         first = self._files.min_offset
         try:
@@ -190,7 +190,7 @@ class Recovery:
     def _scan_again(self, index_from: int, report: RecoveryReport) -> RecordScan:
         if self._index is not None:
             index_from = max(index_from, self._indexed_until)
-        for cursor in self._table.values():  # what was read before was not put into its queue
+        for cursor in self._table.values():  # the records that were read before are not in their queues
             cursor.next_offset = 0
         return self._scan_once(self._files.min_offset, index_from, report, gaps_allowed=True)
 
