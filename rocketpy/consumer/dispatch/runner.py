@@ -259,7 +259,10 @@ class HandlerRunner:
             self._start_workers(1)
 
     def _count_waiting(self) -> int:
+        """Drop the first chunks without a waiting call, so that no check follows for them; count the rest."""
         with self._lock:
+            while self._waiting and not length_hint(self._waiting[0].calls):
+                self._waiting.popleft()
             return sum([length_hint(chunk.calls) for chunk in self._waiting])
 
     def _check_workers(self) -> None:

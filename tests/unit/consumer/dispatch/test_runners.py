@@ -21,7 +21,7 @@ from rocketpy.consumer.outcomes import ConsumeResult, Later
 from rocketpy.message import MessageExt
 from rocketpy.runtime.tasks import Tasks
 from tests.unit.consumer.fetch.test_process_queue import message
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 
 class Rig:
@@ -260,3 +260,44 @@ async def test_batches_that_are_held_up(kind: str) -> None:
     await rig.until(lambda: rig.done == list(range(10)))
     assert sum(ended.calls for ended in rig.ended) == 4
     await rig.close()
+
+
+@pytest.mark.parametrize("kind", ["loop", "threads"])
+async def test_a_slow_handler_keeps_the_event_loop_idle(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer whose handlers wait for something would use a whole CPU meanwhile."""
+    loop = asyncio.get_running_loop()
+    go_on, may_return = asyncio.Event(), threading.Event()
+    handled: list[int] = []
+
+    async def wait(one: MessageExt) -> None:
+        handled.append(one.queue_offset)
+        await go_on.wait()
+
+    def block(one: MessageExt) -> None:
+        handled.append(one.queue_offset)
+        may_return.wait(LIMIT_S)
+
+    config, tasks = PushConfig(concurrency=4), Tasks("a consumer")
+    adapter = HandlerAdapter(wait if kind == "loop" else block, None, ProcessListeners((), "g", PushConfig()))
+    runner = (LoopRunner if kind == "loop" else ThreadRunner)(adapter, config, lambda _: None, tasks)
+    puller = cast(Puller, SimpleNamespace(process_queue=SimpleNamespace(dropped=False)))
+    runner.submit(puller, [message(0), message(1)])
+    await until(lambda: len(handled) == 2)
+    scheduled: list[object] = []
+    for name in ("call_soon", "call_later"):
+        schedule = getattr(loop, name)
+
+        def count(*args: Any, schedule: Any = schedule, **kwargs: Any) -> Any:
+            scheduled.append(args)
+            return schedule(*args, **kwargs)
+
+        monkeypatch.setattr(loop, name, count)
+    await asyncio.sleep(0.05)
+    monkeypatch.undo()
+    assert len(scheduled) < 10
+    runner.submit(puller, [message(2)])
+    await until(lambda: len(handled) == 3)  # a third worker starts
+    go_on.set()
+    may_return.set()
+    assert not await runner.close(LIMIT_S)
+    await tasks.close()
