@@ -77,6 +77,7 @@ class Accumulator:
             batch is None
             or batch.wait is not message.wait_store
             or batch.wire_bytes + wire_bytes > self._max_bytes
+            or (event is not None and not batch.events)  # telemetry was switched on: one event a message
             or (batch.timeout_ms != timeout_ms and not _join_times(batch, timeout_ms))
         ):
             batch = self._new(publish_info, queue, timeout_ms, wait=message.wait_store)

@@ -116,10 +116,10 @@ class SendDispatcher:
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
+        publish_info = self._publish_infos[messages[0].topic]
         listeners = self._listeners
         listeners.dormant.check()
         event = listeners.announce(messages) if listeners.all else None
-        publish_info = self._publish_infos[messages[0].topic]
         results: list[SendResult] = []
         is_given = queue is not None
         try:

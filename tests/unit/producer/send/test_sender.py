@@ -23,7 +23,7 @@ from rocketpy import (
     RetryConfig,
     SendResult,
 )
-from rocketpy.errors import BrokerError, ClientClosed, MessageTooLarge, RequestTimeout
+from rocketpy.errors import BrokerError, ClientClosed, MessageTooLarge, RequestTimeout, TopicInvalid
 from rocketpy.hooks import SendEvent, SendListener
 from rocketpy.producer import listeners as listening
 from rocketpy.producer.listeners import Listeners
@@ -383,3 +383,42 @@ async def test_telemetry_that_is_switched_on_later_hears_of_sends(monkeypatch: p
     await until(lambda: not listeners.dormant)
     assert len(listeners.all) == 1
     listeners.close()
+
+
+async def test_sends_before_and_after_telemetry_is_switched_on_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results of a batch that was open at that moment would never come."""
+    monkeypatch.setattr(listening, "_POLL_S", 0.001)
+    telemetry: Any = Switch()
+    config = ProducerConfig(batch=BatchConfig(linger_ms=200))
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        async with Producer("g", names.address, config=config, telemetry=telemetry) as producer:
+            sends = [producer.send_nowait(Message("T", b"before"))]
+            telemetry.is_on = True
+            for _ in range(5):  # the telemetry is checked meanwhile
+                await asyncio.sleep(0.005)
+                sends.append(producer.send_nowait(Message("T", b"after")))
+            async with asyncio.timeout(LIMIT_S):
+                await asyncio.gather(*sends)
+            assert producer.health().ok
+    assert sum(len(messages_of(request)) for request in broker.sends) == 6
+
+
+async def test_a_batch_for_a_wrong_topic_is_not_announced() -> None:
+    """A listener would wait for the end of a send that was never begun."""
+    heard: list[str] = []
+
+    class Started(Listener):
+        def started(self, event: SendEvent) -> None:
+            heard.append("started")
+
+        def failed(self, event: SendEvent, error: BaseException) -> None:
+            heard.append("failed")
+
+    async with Peer() as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        client = ClientConfig(namespace="n" * 100)
+        async with Producer("g", names.address, client=client, listeners=[Started()]) as producer:
+            with pytest.raises(TopicInvalid):
+                await producer.send_batch([Message("T" * 100, b"x")])
+    assert heard == []
