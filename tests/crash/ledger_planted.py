@@ -65,7 +65,7 @@ def _accept_any_order(self: EntryScan, found: Any, room: int) -> str:
 
 
 def _end_where_it_ends(self: LedgerRecovery, *_: Any) -> None:
-    """Whatever follows behind damage is forgotten, as in 0.1."""
+    """Whatever follows damage is forgotten, as in 0.1."""
 
 
 def _replaced(owner: type, name: str, value: Any) -> Defect:

@@ -78,7 +78,7 @@ class LedgerWriter:
         self._append(self.random.randrange(3))
 
     def _reset(self) -> None:
-        """The leader's ledger begins behind this one's end."""
+        """The leader's ledger begins after this one's end."""
         self._term += 1
         index, size = self.view.end_index + self.random.randrange(1, 4), self.config.segment_bytes
         end = self.view.get(self.view.end_index).end_pos if self.view.end_index >= 0 else 0

@@ -113,12 +113,12 @@ def go_on_and_lose_power(disk: RecordingDisk, *sizes: int) -> None:
 
 
 def cut_to(index: int) -> Write:
-    """A cut behind an entry."""
+    """A cut after an entry."""
     return Write(is_reset=False, truncate_after=index, entries=())
 
 
 def test_entries_that_were_cut_do_not_keep_a_peer_from_starting(disk: RecordingDisk) -> None:
-    """The flush of a cut fails; later an old sector behind the ledger's end was taken for damage."""
+    """The flush of a cut fails; later an old sector after the ledger's end was taken for damage."""
     files = ledger_on(disk)
     append(files, 256, 306, 300, 300)
     with failing(disk, "fdatasync", "data/"):
@@ -158,7 +158,7 @@ def test_a_tail_that_a_start_wiped_does_not_come_back(disk: RecordingDisk) -> No
 
 
 def test_what_is_left_over_hides_no_damage(disk: RecordingDisk) -> None:
-    """A whole entry behind an old one must be seen, or what was acknowledged is cut in silence."""
+    """A whole entry after an old one must be seen, or what was acknowledged is cut in silence."""
     files = ledger_on(disk)
     append(files, 100)
     append(files, 200, 100, term=2)
@@ -264,7 +264,7 @@ def test_records_that_a_start_wiped_do_not_come_back(disk: RecordingDisk) -> Non
 
 
 def test_records_that_a_slave_cut_do_not_come_back(disk: RecordingDisk) -> None:
-    """A slave cuts what its master never had; behind the bytes that replace it the old ones came back."""
+    """A slave cuts what its master never had; after the bytes that replace it the old ones came back."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256, 306, 300, 300)
     store.flush(thorough=True)

@@ -152,7 +152,7 @@ def unit_of(offset: int, sent: Sent) -> bytes:
 def verify_queue_bytes(
     store: MessageStore, disk: RecordingDisk, key: tuple[str, int], units: list[tuple[int, bytes]]
 ) -> None:
-    """A queue's files hold its units, and zeros behind them."""
+    """A queue's files hold its units, and zeros after them."""
     directory = store.config.consume_queue_directory / key[0] / str(key[1])
     size = store.config.consume_queue.segment_bytes
     content = disk.files(f"{directory}/")

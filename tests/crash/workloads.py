@@ -176,7 +176,7 @@ def _restarts(writer: Writer, random: Random) -> None:
 
 
 def _retention(writer: Writer, random: Random) -> None:
-    """Old files go while messages arrive, those of queues and index behind them."""
+    """Old files go while messages arrive, those of queues and index after them."""
     cleaner = Cleaner(writer.store, use=lambda path: 0.5)
     for number in range(26):
         writer.put(*(writer.message(n, size=random.choice((300, 900)), keys=2) for n in range(2)))

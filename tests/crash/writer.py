@@ -90,7 +90,7 @@ class Expectation:
     first_offset: int = 0
     """Where the log begins."""
     seen: dict[tuple[str, int], dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """By queue: which offset in the log a consumer saw behind each number."""
+    """By queue: which offset in the log a consumer saw after each number."""
     states: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """State files by name: every content that was saved or was being saved, newest last."""
     states_saved: dict[str, int] = field(default_factory=dict)

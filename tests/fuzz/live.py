@@ -43,7 +43,7 @@ _CONNECTIONS = 8
 _INPUTS_A_CONNECTION = 24
 _ANSWER_SECONDS = 60
 _UNKNOWN_CODE = 9999
-"""Every server answers this with REQUEST_CODE_NOT_SUPPORTED: the mark behind a connection's inputs."""
+"""Every server answers this with REQUEST_CODE_NOT_SUPPORTED: the mark after a connection's inputs."""
 _MAY_WAIT = {RequestCode.PULL_MESSAGE}
 _INTERNAL_ERROR = "internal error"
 

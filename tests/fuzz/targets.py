@@ -200,7 +200,7 @@ def _make_record(draw: Random) -> bytes:
 
 
 def _mend_record(data: bytes) -> bytes:
-    """Size and CRC made right, so that the mutation is met behind these two checks."""
+    """Size and CRC made right, so that the mutation is met after these two checks."""
     (body_length,) = struct.unpack_from(">i", data, 84)
     crc = zlib.crc32(data[88 : 88 + max(body_length, 0)]) & 0x7FFFFFFF
     return struct.pack(">iIi", len(data), record.MESSAGE_MAGIC, crc) + data[12:]

@@ -62,7 +62,7 @@ class Cluster:
         return [answer for answer in self.consume({"do": "pull", "topic": topic}) if "body" in answer]
 
     def admin(self, *arguments: str) -> str:
-        """RocketMQ's own mqadmin with these arguments; returns what it printed, errors behind all else."""
+        """RocketMQ's own mqadmin with these arguments; returns what it printed, errors after all else."""
         # Its home is the JVM's, for it is looked up once: a case's own would be gone with that case.
         properties = {"rocketmq.namesrv.addr": self.namesrv.address}
         return "".join(

@@ -607,7 +607,7 @@ async def test_the_rest_of_a_long_batch_is_sent_again(code: ResponseCode) -> Non
 
 
 async def test_less_than_send_ok_is_told_of_the_first_rows_of_a_long_batch() -> None:
-    """Rows that a slave has not got would count as written, since their batch was cut short behind them."""
+    """Rows that a slave has not got would count as written, since their batch was cut short after them."""
     count = 0
 
     def script(_channel: Channel, request: Command) -> Command:

@@ -77,7 +77,7 @@ async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
     async with await RawClient.open(running.address) as client:
         flushes = disk.calls
         assert (await send(client)).code == 0
-        await until(lambda: disk.calls == flushes + 2)  # the log, and behind the answer its mark
+        await until(lambda: disk.calls == flushes + 2)  # the log, and after the answer its mark
         disk.fail_at, disk.fail_count = disk.calls + 1, 1
         assert (await send(client)).code == ResponseCode.SYSTEM_ERROR
         refused = await send(client)
@@ -127,7 +127,7 @@ WAITING = [
 NOT_WAITING = [
     "WAIT\x01false\x02",
     "A\x01b\x02WAIT\x01FALSE\x02C\x01d\x02",
-    "A\x01b\x02WAIT\x01false",  # clients of 4.9 and later write no separator behind the last property
+    "A\x01b\x02WAIT\x01false",  # clients of 4.9 and later write no separator after the last property
     "WAIT\x01no\x02",
     "NO_WAIT\x01true\x02WAIT\x01true\x02WAIT\x01false\x02",
 ]

@@ -258,7 +258,7 @@ async def test_newer_tags_than_the_broker_knows_hold_up_no_consumer(
 
 
 async def drain(client: RawClient) -> None:
-    """Read what is on its way: the answer to one more request comes behind it."""
+    """Read what is on its way: the answer to one more request comes after it."""
     request = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     request.opaque = 987_654
     client.writer.write(encode_command(request))

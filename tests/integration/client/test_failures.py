@@ -205,7 +205,7 @@ async def test_the_only_broker_gets_three_attempts() -> None:
 
 
 async def test_a_given_queue_and_oneway_are_tried_once() -> None:
-    """Ordered messages would be repeated behind later ones; oneway ones at all."""
+    """Ordered messages would be repeated after later ones; oneway ones at all."""
     async with one_broker(refuses(ResponseCode.SYSTEM_ERROR)) as (producer, broker, _):
         with pytest.raises(BrokerError):
             await producer.send(MESSAGE, queue=MessageQueue("T", "a", 1))

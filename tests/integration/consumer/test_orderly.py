@@ -68,7 +68,7 @@ async def test_each_queue_in_its_order(cluster: EmbeddedCluster, producer: Produ
 async def test_a_failure_holds_its_queue_up(
     cluster: EmbeddedCluster, producer: Producer, plain: bool
 ) -> None:
-    """What comes behind a failed message would overtake it."""
+    """What comes after a failed message would overtake it."""
     seen: list[tuple[bytes, int]] = []
 
     def handle(message: MessageExt) -> Any:

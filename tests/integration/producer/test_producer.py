@@ -159,7 +159,7 @@ async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullC
 async def test_order_holds_from_the_very_first_message(
     cluster: EmbeddedCluster, batching: bool, queues: int
 ) -> None:
-    """Those that had to wait for the route or the connection would arrive behind later ones."""
+    """Those that had to wait for the route or the connection would arrive after later ones."""
     async with Producer(
         "senders", cluster.namesrv_address, config=ProducerConfig(batching=batching)
     ) as producer:

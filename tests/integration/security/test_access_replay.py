@@ -24,7 +24,7 @@ accounts:
 
 
 def said(code: int, remark: str | None) -> tuple[int, str]:
-    """A code, and a remark without the place in Java's source behind it."""
+    """A code, and a remark without the place in Java's source after it."""
     return code, (remark or "").partition(", org.apache")[0]
 
 

@@ -91,7 +91,7 @@ def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) ->
 @pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "killed"])
 @pytest.mark.parametrize("start", [0, 2000, 4000])
 def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, stop: str, start: int) -> None:
-    """A group would skip the messages of that file, or read those behind it as if they were its own."""
+    """A group would skip the messages of that file, or read those after it as if they were its own."""
     count = 2 * COUNT  # a start reads the end of so long a log only
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -182,7 +182,7 @@ def test_store_without_its_commit_log_starts_empty_only_if_told_to(tmp_path: Pat
 
 
 def test_damage_in_flushed_data_is_refused_unchanged(tmp_path: Path) -> None:
-    """A flipped bit would silently cost every message behind it."""
+    """A flipped bit would silently cost every message after it."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
     position = log.read_bytes().index(b"body 500")
@@ -252,7 +252,7 @@ def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("thorough", [True, False])
 def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bool) -> None:
-    """A flipped bit in the newest second would silently cost acknowledged messages behind it."""
+    """A flipped bit in the newest second would silently cost acknowledged messages after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(20))
@@ -268,7 +268,7 @@ def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bo
 
 
 def test_damage_that_power_loss_does_not_leave_is_refused(tmp_path: Path) -> None:
-    """Above the flushed mark, too, a flipped bit would cost the valid records behind it."""
+    """Above the flushed mark, too, a flipped bit would cost the valid records after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(20))
@@ -289,7 +289,7 @@ def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
 
 
 def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
-    """Recovery would take such a message for a torn one, and cut it and all behind it."""
+    """Recovery would take such a message for a torn one, and cut it and all after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     with pytest.raises(MessageInvalid, match=r"U\+0000"):

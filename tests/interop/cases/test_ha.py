@@ -284,7 +284,7 @@ def body(number: int, chance: random.Random) -> bytes:
 
 
 def log_of(broker: BrokerProcess) -> bytes:
-    """The commit log, without what is preallocated behind its end."""
+    """The commit log, without what is preallocated after its end."""
     files = sorted((broker.store / "commitlog").glob("*")) if broker.store.exists() else []
     return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
 

@@ -123,7 +123,7 @@ def test_a_bad_message_leaves_the_others_alone(what: str) -> None:
     assert (first.topic, first.offset_message_id) == ("T", "7F00000100002A9F00000000000003E8")
     for copy in (first.with_topic("t"), first.with_queue(QUEUE), first.with_reconsume_times(2)):
         assert (copy.decode_error, copy.body) == (first.decode_error, first.body)
-    last = pull(record(b"good"), damaged(bad, 27, b"\x06"))  # queue offset 6, behind a good one
+    last = pull(record(b"good"), damaged(bad, 27, b"\x06"))  # queue offset 6, after a good one
     assert [message.decode_error is None for message in last.messages] == [True, False]
     single = decode_message(bad, "broker-a", 1 << 24, verify=True)
     assert (single.body, str(single.decode_error)) == (first.body, str(first.decode_error))

@@ -128,7 +128,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 
 
 async def test_one_that_is_held_up_holds_up_no_other(rig: Rig) -> None:
-    """Messages behind a slow one would wait for it; those before it would come again after a crash."""
+    """Messages after a slow one would wait for it; those before it would come again after a crash."""
     rig.held_up = {2}
     rig.submit(*range(5))
     rig.submit(*range(5, 8))

@@ -24,7 +24,7 @@ def message(offset: int, body: bytes = b"12345", tags: str | None = None, times:
 
 
 def held(*offsets: int, start: int = 0) -> tuple[ProcessQueue, dict[int, MessageExt]]:
-    """A queue with these messages, pulled up to one behind the last."""
+    """A queue with these messages, pulled up to one after the last."""
     queue = ProcessQueue(QUEUE, start, 0)
     messages = {offset: message(offset) for offset in offsets}
     queue.add(list(messages.values()), max(offsets, default=start - 1) + 1)

@@ -37,7 +37,7 @@ async def test_which_sends_wait(count: int, held: int, size: int, *, refused: bo
 
 
 async def test_the_longest_waiter_is_next() -> None:
-    """A long message would wait for ever behind short ones."""
+    """A long message would wait for ever after short ones."""
     limiter = filled(4, 100)
     order: list[int] = []
 

@@ -131,7 +131,7 @@ def test_recorded_pull_bodies_survive_a_round_trip() -> None:
 
 @pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
 def test_ipv6_hosts(sys_flag: int) -> None:
-    """QUIRKS 51: a client with an IPv6 address would shift every field behind it."""
+    """QUIRKS 51: a client with an IPv6 address would shift every field after it."""
     data = make(sys_flag=sys_flag)
     assert len(data) == record.record_size(12, 11, len(PROPERTIES), sys_flag)
     read = record.decode(data)
@@ -270,7 +270,7 @@ def test_every_cut_is_a_torn_tail() -> None:
 
 
 def test_what_the_format_cannot_hold_is_refused_before_it_is_written() -> None:
-    """QUIRKS 24: a length would wrap and make the log unreadable behind this record."""
+    """QUIRKS 24: a length would wrap and make the log unreadable after this record."""
     assert record.decode(make(topic=b"t" * 127, properties=b"p" * 32767)).topic == "t" * 127
     with pytest.raises(TopicInvalid, match="128 bytes, above 127"):
         make(topic=b"t" * 128)
@@ -296,7 +296,7 @@ def test_what_the_format_cannot_hold_is_refused_before_it_is_written() -> None:
 def test_what_the_format_cannot_hold_is_refused_in_a_batch_too(
     changes: dict[str, Any], error: type[Exception], reason: str
 ) -> None:
-    """A host that is cut, or a length that wraps, would make the log unreadable behind the batch."""
+    """A host that is cut, or a length that wraps, would make the log unreadable after the batch."""
     fields: dict[str, Any] = {
         "topic": b"T", "queue_id": 0, "queue_offset": 0, "positions": [0, 100], "sizes": [100, 100],
         "sys_flag": 0, "born_timestamp": 1, "born_host": HOST, "store_timestamp": 2, "store_host": HOST,
@@ -368,7 +368,7 @@ def test_records_of_a_batch_are_those_written_one_by_one(sys_flag: int) -> None:
 @pytest.mark.parametrize("sys_flag", [0, 0x30])
 @pytest.mark.parametrize("behind", [b"", make(), record.encode_blank(50)])
 def test_what_can_be_read_of_a_damaged_record(behind: bytes, sys_flag: int, before: int) -> None:
-    """A consumer would be stuck at a damaged record, or be given bytes of the one behind it."""
+    """A consumer would be stuck at a damaged record, or be given bytes of the one after it."""
     sound = make(sys_flag=sys_flag)
     body_at = sound.index(b"hello golden")
 

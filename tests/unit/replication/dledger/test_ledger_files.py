@@ -188,7 +188,7 @@ def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
-    """An old entry behind a cut would come back at the next start, behind entries of another leader."""
+    """An old entry after a cut would come back at the next start, after entries of another leader."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 40)
     files.apply(Write(is_reset=False, truncate_after=11, entries=()))
@@ -354,7 +354,7 @@ def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path)
     assert again.end_index == 3
     offsets = [offset for name, offset in disk.written if name == "data/0"]
     assert offsets[0] == min(offsets) == flushed
-    # Zeros behind the end too, where the file system has data: the disk may still hold what was cut.
+    # Zeros after the end too, where the file system has data: the disk may still hold what was cut.
     assert offsets[1:] in ([], [again.data.max_offset])
     assert {"data/0", "index/0"} <= set(disk.flushed)
     again.close()
@@ -435,7 +435,7 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_in_front_of_a_whole_entry_is_refused_without_a_mark(tmp_path: Path) -> None:
-    """A flipped bit in files of Java's would silently cost everything behind it."""
+    """A flipped bit in files of Java's would silently cost everything after it."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 5)
     files.close()
@@ -471,7 +471,7 @@ def test_an_entry_behind_blocks_that_are_gone_is_found(tmp_path: Path) -> None:
 def test_what_cannot_follow_the_last_entry_is_left_over_from_a_cut(
     index: int, term: int, is_old: bool, tmp_path: Path
 ) -> None:
-    """Stale bytes would keep a peer from starting; or an acknowledged entry behind damage would be wiped."""
+    """Stale bytes would keep a peer from starting; or an acknowledged entry after damage would be wiped."""
     files = opened(tmp_path)
     last = grown(files, [b"." * 60] * 3, term=5)[-1]
     files.flush(thorough=True)

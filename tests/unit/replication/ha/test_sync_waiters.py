@@ -15,7 +15,7 @@ class Slaves:
 
 
 def test_nobody_reads_past_sends_that_wait_though_later_ones_do_not() -> None:
-    """A reader would get a message that its sender may still hear is lost, or never get those behind it."""
+    """A reader would get a message that its sender may still hear is lost, or never get those after it."""
     slaves = Slaves()
     waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
     assert waiting.park(["a"], 10, 0) == []

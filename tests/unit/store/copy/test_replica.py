@@ -244,7 +244,7 @@ def test_what_is_cut_is_gone_from_queues_and_index(master: MessageStore, tmp_pat
 
 
 def test_a_backlog_is_taken_in_pieces_of_any_size(tmp_path: Path) -> None:
-    """A slave in a rush would refuse its own log at a message of more than a megabyte, or behind one."""
+    """A slave in a rush would refuse its own log at a message of more than a megabyte, or after one."""
     config = dataclasses.replace(
         small_config(tmp_path / "master"), commit_log=CommitLogConfig(segment_bytes=4 << 20, reserve_bytes=0)
     )

@@ -54,7 +54,7 @@ def test_files_never_shrink(tmp_path: Path) -> None:
 
 
 def test_holes_are_skipped(tmp_path: Path) -> None:
-    """Looking for damage behind the log's end would read a gigabyte of nothing."""
+    """Looking for damage after the log's end would read a gigabyte of nothing."""
     disk = OsDisk()
     handle = disk.open(tmp_path / "f", create=True)
     disk.extend(handle, 8 << 20)
