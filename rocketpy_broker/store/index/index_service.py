@@ -195,10 +195,11 @@ class IndexService:
         """Delete files with records at or after that physical offset; False when there were any."""
         kept = len(self.files)
         self._rows = [row for row in self._rows if row[3] < offset]  # those that a full disk kept waiting
-        while kept and self.files[kept - 1].end_offset >= offset:
+        while kept and self._files[kept - 1].end_offset >= offset:
             kept -= 1
-        cut = self.files[kept:]
-        del self.files[kept:]
+        cut = self._files[kept:]
+        del self._files[kept:]
+        self.full = [file for file in self.full if file not in cut]
         complete = not cut
         self._delete(cut)
         return complete

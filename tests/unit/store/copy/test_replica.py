@@ -8,7 +8,7 @@ import pytest
 
 from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy_broker.replication.ha.wire import Frame, FrameReader
-from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, MessageStore
+from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, IndexConfig, MessageStore
 from rocketpy_broker.store.copy.backlog import Backlog
 from rocketpy_broker.store.copy.replica import ReplicaLog
 from rocketpy_broker.store.files.store_lock import StoreLock
@@ -240,6 +240,22 @@ def test_what_is_cut_is_gone_from_queues_and_index(master: MessageStore, tmp_pat
             slave.dispatch()
             assert queue_bytes(slave) == queue_bytes(master)
             assert found(slave, "k149") == found(master, "k149")
+    master.close()
+
+
+def test_index_files_that_a_cut_deletes_are_not_flushed(master: MessageStore, tmp_path: Path) -> None:
+    """The flush of a deleted file would fail, and the slave would take no messages until a restart."""
+    data = log_bytes(master)
+    end = sorted(offset + size for units in queue_bytes(master).values() for _, offset, size, _ in units)[70]
+    config = dataclasses.replace(small_config(tmp_path / "slave"), index=IndexConfig(slots=8, entries=24))
+    with MessageStore(config) as slave:
+        ReplicaLog(slave).append(0, data)
+        ReplicaLog(slave).cut(end, tmp_path / "tail")  # dispatches first, which fills index files
+        ReplicaLog(slave).append(end, data[end:])
+        slave.dispatch()
+        slave.flush(thorough=True)
+        assert found(slave, "k3") == found(master, "k3")
+        assert found(slave, "all") == found(master, "all")
     master.close()
 
 
