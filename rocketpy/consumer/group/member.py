@@ -353,6 +353,9 @@ class GroupMember:
         """Lock a queue if needed, and start to pull it. Returns whether that worked."""
         if queue in self._releasing:
             return False  # a handler of this member still works on it
+        if (other := self._acquiring.get(queue)) is not None:  # such as of an earlier assignment
+            await asyncio.wait({other})
+            return queue in self.pullers
         self._acquiring[queue] = finished = asyncio.get_running_loop().create_future()
         is_locked = False
         try:

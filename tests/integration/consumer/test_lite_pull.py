@@ -216,6 +216,22 @@ async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
         assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
 
 
+async def test_a_queue_that_is_acquired_twice_at_a_time_is_pulled_once(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """Of two assignments shortly one after the other, one would fail, and messages would come twice."""
+    queue = QUEUES[1]
+    consumer = make(cluster)
+    await consumer.assign([])
+    async with consumer:
+        acquired = await asyncio.gather(*(consumer.member.acquire(queue) for _ in range(2)))
+        assert acquired == [True, True]
+        for text in texts("once", 3):
+            await producer.send(Message("T", text.encode()), queue=queue)
+        assert [message.queue_offset for message in await poll_until(consumer, 3)] == [0, 1, 2]
+        assert await consumer.poll(timeout_ms=100) == []
+
+
 async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
     """A queue that an application has paused would keep coming, or hold up the others."""
     consumer = make(cluster)
