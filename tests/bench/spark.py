@@ -143,7 +143,7 @@ def stages(namesrv: str) -> dict[str, Callable[[Any], None]]:
     def make(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             for start in range(0, batch.num_rows, sink.batch_rows):
-                columns.together(batch.slice(start, sink.batch_rows), "run/0/0/", start)
+                columns.message_columns(batch.slice(start, sink.batch_rows), "run/0/0/", start)
         return iter(())
 
     def end(frame: Any) -> None:

@@ -142,7 +142,7 @@ def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) ->
     [
         ("body int", {}, "'body' is int; it must be binary or string"),
         ("body string, keys int", {}, "'keys' is int; it must be array<string> or string"),
-        ("body string, tag string", {}, "'tag' means nothing to the sink"),
+        ("body string, tag string", {}, "'tag' is unknown; the sink supports"),
         ("tags string", {}, "column 'body' is missing"),
         ("body string", {"topick": "x"}, "did you mean topic?"),
         ("body string", {"batchSize": "0"}, "option batchSize is 0"),

@@ -144,11 +144,11 @@ def test_offsets_that_name_half_the_queues_are_refused(spark: Any, place: Place)
 
 
 def test_lost_messages_fail_the_read_or_are_logged(spark: Any, place: Place) -> None:
-    """A topic that was made anew would be read from its middle, in silence."""
+    """A topic that was deleted and created again would silently be read from its middle."""
     topic = place.topic(1)
     fill(place, topic, range(5))
     start = json.dumps({topic: {place.broker.name: {"0": 7}}})
-    with pytest.raises(AnalysisException, match="was the topic made anew"):
+    with pytest.raises(AnalysisException, match="was the topic deleted and created again"):
         load(spark, place, topic, startingOffsets=start).collect()
     assert numbers(load(spark, place, topic, startingOffsets=start, failOnDataLoss="false")) == list(range(5))
 

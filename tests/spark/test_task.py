@@ -170,11 +170,11 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"tlsCaFile": "ca.pem"}, "option tlsCaFile is set, but option tls is not true"),
-        ({"tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"}, "option tlsCertFile is set, but option tls is not"),
-        ({"tls": "true", "tlsKeyFile": "k.pem"}, "option tlsKeyFile is set, but option tlsCertFile is not"),
-        ({"securityToken": "t"}, "option securityToken is set, but option accessKey is not"),
-        ({"signatureVersion": "2"}, "option signatureVersion is set, but option accessKey is not"),
+        ({"tlsCaFile": "ca.pem"}, "option tlsCaFile requires option tls=true"),
+        ({"tlsCertFile": "c.pem", "tlsKeyFile": "k.pem"}, "option tlsCertFile requires option tls=true"),
+        ({"tls": "true", "tlsKeyFile": "k.pem"}, "option tlsKeyFile requires option tlsCertFile"),
+        ({"securityToken": "t"}, "option securityToken requires option accessKey"),
+        ({"signatureVersion": "2"}, "option signatureVersion requires option accessKey"),
     ],
 )
 def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str, str], words: str) -> None:
@@ -358,7 +358,7 @@ async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None
 
 
 async def test_available_now_tells_of_lost_messages() -> None:
-    """A topic that was made anew would go unread up to its old end, in silence."""
+    """A topic that was deleted and created again would silently go unread up to its old end."""
     async with Peer(offsets_of(0, 5)) as broker, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": broker.address}
@@ -369,7 +369,7 @@ async def test_available_now_tells_of_lost_messages() -> None:
             end = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
             planning = asyncio.to_thread(reader.partitions, known, end)
             if fails:
-                with pytest.raises(DataLoss, match="was the topic made anew"):
+                with pytest.raises(DataLoss, match="was the topic deleted and created again"):
                     await planning
             else:
                 assert [part.part for part in await planning] == [QueueRange(QueueName("T", "a", 0), 0, 5)]

@@ -1,6 +1,6 @@
-"""DataFrames in and out of RocketMQ: the data source `rocketmq`, and helpers around it.
+"""Reads and writes DataFrames: the data source `rocketmq`, and helpers.
 
-Spark looks for top-level modules named ``pyspark_*`` with a ``DefaultSource`` by itself, hence the names.
+The names follow Spark's discovery of top-level modules ``pyspark_*`` that have a ``DefaultSource``.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`DefaultSource`, imported when Spark asks for it: PySpark before 4.2 lacks the API that it needs."""
+    """Import `DefaultSource` on access: its API does not exist in PySpark before 4.2."""
     if name == "DefaultSource":
         try:
             from pyspark_rocketmq.data_source import RocketMQDataSource  # noqa: PLC0415 - see above

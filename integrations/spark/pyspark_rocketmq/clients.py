@@ -1,6 +1,7 @@
-"""The clients of a Python worker: made once, used by one task after the other.
+"""The clients of a Python worker, shared by its successive tasks.
 
-Spark keeps its Python workers and forks them from a daemon, so a client belongs to the process that made it.
+Spark reuses its Python workers and forks them from a daemon, so a client belongs to the process that created
+it.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from pyspark_rocketmq.options import Connection, SinkOptions, SourceOptions
 from rocketpy import ConsumerConfig
 from rocketpy.sync import Producer, PullConsumer
 
-_KEPT: Final = 4
-"""Clients with different options that one worker keeps; the one unused for longest is closed first."""
+_CLIENTS_MAX: Final = 4
+"""Clients with different options per worker; the least recently used one is closed first."""
 
 
 class Client(Protocol):
-    """What is kept."""
+    """A client that can be cached."""
 
     def start(self, *, wait: bool = True) -> None:
-        """Called once."""
+        """Connect; called once."""
 
     def close(self) -> object:
-        """Called when it is put away."""
+        """Disconnect; called on eviction."""
 
 
 K = TypeVar("K", bound=Hashable)
 C = TypeVar("C", bound=Client)
 
 
-class Kept(Generic[K, C]):
-    """Started clients by what they were made from."""
+class ClientCache(Generic[K, C]):
+    """Started clients by the settings that they were created from."""
 
     def __init__(self, make: Callable[[K], C]) -> None:
         self._make = make
@@ -43,28 +44,28 @@ class Kept(Generic[K, C]):
         self._lock = threading.Lock()
         atexit.register(self.close)
 
-    def get(self, made_from: K) -> C:
-        """This process's client, started. It is closed when the process ends."""
+    def get(self, settings: K) -> C:
+        """Return this process's started client. It is closed when the process ends."""
         with self._lock:
-            key = (os.getpid(), made_from)
+            key = (os.getpid(), settings)
             client = self._clients.get(key)
             if client is None:
-                client = self._make(made_from)
-                client.start(wait=False)  # tasks have their own patience with servers that are away
+                client = self._make(settings)
+                client.start(wait=False)  # tasks retry with their own timeouts
                 self._clients[key] = client
             self._clients.move_to_end(key)
-            while len(self._clients) > _KEPT:
-                self._put_away()
+            while len(self._clients) > _CLIENTS_MAX:
+                self._evict()
             return client
 
     def close(self) -> None:
-        """Close those of this process."""
+        """Close the clients of this process."""
         while self._clients:
-            self._put_away()
+            self._evict()
 
-    def _put_away(self) -> None:
+    def _evict(self) -> None:
         (pid, _), client = self._clients.popitem(last=False)
-        if pid == os.getpid():  # not a copy of the parent's
+        if pid == os.getpid():  # a forked copy belongs to the parent
             client.close()
 
 
@@ -73,17 +74,17 @@ def _producer(options: SinkOptions) -> Producer:
     return Producer(options.group, config=options.producer_config(), client=client)
 
 
-def _consumer(made_from: tuple[Connection, str, ConsumerConfig]) -> PullConsumer:
-    connection, group, config = made_from
+def _consumer(settings: tuple[Connection, str, ConsumerConfig]) -> PullConsumer:
+    connection, group, config = settings
     return PullConsumer(group, config=config, client=connection.client_config())
 
 
-_producers: Final = Kept(_producer)
-_consumers: Final = Kept(_consumer)
+_producers: Final = ClientCache(_producer)
+_consumers: Final = ClientCache(_consumer)
 
 
 def producer_for(options: SinkOptions) -> Producer:
-    """This worker's producer. Raises ConfigInvalid, among others where a compression's package is missing."""
+    """This worker's producer. Raises ConfigInvalid, for example if a compression package is missing."""
     return _producers.get(options)
 
 

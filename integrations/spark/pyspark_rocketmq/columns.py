@@ -1,18 +1,18 @@
-"""From the columns of Arrow batches to messages.
+"""Converts columns of Arrow batches to messages.
 
 | column | type | meaning |
 |---|---|---|
-| body | string or binary | with `format` json or msgpack the body is made of all columns not named here |
-| topic | string | unless the option `topic` says it for all |
+| body | string or binary | with `format` json or msgpack the body contains all columns not listed here |
+| topic | string | unless option `topic` is set |
 | tags | string | one tag |
-| keys | string or array<string> | a text is split at spaces |
-| properties | map<string,string> | the user's properties; null values are left out |
+| keys | string or array<string> | a string is split at spaces |
+| properties | map<string,string> | user properties; null values are omitted |
 | flag, delayLevel | int | 0 when null |
-| shardingKey | string | equal keys to the same queue |
-| brokerName, queueId | string, int | the queue itself, both or neither |
+| shardingKey | string | equal keys are sent to the same queue |
+| brokerName, queueId | string, int | the queue; both or neither |
 
-A null means that the row has no such thing. The other columns of the source are ignored, so that what was
-read can be written again; any other column is refused.
+A null means that the value is missing. Other columns of the source are ignored, so that rows that were read
+can be written again; any other column is rejected.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _TYPES: Final = {
     "brokerName": _TEXT,
     "queueId": _NUMBER,
 }
-"""What the sink reads, and the types it takes, as Spark spells them."""
+"""Supported columns and their types, in Spark's notation."""
 _IGNORED: Final = frozenset(
     {"queueOffset", "sysFlag", "msgId", "reconsumeTimes", "bornTimestamp", "storeTimestamp"}
 )
-"""Columns of the source that mean nothing to a message that is sent."""
-_TOGETHER: Final = frozenset({"body", "topic", "tags", "keys"})
-"""Columns of frames whose rows need not be looked at one by one, where an option says the topic."""
-_NO_MESSAGE: Final = (RocketError, TypeError, ValueError, OverflowError)
-"""What making a message of a row raises."""
+"""Columns of the source that are ignored when sending."""
+_BATCHABLE: Final = frozenset({"body", "topic", "tags", "keys"})
+"""Columns that can be processed without reading each row, if option `topic` is set."""
+_ROW_ERRORS: Final = (RocketError, TypeError, ValueError, OverflowError)
+"""Errors for a row that cannot become a message."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
 _ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
     "json": msgspec.json.Encoder().encode,
@@ -59,9 +59,9 @@ _ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
 
 
 class RowNotSent(RuntimeError):
-    """A row that could not be sent, with the place where it stands and the reason.
+    """A row that could not be sent, with its position and the reason.
 
-    Raised in the task, so that Spark shows it and tries the task again, as often as it is told to.
+    Raised in the task, so that Spark reports it and retries the task as configured.
     """
 
     def __init__(self, place: str, topic: str, cause: BaseException) -> None:
@@ -72,74 +72,78 @@ class RowNotSent(RuntimeError):
 
 
 class Row(NamedTuple):
-    """One message to send. where: the queue it must go to, by name and number, or by a key; None for any."""
+    """One message to send. where: its queue, as broker and id or as a sharding key; None for any."""
 
     message: Message
     where: tuple[str, int] | str | None
 
 
 class Columns:
-    """What a frame's columns mean. A plain value: it travels from the driver to the executors.
+    """Maps a frame's columns to messages. A plain value: it is pickled for executors.
 
     fields: names and types (`simpleString`) of the frame's columns. Raises ConfigInvalid for a frame that
-    cannot be sent, so that a query fails when it is planned.
+    cannot be sent, so that a query fails during planning.
     """
 
-    go_together: bool
-    """Whether `together` may take the rows of this frame."""
+    can_batch: bool
+    """Whether `message_columns` accepts the rows of this frame."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], options: SinkOptions) -> None:
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self._data: list[tuple[int, str]] = []
         self._options = options
         whole_row = options.format != "raw"
-        for place, (name, type_name) in enumerate(fields):
+        for position, (name, type_name) in enumerate(fields):
             known = _CANONICAL.get(name.lower())
             if whole_row and (known is None or known == "body" or known in _IGNORED):
                 if any(name == other for _, other in self._data):
-                    raise ConfigInvalid(f"two columns are called {name!r}; the body could hold one of them")
-                self._data.append((place, name))
+                    raise ConfigInvalid(
+                        f"two columns are called {name!r}; the body can contain only one of them"
+                    )
+                self._data.append((position, name))
             elif known is None:
                 raise ConfigInvalid(
-                    f"column {name!r} means nothing to the sink, which knows {', '.join(_TYPES)}; drop it, "
-                    "or set option format to json or msgpack for a body made of the row"
+                    f"column {name!r} is unknown; the sink supports {', '.join(_TYPES)}; drop it, "
+                    "or set option format to json or msgpack to include it in the body"
                 )
             elif known in _TYPES:
                 if type_name not in _TYPES[known]:
                     wanted = " or ".join(sorted(_TYPES[known]))
                     raise ConfigInvalid(f"column {name!r} is {type_name}; it must be {wanted}")
-                if known in self._places:
-                    raise ConfigInvalid(f"two columns are called {known!r}, but for upper and lower case")
-                self._places[known] = place
+                if known in self._positions:
+                    raise ConfigInvalid(f"two columns are called {known!r}, ignoring case")
+                self._positions[known] = position
         self._check(whole_row=whole_row)
-        self.go_together = self._go_together(fields)
+        self.can_batch = self._can_batch(fields)
 
-    def _go_together(self, fields: Sequence[tuple[str, str]]) -> bool:
-        """Whether rows differ in nothing that would part them, so that `together` may take them."""
-        keys = self._places.get("keys")
+    def _can_batch(self, fields: Sequence[tuple[str, str]]) -> bool:
+        """Whether all rows have the same topic and options, so that they can be batched."""
+        keys = self._positions.get("keys")
         return (
             bool(self._options.topic)
-            and self._places.keys() <= _TOGETHER
+            and self._positions.keys() <= _BATCHABLE
             and (keys is None or fields[keys][1] == "string")
         )
 
     def _check(self, *, whole_row: bool) -> None:
-        places = self._places
+        columns = self._positions.keys()
         if whole_row and not self._data:
-            raise ConfigInvalid(f"no column is left for a body with format {self._options.format}")
-        if not whole_row and "body" not in places:
-            raise ConfigInvalid("column 'body' is missing; or set option format to json or msgpack")
-        if "topic" not in places and not self._options.topic:
-            raise ConfigInvalid("no topic: neither option topic nor a column 'topic' is there")
-        if ("brokerName" in places) != ("queueId" in places):
-            raise ConfigInvalid("columns 'brokerName' and 'queueId' go together; one of them is missing")
-        if "brokerName" in places and "shardingKey" in places:
-            raise ConfigInvalid("columns 'shardingKey' and 'queueId' both choose the queue; drop one")
+            raise ConfigInvalid(f"no columns remain for the body with format {self._options.format}")
+        if not whole_row and "body" not in columns:
+            raise ConfigInvalid("column 'body' is missing; add it, or set option format to json or msgpack")
+        if "topic" not in columns and not self._options.topic:
+            raise ConfigInvalid("the topic is missing; set option topic or add a column 'topic'")
+        if ("brokerName" in columns) != ("queueId" in columns):
+            raise ConfigInvalid(
+                "columns 'brokerName' and 'queueId' require each other; one of them is missing"
+            )
+        if "brokerName" in columns and "shardingKey" in columns:
+            raise ConfigInvalid("columns 'shardingKey' and 'queueId' both select the queue; drop one")
 
-    def together(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> MessageColumns | None:
-        """The messages of one Arrow batch at once; None where one of them is none, or is to travel alone.
+    def message_columns(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> MessageColumns | None:
+        """Return all messages of a batch; None if a row is invalid or must be sent individually.
 
-        Arguments as of `rows`, which names the row at fault.
+        Arguments as of `rows`, which names the invalid row.
         """
         options = self._options
         properties: dict[str, list[str]] = {}
@@ -157,13 +161,13 @@ class Columns:
                 keys=self._texts(batch, "keys"),
                 properties=properties,
             )
-        except _NO_MESSAGE:
+        except _ROW_ERRORS:
             return None
 
     def rows(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> Iterator[Row]:
-        """The messages of one Arrow batch, in order. Raises RowNotSent for a row that is no message.
+        """The messages of one Arrow batch, in order. Raises RowNotSent for an invalid row.
 
-        prefix: of the rows' ids, which end with the row's number. first_row: number of the first one.
+        prefix: of the row ids, which end with the row number. first_row: number of the first row.
         """
         values = self._values
         name = self._options.row_id_property
@@ -198,35 +202,35 @@ class Columns:
                     where,
                 )
                 row += 1
-        except _NO_MESSAGE as error:
+        except _ROW_ERRORS as error:
             raise RowNotSent(f"row {row} of the partition", str(topic or ""), error) from error
 
     def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None] | None:
-        place = self._places.get(name)
-        texts: list[str | None] | None = None if place is None else batch.column(place).to_pylist()
+        position = self._positions.get(name)
+        texts: list[str | None] | None = None if position is None else batch.column(position).to_pylist()
         return texts
 
     def _values(self, batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-        """A column as Python values, or nothing as often as wanted."""
-        place = self._places.get(name)
-        return repeat(None) if place is None else batch.column(place).to_pylist()
+        """Return a column as Python values, or None repeatedly if it is missing."""
+        position = self._positions.get(name)
+        return repeat(None) if position is None else batch.column(position).to_pylist()
 
     def _bodies(self, batch: pa.RecordBatch) -> Iterable[bytes | None]:
         encode = _ENCODERS.get(self._options.format)
         if encode is not None:
             return self._encoded(batch, encode)
-        bodies: list[bytes | None] = batch.column(self._places["body"]).cast(pa.binary()).to_pylist()
+        bodies: list[bytes | None] = batch.column(self._positions["body"]).cast(pa.binary()).to_pylist()
         return bodies
 
     def _encoded(self, batch: pa.RecordBatch, encode: Callable[[object], bytes]) -> Iterator[bytes]:
         names = [name for _, name in self._data]
-        columns = [_plain(batch.column(place)) for place, _ in self._data]
+        columns = [_plain(batch.column(position)) for position, _ in self._data]
         return (encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
 
     def _queues(self, batch: pa.RecordBatch) -> Iterable[tuple[str, int] | str | None]:
-        if "shardingKey" in self._places:
+        if "shardingKey" in self._positions:
             return self._values(batch, "shardingKey")
-        if "queueId" not in self._places:
+        if "queueId" not in self._positions:
             return repeat(None)
         pairs = zip(self._values(batch, "brokerName"), self._values(batch, "queueId"), strict=True)
         return (_pair(broker, queue_id) for broker, queue_id in pairs)
@@ -245,30 +249,32 @@ def _properties(pairs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def _plain(column: pa.Array) -> Iterable[Any]:
-    """A column's values, with maps as dicts, however deep they are."""
-    make = _maker(column.type)
+    """A column's values, with maps at any depth as dicts."""
+    convert = _converter(column.type)
     try:
         values: list[Any] = column.to_pylist()
-        return values if make is None else [make(value) for value in values]
-    except _NO_MESSAGE:
-        # One by one, so that it is known which row is at fault.
-        singly = (value.as_py() for value in column)
-        return singly if make is None else map(make, singly)
+        return values if convert is None else [convert(value) for value in values]
+    except _ROW_ERRORS:
+        # Convert values one by one, so that the error names the invalid row.
+        single = (value.as_py() for value in column)
+        return single if convert is None else map(convert, single)
 
 
-def _maker(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What turns Arrow's list of pairs into a dict where the type has a map; None where it has none."""
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return a function that converts maps from lists of pairs to dicts; None for a type without maps."""
     if pa.types.is_map(kind):
-        inner = _maker(kind.item_type)
+        inner = _converter(kind.item_type)
         return lambda pairs: (
             None if pairs is None else {key: inner(value) if inner else value for key, value in pairs}
         )
     if pa.types.is_list(kind):
-        inner = _maker(kind.value_type)
+        inner = _converter(kind.value_type)
         return None if inner is None else lambda items: items if items is None else [inner(i) for i in items]
     if pa.types.is_struct(kind):
-        makers = {field.name: _maker(field.type) for field in kind}
-        if not any(makers.values()):
+        converters = {field.name: _converter(field.type) for field in kind}
+        if not any(converters.values()):
             return None
-        return lambda row: row if row is None else {k: m(row[k]) if m else row[k] for k, m in makers.items()}
+        return lambda row: (
+            None if row is None else {k: c(row[k]) if c else row[k] for k, c in converters.items()}
+        )
     return None

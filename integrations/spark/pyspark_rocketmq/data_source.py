@@ -14,14 +14,14 @@ from rocketpy.errors import ConfigInvalid
 
 
 class RocketMQDataSource(DataSource):
-    """DataFrames in and out of RocketMQ.
+    """Reads and writes DataFrames.
 
-    Spark finds it by itself where this package is installed: `df.write.format("rocketmq")`.
+    Spark discovers it where this package is installed: `df.write.format("rocketmq")`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Name for `format`."""
         return "rocketmq"
 
     def schema(self) -> str:
@@ -29,7 +29,7 @@ class RocketMQDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For a batch read. Raises ConfigInvalid for options, and for columns that the source has not."""
+        """For a batch read. Raises ConfigInvalid for invalid options and unknown columns."""
         return BatchReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
@@ -37,14 +37,14 @@ class RocketMQDataSource(DataSource):
         return StreamReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For a batch write. Raises ConfigInvalid for options and columns that cannot be."""
+        """For a batch write. Raises ConfigInvalid for invalid options and invalid columns."""
         if overwrite:
             raise ConfigInvalid('a topic cannot be overwritten; use mode("append")')
         options = SinkOptions.read(self.options)
         return BatchWriter(columns_of(schema, options), options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """For a streaming write, whose output mode is append or update. Raises ConfigInvalid."""
+        """For a streaming write in output mode append or update. Raises ConfigInvalid."""
         if overwrite:
             raise ConfigInvalid('a topic cannot be overwritten; use outputMode("append") or "update"')
         options = SinkOptions.read(self.options)
@@ -57,5 +57,5 @@ def fields_of(schema: StructType) -> list[tuple[str, str]]:
 
 
 def columns_of(schema: StructType, options: SinkOptions) -> Columns:
-    """What the columns of a frame mean. Raises ConfigInvalid."""
+    """Return the column mapping of a frame. Raises ConfigInvalid."""
     return Columns(fields_of(schema), options)

@@ -1,4 +1,4 @@
-"""The sink without the Python Data Source API: for Spark 3.5, and for several sinks in one `foreachBatch`."""
+"""The sink without the Python Data Source API: for Spark 3.5 or several sinks in one `foreachBatch`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _REPORT: Final = "partition int, rows bigint, body_bytes bigint"
 def write_batch(
     frame: DataFrame, options: Mapping[str, object], *, run_id: str | None = None, batch_id: int = 0
 ) -> list[Report]:
-    """Send all rows of a frame, and wait for the last acknowledgement; return a report for each task.
+    """Send all rows of a frame, wait for the last acknowledgement, and return a report for each task.
 
         write_batch(df, {"nameServer": "127.0.0.1:9876", "topic": "Orders"})
 
-    options: those of the sink. run_id, batch_id: go into the ids of the rows. Give the same ones when the
-    same rows are written again, so that consumers can tell; without a run_id a new one is made up.
-    Raises ConfigInvalid for options and columns that cannot be. A row that is not sent fails its task, and
-    Spark raises what it raises then, with the text of `RowNotSent`.
+    options: sink options. run_id, batch_id: parts of the row ids. Use the same values when the same rows are
+    written again, so that consumers can remove duplicates; without a run_id, one is generated.
+    Raises ConfigInvalid for invalid options and columns. A row that is not sent fails its task, and Spark's
+    exception contains the text of `RowNotSent`.
     """
     sink = SinkOptions.read(options)
     fields = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
@@ -53,12 +53,12 @@ def write_batch(
 
 
 def foreach_batch(options: Mapping[str, object], *, run_id: str) -> Callable[[DataFrame, int], None]:
-    """What `writeStream.foreachBatch` is given to send each micro-batch.
+    """Return a function for `writeStream.foreachBatch` that sends each micro-batch.
 
         df.writeStream.foreachBatch(foreach_batch(options, run_id="orders-to-mq")).start()
 
-    run_id: the query's name; keep it over restarts, since the ids of rows begin with it. options: as for
-    `write_batch`. They are checked at once: raises ConfigInvalid.
+    run_id: the query's name; keep it across restarts, since row ids begin with it. options: as for
+    `write_batch`, validated immediately. Raises ConfigInvalid.
     """
     SinkOptions.read(options)
 

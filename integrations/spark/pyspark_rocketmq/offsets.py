@@ -1,7 +1,7 @@
-"""Offsets of queues: how options and checkpoints write them, and how a range of them is shared out.
+"""Offsets of queues: their JSON format in options and checkpoints, and how ranges are limited and split.
 
-Plain values, no I/O. In JSON offsets are ``{"Orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker,
-queue, offset; -2 is the earliest there is and -1 the end, as in Spark's Kafka source.
+Plain values, no I/O. In JSON, offsets are ``{"Orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker,
+queue, offset. -2 is the earliest offset and -1 the end, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _QUEUE_DIGITS_MAX: Final = 9
 
 
 class QueueName(NamedTuple):
-    """A queue, in the order in which queues are listed."""
+    """A queue; queues are sorted by these fields."""
 
     topic: str
     broker: str
@@ -31,7 +31,7 @@ class QueueName(NamedTuple):
 
 
 class QueueRange(NamedTuple):
-    """Offsets of one queue: from `start` up to, but without, `end`."""
+    """Offsets of one queue from `start` (inclusive) to `end` (exclusive)."""
 
     queue: QueueName
     start: int
@@ -44,7 +44,7 @@ JsonOffsets = dict[str, dict[str, dict[str, int]]]
 
 
 def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:
-    """As checkpoints keep them: equal offsets give equal texts."""
+    """Convert to the checkpoint format: equal offsets give equal JSON."""
     found: JsonOffsets = {}
     for queue, offset in sorted(offsets.items()):
         found.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offset
@@ -52,7 +52,7 @@ def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:
 
 
 def from_json(value: object) -> Offsets:
-    """The reverse. Raises ConfigInvalid that says where it is malformed."""
+    """Convert from the checkpoint format. Raises ConfigInvalid that names the malformed part."""
     found: Offsets = {}
     for topic, brokers in _items(value, "offsets"):
         for broker, queues in _items(brokers, topic):
@@ -61,14 +61,14 @@ def from_json(value: object) -> Offsets:
                 if not is_queue or type(offset) is not int or not EARLIEST <= offset < 2**63:
                     raise ConfigInvalid(
                         f"{topic} {broker}: queue {queue_id!r} has offset {offset!r}; a queue is a number, "
-                        "its offset one of 0 or more, -2 (earliest) or -1 (latest)"
+                        "and its offset is at least 0, or -2 (earliest) or -1 (latest)"
                     )
                 found[QueueName(topic, broker, int(queue_id))] = offset
     return found
 
 
 def read_offsets(name: str, text: str) -> int | Offsets:
-    """An option: EARLIEST, LATEST, or offsets of queues. Raises ConfigInvalid."""
+    """Parse an option: EARLIEST, LATEST, or offsets of queues. Raises ConfigInvalid."""
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
@@ -81,10 +81,10 @@ def read_offsets(name: str, text: str) -> int | Offsets:
 
 
 def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: int) -> Offsets:
-    """Ends that together are at most `most` messages after the starts, shared out by how much each has.
+    """Limit the ends to `most` messages in total, in proportion to the size of each queue's range.
 
-    A queue with something to read gets at least one message, so `most` may be passed by as many as there
-    are queues. Every queue of `end` is in `start` and in the result.
+    Each queue with messages gets at least one, so the total may exceed `most` by the number of queues.
+    Every queue of `end` is in `start` and in the result.
     """
     sizes = {queue: max(0, offset - start[queue]) for queue, offset in end.items()}
     total = sum(sizes.values())
@@ -97,9 +97,9 @@ def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: in
 
 
 def split(ranges: Iterable[QueueRange], least: int) -> list[QueueRange]:
-    """Cut ranges so that there are about `least`, larger ones into more pieces. Empty ranges go.
+    """Split ranges into about `least` pieces, larger ranges into more. Empty ranges are removed.
 
-    Source of the rule: minPartitions of Spark's Kafka source.
+    The rule is that of `minPartitions` in Spark's Kafka source.
     """
     full = [part for part in ranges if part.end > part.start]
     total = sum(part.end - part.start for part in full)

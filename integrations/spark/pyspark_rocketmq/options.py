@@ -1,7 +1,7 @@
-"""The options of the data source, from Spark's texts to checked values.
+"""Options of the data source, parsed from Spark's strings and validated.
 
-Names are matched whatever their case, as Spark does. An option that nobody knows is refused: a misspelt
-`retries` would otherwise be a silent default.
+Names are matched ignoring case, as in Spark. Unknown options are rejected: a misspelt `retries` would
+otherwise be ignored silently.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.message import check_group, check_topic
 
 ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
-"""The default name of the property that tells rows apart; see `dedupe`."""
+"""Default name of the property with the row id; see `dedupe`."""
 
-_SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
-"""What Spark or its users put among a data source's options without meaning the data source."""
+_SPARK_OPTIONS: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+"""Options for Spark itself, which the data source ignores."""
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
-_NEVER: Final = 1 << 40
-"""Longer than any body."""
+_NEVER_BYTES: Final = 1 << 40
+"""Larger than any body."""
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"false", "0", "no"})
 
 
 class Options:
-    """Reads options one by one, and knows in the end which ones nobody asked for."""
+    """Reads options one by one, and reports unknown options."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
         self._given = {name.lower(): str(value) for name, value in given.items() if value is not None}
         self._names: dict[str, str] = {}
 
     def text(self, name: str, default: str = "") -> str:
-        """A text."""
+        """A string."""
         self._names[name.lower()] = name
         return self._given.get(name.lower(), default)
 
@@ -62,31 +62,31 @@ class Options:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false. Raises ConfigInvalid."""
+        """A boolean. Raises ConfigInvalid."""
         text = self.text(name, str(default)).lower()
         if text not in _TRUE | _FALSE:
             raise ConfigInvalid(f"option {name} is {text!r}; it must be true or false")
         return text in _TRUE
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
-        """One of some words. Raises ConfigInvalid."""
+        """One of the choices. Raises ConfigInvalid."""
         text = self.text(name, default).lower()
         if text not in choices:
             raise ConfigInvalid(f"option {name} is {text!r}; choose one of {', '.join(choices)}")
         return text
 
-    def end(self) -> None:
-        """Raise ConfigInvalid for an option that was never asked for."""
-        for name in sorted(self._given.keys() - self._names.keys() - _SPARKS_OWN):
+    def reject_unknown(self) -> None:
+        """Raise ConfigInvalid for an option that was not read."""
+        for name in sorted(self._given.keys() - self._names.keys() - _SPARK_OPTIONS):
             near = get_close_matches(name, self._names, n=1)
-            hint = f"; did you mean {self._names[near[0]]}?" if near else ""
+            hint = f" (did you mean {self._names[near[0]]}?)" if near else ""
             known = ", ".join(sorted(self._names.values(), key=str.lower))
-            raise ConfigInvalid(f"unknown option {name!r}{hint} Known here: {known}")
+            raise ConfigInvalid(f"unknown option {name!r}{hint}; known options: {known}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How servers are reached. A plain value: it travels from the driver to the executors."""
+    """Connection to the servers. A plain value: it is pickled for executors."""
 
     name_server: str
     namespace: str
@@ -105,10 +105,12 @@ class Connection:
 
     @classmethod
     def read(cls, options: Options) -> Connection:
-        """From `nameServer` and what belongs to it. Raises ConfigInvalid."""
+        """Read the connection options. Raises ConfigInvalid."""
         name_server = options.text("nameServer")
         if not name_server:
-            raise ConfigInvalid("option nameServer is missing; it is host:port;host:port of the name servers")
+            raise ConfigInvalid(
+                "option nameServer is missing; set it to host:port;host:port of the name servers"
+            )
         if name_server.startswith(("embedded:", "memory:")):
             raise ConfigInvalid(f"option nameServer is {name_server!r}; Spark's workers need host:port")
         connection = cls(
@@ -125,28 +127,27 @@ class Connection:
             request_timeout_ms=options.number("requestTimeoutMs", 3000, 1),
         )
         if bool(connection.access_key) != bool(connection.secret_key):
-            raise ConfigInvalid("options accessKey and secretKey go together; one of them is missing")
-        for name, value, needed, there in (
-            ("securityToken", connection.security_token, "accessKey is not", connection.access_key),
+            raise ConfigInvalid("options accessKey and secretKey require each other; one of them is missing")
+        for name, value, required, is_set in (
+            ("securityToken", connection.security_token, "accessKey", connection.access_key),
             (
                 "signatureVersion",
                 connection.signature_version == 2,
-                "accessKey is not",
+                "accessKey",
                 connection.access_key,
             ),
-            ("tlsCaFile", connection.tls_ca_file, "tls is not true", connection.tls),
-            ("tlsCertFile", connection.tls_cert_file, "tls is not true", connection.tls),
-            ("tlsKeyFile", connection.tls_key_file, "tlsCertFile is not", connection.tls_cert_file),
+            ("tlsCaFile", connection.tls_ca_file, "tls=true", connection.tls),
+            ("tlsCertFile", connection.tls_cert_file, "tls=true", connection.tls),
+            ("tlsKeyFile", connection.tls_key_file, "tlsCertFile", connection.tls_cert_file),
         ):
-            if value and not there:
-                raise ConfigInvalid(f"option {name} is set, but option {needed}")
+            if value and not is_set:
+                raise ConfigInvalid(f"option {name} requires option {required}")
         return connection
 
     def client_config(self) -> ClientConfig:
-        """The SDK's settings; made where they are used, since a TLS context cannot travel.
+        """The SDK's settings, created where they are used, since a TLS context cannot be pickled.
 
-        Raises ConfigInvalid for a file of TLS that cannot be used on this machine: that of a sink's driver
-        needs none.
+        Raises ConfigInvalid for unusable TLS files. A sink's driver needs none.
         """
         addresses = self.name_server.replace(",", ";").split(";")
         if self.tls:
@@ -179,7 +180,7 @@ class Connection:
             context = ssl.create_default_context(cafile=self.tls_ca_file or None)
         except ssl.SSLError as error:
             raise ConfigInvalid(
-                f"option tlsCaFile is {self.tls_ca_file!r}, which holds no certificates: {error}"
+                f"option tlsCaFile is {self.tls_ca_file!r}, which contains no certificates: {error}"
             ) from None
         if self.tls_cert_file:
             try:
@@ -187,7 +188,7 @@ class Connection:
             except ssl.SSLError as error:
                 raise ConfigInvalid(
                     f"options tlsCertFile and tlsKeyFile are {self.tls_cert_file!r} and "
-                    f"{self.tls_key_file!r}, which are no certificate and its key: {error}"
+                    f"{self.tls_key_file!r}, which are not a certificate and its key: {error}"
                 ) from None
         return context
 
@@ -204,9 +205,9 @@ def _check_readable(name: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a write is told. `docs/guides/spark-sink.md` has the table of options.
+    """Options of a write. `docs/guides/spark-sink.md` has the table of options.
 
-    trace_context: names and values, as propagators write them.
+    trace_context: names and values in the propagators' format.
     """
 
     connection: Connection
@@ -227,7 +228,7 @@ class SinkOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> SinkOptions:
-        """Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
+        """Read options. Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
         options = Options(given)
         topic = options.text("topic")
         sink = cls(
@@ -247,20 +248,20 @@ class SinkOptions:
             row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
             trace_context=tuple((name, text) for name in _TRACE_CONTEXT if (text := options.text(name))),
         )
-        options.end()
+        options.reject_unknown()
         return sink
 
     @property
     def sends_singly_above(self) -> int:
-        """Bodies above so many bytes travel by themselves: those in a batch cannot be compressed."""
+        """Larger bodies are sent individually, since batches cannot be compressed."""
         return self.batch_bytes if self.compression == "none" else self.compress_above_bytes
 
     def producer_config(self) -> ProducerConfig:
         """The SDK's settings."""
-        compression = CompressionConfig(above_bytes=_NEVER)
+        compression = CompressionConfig(above_bytes=_NEVER_BYTES)
         if self.compression != "none":
             compression = CompressionConfig(
-                type=self.compression,  # type: ignore[arg-type] # one of the words above
+                type=self.compression,  # type: ignore[arg-type] # one of the choices above
                 above_bytes=self.compress_above_bytes,
             )
         return ProducerConfig(
@@ -273,10 +274,10 @@ class SinkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a read is told. `docs/guides/spark-source.md` has the table of options.
+    """Options of a read. `docs/guides/spark-source.md` has the table of options.
 
-    starting, ending: EARLIEST, LATEST, or offsets of queues. starting_ms, ending_ms: times that go before
-    them, 0 for none. tags: of the messages that are wanted; none for all. pushdown: the broker chooses them.
+    starting, ending: EARLIEST, LATEST, or offsets of queues. starting_ms, ending_ms: times that take
+    precedence, 0 for none. tags: of the selected messages; empty for all. pushdown: the broker filters them.
     """
 
     connection: Connection
@@ -297,13 +298,13 @@ class SourceOptions:
 
     @classmethod
     def read(cls, given: Mapping[str, object], *, streaming: bool) -> SourceOptions:
-        """Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
+        """Read options. Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
         options = Options(given)
         topics = tuple(
             check_topic(topic.strip()) for topic in options.text("topic").split(",") if topic.strip()
         )
         if not topics:
-            raise ConfigInvalid("option topic is missing; it is one topic, or several separated by commas")
+            raise ConfigInvalid("option topic is missing; set one topic, or several separated by commas")
         starting = options.text("startingOffsets", "latest" if streaming else "earliest")
         source = cls(
             connection=Connection.read(options),
@@ -324,18 +325,16 @@ class SourceOptions:
             pull_rows=options.number("pullBatchSize", 32, 1),
             pull_timeout_ms=options.number("pullTimeoutMs", 10_000, 1),
         )
-        options.end()
+        options.reject_unknown()
         if not streaming and source.starting == LATEST and not source.starting_ms:
-            raise ConfigInvalid(
-                "option startingOffsets is latest: a batch read from there has nothing to read"
-            )
+            raise ConfigInvalid("option startingOffsets is latest: a batch read would have nothing to read")
         if 0 < source.ending_ms < source.starting_ms:
             raise ConfigInvalid(
                 f"option endingTimestamp is {source.ending_ms}, before startingTimestamp, "
                 f"{source.starting_ms}"
             )
         if source.ending == EARLIEST:
-            raise ConfigInvalid("option endingOffsets is earliest: a read up to there has nothing to read")
+            raise ConfigInvalid("option endingOffsets is earliest: the read would have nothing to read")
         return source
 
     def consumer_config(self) -> ConsumerConfig:
@@ -344,6 +343,6 @@ class SourceOptions:
 
 
 def _tags(expression: str) -> frozenset[str]:
-    """The tags of ``a || b``; none for ``*``."""
+    """The tags of ``a || b``; empty for ``*``."""
     tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
     return frozenset() if "*" in tags else tags

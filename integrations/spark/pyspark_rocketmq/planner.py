@@ -1,4 +1,4 @@
-"""Which offsets a read covers: asked of the servers by the driver, cut into partitions for the executors."""
+"""Plans a read on the driver: asks the servers for offsets and returns ranges for the executors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = logging.getLogger("pyspark_rocketmq")
 
 
 class DataLoss(RuntimeError):
-    """Messages are no longer there or cannot be decoded, and option failOnDataLoss is true."""
+    """Messages were deleted or cannot be decoded, and option failOnDataLoss is true."""
 
 
 class Planner:
-    """Asks for queues and their ends.
+    """Looks up queues and their offsets.
 
-    Every method raises RocketError when a server cannot be asked. But for `ends` it is asked again for
-    `pullTimeoutMs`, as by tasks.
+    Every method raises RocketError if a server is unavailable. All methods except `ends` retry for
+    `pullTimeoutMs`, as tasks do.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -38,25 +38,25 @@ class Planner:
         self._consumer = PullConsumer(
             options.group, config=options.consumer_config(), client=options.connection.client_config()
         )
-        self._consumer.start(wait=False)  # the questions are asked again for `pullTimeoutMs`
+        self._consumer.start(wait=False)  # requests are retried for `pullTimeoutMs`
 
     def close(self) -> None:
         """Disconnect."""
         self._consumer.close()
 
     def starting(self) -> Offsets:
-        """Where a stream begins: the options, resolved."""
+        """The starting offsets of a stream, resolved from the options."""
         return self._starting(self._queues())
 
-    def whole(self) -> list[QueueRange]:
-        """What a batch read covers. Raises DataLoss."""
-        # Listed once: a broker that is leaving must not have a beginning and no end.
+    def batch_ranges(self) -> list[QueueRange]:
+        """The ranges of a batch read. Raises DataLoss."""
+        # List queues once, so that each has both a start and an end.
         queues = self._queues()
         options = self._options
         start = self._starting(queues)
         end = self._resolve("endingOffsets", options.ending, options.ending_ms, queues)
         for queue, stop in end.items():
-            # Between two places that the queue has in another order lies nothing; nothing is lost.
+            # The end precedes the start: the range is empty, and no message is lost.
             if stop < start[queue] <= self._last(_queue(queue)):
                 end[queue] = start[queue]
         return self.ranges(start, end)
@@ -66,11 +66,10 @@ class Planner:
         return self._resolve("", LATEST, 0, self._queues())
 
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
-        """The current ends of the queues that can be asked, and the known ones of the others.
+        """The current ends of the available queues, and the known offsets of the others.
 
-        A queue whose broker is away, or has but a slave that is behind, keeps its known offset, and a new one
-        is left out: what it has will be read when the broker is back. Raises RocketError for a topic of which
-        nothing is known.
+        If a broker is unavailable, or only a lagging slave responds, its queue keeps the known offset. A new
+        queue is omitted until its broker responds. Raises RocketError for a topic without known queues.
         """
         found = dict(known)
         for topic in self._options.topics:
@@ -79,36 +78,38 @@ class Planner:
             except RocketError as error:
                 if all(queue.topic != topic for queue in known):
                     raise
-                log.warning("topic %s is not read further for now: %s", topic, error)
+                log.warning("topic %s is not read until its broker responds again: %s", topic, error)
                 continue
             for queue in queues:
                 try:
                     found[_name(queue)] = self._end(queue, known.get(_name(queue), 0))
                 except RocketError as error:
-                    log.warning("%s is not read further for now: %s", _name(queue), error)
+                    log.warning("%s is not read until its broker responds again: %s", _name(queue), error)
         return found
 
     def _end(self, queue: MessageQueue, read: int) -> int:
         end = self._consumer.max_offset(queue)
-        # A slave may be behind what was read from its master; only that can say that messages are lost.
+        # A slave may lag behind the master; only the master's end proves a loss.
         return end if end >= read else self._consumer.max_offset(queue, of_master=True)
 
     def first(self, queue: QueueName) -> int:
-        """The oldest offset that a queue still has."""
+        """The oldest offset of a queue."""
         return self._oldest(_queue(queue))
 
     def commit(self, offsets: Mapping[QueueName, int]) -> None:
-        """Store the group's offsets, for whoever watches them. What cannot be stored is logged."""
+        """Commit the group's offsets, for monitoring tools. Failures are logged."""
         for queue, offset in offsets.items():
             try:
                 self._consumer.commit(_queue(queue), offset)
             except RocketError as error:
-                log.warning("%s: group %s has no newer offset: %s", queue, self._options.group, error)
+                log.warning(
+                    "%s: the offset of group %s was not committed: %s", queue, self._options.group, error
+                )
 
     def ranges(self, start: Mapping[QueueName, int], end: Mapping[QueueName, int]) -> list[QueueRange]:
-        """What lies between two sets of offsets, less what is lost.
+        """Return the ranges between two sets of offsets, without lost messages.
 
-        A new queue begins with its oldest message. Raises DataLoss.
+        A new queue starts at its oldest message. Raises DataLoss.
         """
         ranges = []
         for queue, stop in sorted(end.items()):
@@ -116,14 +117,16 @@ class Planner:
             if begin is None:
                 begin = self.first(queue)
             elif begin > stop:
-                complain(
+                report_loss(
                     self._options,
-                    f"{queue} ends at {stop}, and was read up to {begin} before; was the topic made anew?",
+                    f"{queue} ends at {stop}, but was read up to {begin}; "
+                    "was the topic deleted and created again?",
                 )
                 begin = self.first(queue)
             elif begin < stop and begin < (oldest := self.first(queue)):
                 lost = min(oldest, stop)
-                complain(self._options, f"{queue} lost offsets {begin} to {lost - 1}: its oldest is {oldest}")
+                loss = f"{queue} lost offsets {begin} to {lost - 1}: its oldest is {oldest}"
+                report_loss(self._options, loss)
                 begin = lost
             ranges.append(QueueRange(queue, begin, max(begin, stop)))
         return ranges
@@ -151,12 +154,12 @@ class Planner:
         return found
 
     def _first_since(self, queue: MessageQueue, time_ms: int) -> int:
-        """The offset of the first message stored at a time or later; the queue's end when there is none.
+        """The offset of the first message stored at or after a time; the queue's end if there is none.
 
-        A broker's search gives the nearest message, on either side, and any of several of one millisecond.
+        A broker's search returns the nearest message on either side, and any of several in one millisecond.
         """
         oldest = self._oldest(queue)
-        offset = max(oldest, self._patiently(partial(self._consumer.search_offset, queue, time_ms)))
+        offset = max(oldest, self._with_retries(partial(self._consumer.search_offset, queue, time_ms)))
         while page := self._pull(queue, offset, _PAGE):
             later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
             if later:
@@ -180,47 +183,50 @@ class Planner:
         return found
 
     def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName]) -> None:
-        """As Spark's Kafka source: offsets are given for each queue or for none."""
+        """Require an offset for every queue and for no other, as Spark's Kafka source does."""
         if missing := sorted(queues - wanted.keys()):
             raise ConfigInvalid(
                 f"option {name} lacks {', '.join(map(str, missing))}; -2 is earliest, -1 latest"
             )
         if unknown := sorted(wanted.keys() - queues):
-            raise ConfigInvalid(f"option {name} has {', '.join(map(str, unknown))}, which the topic has not")
+            raise ConfigInvalid(
+                f"option {name} has {', '.join(map(str, unknown))}, which the topic does not have"
+            )
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Ask until there is an answer, while a broker or name server restarts."""
+    def _with_retries(self, request: Callable[[], T]) -> T:
+        """Retry while a server restarts."""
         until = monotonic() + self._options.pull_timeout_ms / 1000
         while True:
             try:
-                return ask()
+                return request()
             except RocketError as error:
                 if error.retry is Retry.NONE or monotonic() > until:
                     raise
-                log.info("asking again: %s", error)
+                log.info("retrying: %s", error)
             sleep(_PAUSE_S)
 
     def _queues(self) -> list[MessageQueue]:
-        ask = self._consumer.fetch_queues
-        return [queue for topic in self._options.topics for queue in self._patiently(partial(ask, topic))]
+        fetch = self._consumer.fetch_queues
+        topics = self._options.topics
+        return [queue for topic in topics for queue in self._with_retries(partial(fetch, topic))]
 
     def _oldest(self, queue: MessageQueue) -> int:
-        return self._patiently(partial(self._consumer.min_offset, queue))
+        return self._with_retries(partial(self._consumer.min_offset, queue))
 
     def _last(self, queue: MessageQueue) -> int:
-        return self._patiently(partial(self._consumer.max_offset, queue))
+        return self._with_retries(partial(self._consumer.max_offset, queue))
 
     def _pull(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-        return self._patiently(partial(self._consumer.pull, queue, offset, count)).messages
+        return self._with_retries(partial(self._consumer.pull, queue, offset, count)).messages
 
 
-def complain(options: SourceOptions, loss: str) -> None:
-    """Messages are lost: raise DataLoss, or log it where option failOnDataLoss is false."""
+def report_loss(options: SourceOptions, loss: str) -> None:
+    """Report lost messages: raise DataLoss, or log a warning if option failOnDataLoss is false."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{loss} (failOnDataLoss=false reads on from what there is)")
-    log.warning("%s; reading on from what there is", loss)
+        raise DataLoss(f"{loss} (set failOnDataLoss=false to continue with the available messages)")
+    log.warning("%s; continuing with the available messages", loss)
 
 
 def _name(queue: MessageQueue) -> QueueName:

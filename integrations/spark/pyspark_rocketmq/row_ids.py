@@ -1,7 +1,7 @@
-"""Telling rows that were sent twice from rows that were not.
+"""Removes duplicate rows by their row ids.
 
-The sink sends at least once: a task or a micro-batch that is repeated sends its rows again. Each row carries
-its id in a property (option `dedupProperty`): ``run/batch/partition/row``, the same whenever it is sent.
+The sink sends at least once: a retried task or micro-batch sends its rows again. Each row carries its id in
+a property (option `dedupProperty`): ``run/batch/partition/row``, the same in every attempt.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def dedupe(frame: DataFrame, *, within: str | None = None, name: str = ROW_ID_PROPERTY) -> DataFrame:
-    """Keep one of the messages with the same row id; those without one are all kept.
+    """Keep one of the messages with the same row id, and all messages without one.
 
     frame: from the source, with at least topic, brokerName, queueId, queueOffset and properties. within: for
-    a stream, how far apart two copies may be stored, such as "1 hour": Spark forgets ids after that (it needs
-    the column storeTimestamp too). Without it a stream keeps every id for ever. name: option `dedupProperty`
-    of the sink.
+    a stream, the maximum time between two copies, such as "1 hour": Spark drops older ids. It needs the
+    column storeTimestamp. Without it, a stream keeps every id forever. name: option `dedupProperty` of the
+    sink.
     """
     from pyspark.sql import functions  # noqa: PLC0415 - consumers without Spark use SeenRows
 
@@ -36,14 +36,14 @@ def dedupe(frame: DataFrame, *, within: str | None = None, name: str = ROW_ID_PR
 
 
 class SeenRows:
-    """For consumers without Spark: knows the row ids of the last `capacity` messages.
+    """For consumers without Spark: remembers the row ids of the last `capacity` messages.
 
         seen = SeenRows()
         for message in seen.new(result.messages):
             ...
 
-    It forgets the oldest id when it is full, and everything when the process ends: a consumer that must not
-    handle a row twice over restarts keeps the ids where it keeps its results, in one transaction.
+    The oldest id is dropped at capacity, and ids are lost when the process ends. To handle no row twice
+    across restarts, store the ids together with the results, in one transaction.
     """
 
     def __init__(self, capacity: int = 1_000_000, *, name: str = ROW_ID_PROPERTY) -> None:
@@ -52,7 +52,7 @@ class SeenRows:
         self._seen: dict[str, None] = {}
 
     def new(self, messages: Iterable[MessageExt]) -> Iterator[MessageExt]:
-        """Those that were not seen yet; messages without an id are always new."""
+        """Yield the messages that were not seen yet; messages without an id are always new."""
         for message in messages:
             row_id = message.properties.get(self._name)
             if row_id is None:

@@ -1,4 +1,4 @@
-"""From messages to Arrow batches: the columns of the source."""
+"""Converts messages to Arrow batches with the columns of the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rocketpy.message import RESERVED_PROPERTIES
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
-"""From the year 1 to the end of 9999, as Spark's timestamps."""
+"""Years 1 to 9999, the range of Spark's timestamps."""
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
@@ -23,7 +23,7 @@ def _own_properties(message: MessageExt) -> list[tuple[str, str]]:
 
 
 def _microseconds(time_ms: int) -> int | None:
-    """None for a time that no timestamp can have: it is whatever the producer says."""
+    """None for a time outside the range of timestamps: producers may set any value."""
     return time_ms * 1000 if _TIME_MS_MIN <= time_ms <= _TIME_MS_MAX else None
 
 
@@ -43,20 +43,20 @@ _COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[MessageExt], Any]]]]
     "bornTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.born_timestamp)),
     "storeTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.store_timestamp)),
 }
-"""Name -> type as Spark spells it, Arrow's type, and the value of a message. Times in microseconds."""
+"""Name -> Spark type, Arrow type, and function of a message. Times in microseconds."""
 
 SCHEMA: Final = ", ".join(f"{name} {type_name}" for name, (type_name, _, _) in _COLUMNS.items())
-"""The source's columns, as Spark's DDL."""
+"""The source's columns in Spark's DDL."""
 
 
 def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """The columns that are wanted, of a schema given as names and types. Raises ConfigInvalid."""
+    """Validate a schema of names and types, and return the names. Raises ConfigInvalid."""
     for name, type_name in fields:
         known = _COLUMNS.get(name)
         if known is None:
             raise ConfigInvalid(f"the source has no column {name!r}; it has {', '.join(_COLUMNS)}")
         if known[0] != type_name:
-            raise ConfigInvalid(f"column {name!r} is {known[0]}, and not {type_name}; cast it after reading")
+            raise ConfigInvalid(f"column {name!r} is {known[0]}, not {type_name}; cast it after reading")
     return tuple(name for name, _ in fields)
 
 

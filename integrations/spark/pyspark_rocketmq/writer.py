@@ -1,7 +1,7 @@
-"""The writers of the data source: thin shells around `send_rows`.
+"""Writers of the data source: thin wrappers of `send_rows`.
 
-Spark makes a writer when it plans a write, pickles it, and calls `write` of a copy in each task; `commit` and
-`abort` are called on yet another copy, on the driver. So a writer keeps nothing but what it was made with.
+Spark creates a writer when it plans a write, pickles it, and calls `write` of a copy in each task. `commit`
+and `abort` are called on another copy on the driver, so a writer has no mutable state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("pyspark_rocketmq")
 
 
 class Sent(WriterCommitMessage):
-    """What a task tells the driver: it has sent all its rows, and each was acknowledged."""
+    """Result of a task: all rows were acknowledged."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -46,11 +46,11 @@ class BatchWriter(DataSourceArrowWriter):
         return Sent(send_rows(iterator, self._columns, self._options, place))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Every task is done: there is nothing left to do."""
+        """Called after every task has ended; only logs the result."""
         _log_commit(f"write {self._run_id}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The write failed. What was sent stays sent."""
+        """Called if the write fails. Rows that were sent remain sent."""
         _log_abort(f"write {self._run_id}", messages)
 
 
@@ -65,26 +65,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Send the rows of one task of a micro-batch. Raises RowNotSent."""
         return Sent(send_rows(iterator, self._columns, self._options, place_in_query()))
 
-    # The names of these parameters are Spark's: it passes them by keyword in some versions.
+    # Spark defines these parameter names: some versions pass them by keyword.
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Every task of the micro-batch is done."""
+        """Called after every task of the micro-batch has ended."""
         _log_commit(f"batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The micro-batch failed, and will be written again. What was sent stays sent."""
+        """Called if the micro-batch fails; Spark retries it. Rows that were sent remain sent."""
         _log_abort(f"batch {batchId}", messages)
 
 
 def partition_of_task() -> int:
-    """The number of the partition that the running task writes."""
+    """The partition number of the running task."""
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
 
 
 def place_in_query() -> TaskPlace:
-    """Where the running task stands, in its query and micro-batch: the same in each attempt.
+    """Identify the running task in its query and micro-batch; the same for every attempt.
 
-    Outside of a streaming query the id is random, so that ids of different writes never meet.
+    Outside a streaming query the id is random, so that ids of different writes never collide.
     """
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
@@ -100,8 +100,8 @@ def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> No
 def _log_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     rows = sum(message.report.rows for message in messages if isinstance(message, Sent))
     log.warning(
-        "%s failed; at least %d rows were sent and stay sent. A repetition sends them again with the same "
-        "row ids, by which `dedupe` tells them apart",
+        "%s failed; at least %d rows were sent and remain sent; a retry sends them again with the same "
+        "row ids, which `dedupe` removes",
         what,
         rows,
     )
