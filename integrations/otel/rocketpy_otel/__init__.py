@@ -1,7 +1,7 @@
-"""OpenTelemetry for rocketpy: spans, metrics and context that travels in messages.
+"""OpenTelemetry for rocketpy: spans, metrics and context propagation in messages.
 
-Needs ``opentelemetry-api`` (extra ``otel``); the SDK and its exporters are the application's choice. With
-both installed, producers and consumers use it by themselves (`rocketpy.telemetry`).
+Needs ``opentelemetry-api`` (extra ``otel``); the application chooses the SDK and its exporters. If both are
+installed, producers and consumers use it automatically (`rocketpy.telemetry`).
 """
 
 from rocketpy_otel.telemetry import OpenTelemetry

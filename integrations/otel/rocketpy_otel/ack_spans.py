@@ -1,4 +1,4 @@
-"""Spans of what clients tell brokers about messages: how a transaction ended, what is to come again."""
+"""Spans of settled messages: the end of a transaction, or a message returned for redelivery."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rocketpy_otel.tracing import Tracing, is_suppressed
 
 
 class SettleSpans:
-    """A `SettleListener`: a CLIENT span for each, linked to the context that its message carries.
+    """A `SettleListener` that creates a CLIENT span per event, linked to the context of its message.
 
-    as_child: whether a message that is sent back continues its sender's trace. The answer to a broker's
-    question about a transaction always does: nothing else caused it.
+    as_child: whether the span of a returned message continues its sender's trace. The answer to a broker's
+    transaction check always does: it has no other cause.
     """
 
     def __init__(self, tracing: Tracing, *, as_child: bool) -> None:
@@ -24,7 +24,7 @@ class SettleSpans:
         self._as_child = as_child
 
     def settled(self, event: SettleEvent) -> None:
-        """Make the span; it began when the client did."""
+        """Create the span, with the start and end times of the event."""
         if is_suppressed():
             return
         topic = event.message.topic
@@ -73,12 +73,12 @@ class SettleSpans:
         return attributes
 
     def _parent(self, event: SettleEvent) -> Context | None:
-        """The message's context where that is the cause; None for the current one."""
+        """The message's context if it is the parent; None for the current context."""
         if not (event.asked or (self._as_child and event.operation == "nack")):
             return None
         return self._tracing.contexts.parent(event.carrier)
 
 
 def _group(event: SettleEvent) -> str | None:
-    """The consumer group; producers' groups have no place in the conventions."""
+    """The consumer group; the conventions have no attribute for producer groups."""
     return event.group if event.operation == "nack" else None

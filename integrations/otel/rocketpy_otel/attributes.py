@@ -1,4 +1,4 @@
-"""Attributes of spans: what the conventions say of messages, queues, brokers and errors."""
+"""Span attributes of messages, queues, brokers and errors, by the conventions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Attributes = dict[str, Value]
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
 _DELIVERY_PROPERTY: Final = "TIMER_DELIVER_MS"
-_MS_DIGITS_MAX: Final = 18
-"""A property has whatever its sender wrote; attributes are 64-bit numbers."""
 """Set by clients of 5.x."""
+_MS_DIGITS_MAX: Final = 18
+"""Maximum digits: senders may set any text, and attributes are 64-bit numbers."""
 
 
 def operation(name: str, kind: str, topic: str) -> Attributes:
-    """What every span and every metric has."""
+    """Common attributes of spans and metrics."""
     return {
         names.SYSTEM: names.SYSTEM_ROCKETMQ,
         names.OPERATION_NAME: name,
@@ -36,7 +36,7 @@ def operation(name: str, kind: str, topic: str) -> Attributes:
 
 
 def message_attributes(message: Message | MessageExt) -> Attributes:
-    """What a message says of itself; never its body."""
+    """Attributes of a message, without its body."""
     properties = message.properties
     found: Attributes = {
         names.BODY_BYTES: len(message.body),
@@ -65,13 +65,13 @@ def _type_of(message: Message | MessageExt, properties: Mapping[str, str]) -> st
 
 
 def queue_attributes(queue: MessageQueue) -> Attributes:
-    """Which queue it was."""
+    """Attributes of a queue."""
     return {names.PARTITION: f"{queue.broker_name}/{queue.queue_id}"}
 
 
 @lru_cache(maxsize=1024)
 def peer(address: str | None) -> tuple[Mapping[str, Value], Mapping[str, Value]]:
-    """The broker at an address: for metrics, and for spans, which also name the connection's other end."""
+    """Attributes of a broker for metrics, and for spans, which also contain the peer address."""
     if address is None:
         return MappingProxyType({}), MappingProxyType({})
     parsed = Address.parse(address)
@@ -89,7 +89,7 @@ def peer(address: str | None) -> tuple[Mapping[str, Value], Mapping[str, Value]]
 
 
 def error_type(error: BaseException) -> str:
-    """A word for what went wrong, one of few: the broker's response code by name, or the error's class."""
+    """Low-cardinality error type: the name of the broker's response code, or the error's class."""
     if isinstance(error, BrokerError):
         try:
             return ResponseCode(error.code).name
@@ -99,6 +99,6 @@ def error_type(error: BaseException) -> str:
 
 
 def outcome_attributes(error: BaseException) -> Attributes:
-    """The error, and whether the message may be stored all the same."""
+    """Attributes of a failed send: the error type, and whether the message may be stored."""
     outcome = error.outcome if isinstance(error, RocketError) else Outcome.UNKNOWN
     return {names.ERROR_TYPE: error_type(error), names.OUTCOME: outcome.name}

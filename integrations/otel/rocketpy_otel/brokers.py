@@ -1,4 +1,4 @@
-"""The metrics of brokers in this process, as observable instruments, and their spans."""
+"""Spans of brokers in this process, and their metrics as observable instruments."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from rocketpy_otel.attributes import operation
 from rocketpy_otel.instruments import SCOPE
 from rocketpy_otel.tracing import Contexts
 
-_FRESH_S: Final = 0.5
-"""A reader asks each instrument by itself; what was collected for the first serves the others."""
+_CACHE_S: Final = 0.5
+"""A reader queries each instrument separately; values are collected for the first and reused for the rest."""
 
 Collect = Callable[[], Sequence[Measured]]
 
 
 class BrokerInstruments:
-    """One instrument a metric, whichever broker it comes from. May be used in any thread."""
+    """One instrument per metric, shared by all brokers. Thread-safe."""
 
     def __init__(self, provider: MeterProvider) -> None:
         self._meter = provider.get_meter(SCOPE, __version__)
         self._brokers: dict[int, Collect] = {}
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._lock = threading.Lock()
         self._measured: dict[str, list[Measured]] = {}
         self._collected_s = float("-inf")
 
     def add(self, collect: Collect) -> Callable[[], None]:
-        """Report a broker; returns what ends that."""
+        """Report a broker; the returned function stops that."""
         key = id(collect)
         self._brokers[key] = collect
         for measured in collect():
-            self._make(measured.metric)
+            self._create(measured.metric)
 
-        def end() -> None:
+        def stop() -> None:
             self._brokers.pop(key, None)
 
-        return end
+        return stop
 
-    def _make(self, metric: Metric) -> None:
-        if metric.name in self._made:
+    def _create(self, metric: Metric) -> None:
+        if metric.name in self._created:
             return
-        self._made.add(metric.name)
-        make = (
+        self._created.add(metric.name)
+        create = (
             self._meter.create_observable_counter
             if metric.kind == "counter"
             else self._meter.create_observable_gauge
         )
-        make(metric.name, [partial(self._observe, metric.name)], metric.unit, metric.description)
+        create(metric.name, [partial(self._observe, metric.name)], metric.unit, metric.description)
 
     def _observe(self, name: str, _options: CallbackOptions) -> Iterable[Observation]:
         with self._lock:
-            if time.monotonic() - self._collected_s > _FRESH_S:
+            if time.monotonic() - self._collected_s > _CACHE_S:
                 self._collect()
             found = self._measured.get(name, [])
         return [
@@ -81,16 +81,16 @@ class BrokerInstruments:
 
 
 class BrokerSpans:
-    """A SERVER span for each send that carries a context, and in it one for each stage."""
+    """Creates a SERVER span for each send with a context, and a child span for each stage."""
 
     def __init__(self, tracer: Tracer, contexts: Contexts) -> None:
         self._tracer = tracer
         self._contexts = contexts
 
     def sent(self, send: BrokerSend) -> None:
-        """Make the spans. The first message's context is the parent, other ones of a batch are linked."""
+        """Create the spans. The first message's context is the parent; others in a batch are linked."""
         contexts = [
-            self._contexts.taken(carrier) for carrier in send.carriers if self._contexts.are_in(carrier)
+            self._contexts.extract(carrier) for carrier in send.carriers if self._contexts.present_in(carrier)
         ]
         if not contexts:
             return
@@ -106,9 +106,9 @@ class BrokerSpans:
             start_time=send.stages[0].start_ns,
         )
         if span.is_recording():
-            inside = trace.set_span_in_context(span, Context())
+            parent = trace.set_span_in_context(span, Context())
             for stage in send.stages:
-                self._tracer.start_span(stage.name, inside, start_time=stage.start_ns).end(stage.end_ns)
+                self._tracer.start_span(stage.name, parent, start_time=stage.start_ns).end(stage.end_ns)
             if send.code:
                 name = ResponseCode(send.code).name
                 span.set_attribute(names.ERROR_TYPE, name)

@@ -1,4 +1,4 @@
-"""The client metrics: four of the conventions, and failures. They carry no ids: each would be a series."""
+"""Client metrics: four of the conventions, and failures. No ids: each would create a time series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCOPE = "rocketpy_otel"
 
 
 class Instruments:
-    """Counts and measures what clients do."""
+    """The counters and histograms of clients."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE, __version__)
@@ -48,14 +48,14 @@ class Instruments:
     def received(
         self, topic: str, address: str | None, group: str, count: int, seconds: float, error: str | None
     ) -> None:
-        """A pull has ended. count: of the messages that could be decoded."""
+        """A pull has ended. count: the number of decoded messages."""
         attributes = _attributes("receive", "receive", topic, address, group, error)
         self._operation.record(seconds, attributes)
         if count:
             self._consumed.add(count, attributes)
 
     def undecodable(self, topic: str, address: str | None, group: str, count: int, error: str) -> None:
-        """A pull brought messages that cannot be decoded. error: why, in a word."""
+        """A pull returned messages that cannot be decoded. error: the error type."""
         self._consumed.add(count, _attributes("receive", "receive", topic, address, group, error))
 
     def processed(self, topic: str, group: str | None, seconds: float, error: str | None) -> None:
@@ -70,7 +70,7 @@ class Instruments:
     def settled(
         self, name: str, topic: str, address: str | None, group: str | None, seconds: float, error: str | None
     ) -> None:
-        """A broker was told about a message, or could not be."""
+        """An acknowledgement or return of a message has ended."""
         self._operation.record(seconds, _attributes(name, "settle", topic, address, group, error))
 
 

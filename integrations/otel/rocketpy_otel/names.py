@@ -1,6 +1,6 @@
-"""Names of spans' attributes and of metrics: the messaging conventions of OpenTelemetry, in one table.
+"""Names of span attributes and metrics, from the messaging conventions of OpenTelemetry.
 
-They are still in development upstream, so whoever follows a change follows it here.
+The conventions are still in development upstream; apply their changes here.
 """
 
 from typing import Final
@@ -31,17 +31,17 @@ PEER_ADDRESS: Final = "network.peer.address"
 PEER_PORT: Final = "network.peer.port"
 ERROR_TYPE: Final = "error.type"
 SEND_STATUS: Final = "rocketpy.send_status"
-"""Of a message that was stored with less than SEND_OK; no convention has a name for that."""
+"""Status of a stored message if it is not SEND_OK; not in the conventions."""
 OUTCOME: Final = "rocketpy.outcome"
-"""Of a send that failed: whether the message may be stored all the same; no convention has one."""
+"""Whether the message of a failed send may be stored; not in the conventions."""
 
 TRANSACTION_STATE: Final = "rocketpy.transaction.state"
-"""How a local transaction ended; no convention has one."""
+"""How a local transaction ended; not in the conventions."""
 TRANSACTION_ASKED: Final = "rocketpy.transaction.asked"
-"""Whether a broker had asked how it ended; no convention has one."""
+"""Whether a broker's check caused the answer; not in the conventions."""
 
 EVENT_RETRY: Final = "retry"
-"""A failed attempt of a send or of a nack, with its error, and of a send the queue it went to."""
+"""A failed attempt of a send or nack, with its error, and for a send with its queue."""
 
 OPERATION_DURATION: Final = "messaging.client.operation.duration"
 PROCESS_DURATION: Final = "messaging.process.duration"
@@ -49,9 +49,9 @@ SENT_MESSAGES: Final = "messaging.client.sent.messages"
 CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 
 CLIENT_FAILURES: Final = "rocketpy.client.failures"
-"""Bugs that ended background work; no convention has a metric for that."""
+"""Bugs that ended background work; not in the conventions."""
 CLIENT: Final = "rocketpy.client"
-"""Which producer or consumer that was; no convention has a name for it."""
+"""The producer or consumer that failed; not in the conventions."""
 
 DURATION_BOUNDARIES: Final = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

@@ -1,4 +1,4 @@
-"""Spans of pulls and of processing: each linked to the contexts that its messages carry."""
+"""Spans of pulls and of processing, linked to the contexts of their messages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rocketpy_otel.attributes import error_type, message_attributes, operation, 
 from rocketpy_otel.tracing import Tracing, is_suppressed
 
 _LINKS_MAX = 128
-"""What an SDK keeps of a span's links, by default."""
+"""The SDK's default limit of links per span."""
 
 
 class _Running(NamedTuple):
-    """What a span's end needs. started_s: by a steady clock."""
+    """A running span. started_s: monotonic."""
 
     span: Span
     token: Token[Context]
@@ -33,13 +33,13 @@ class _Running(NamedTuple):
 
 
 class ReceiveSpans:
-    """A `ReceiveListener`: a CLIENT span for each pull that found messages, or failed."""
+    """A `ReceiveListener` that creates a CLIENT span for each pull that found messages or failed."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
     def received(self, event: ReceiveEvent) -> None:
-        """Make the span; it began when the pull did. A pull that found nothing has none."""
+        """Create the span, with the start and end times of the pull; none for an empty pull."""
         if is_suppressed():
             return
         error = event.end if isinstance(event.end, BaseException) else None
@@ -77,7 +77,7 @@ class ReceiveSpans:
 
 
 class Processing:
-    """Makes the CONSUMER spans of work on messages; a `ProcessListener` to push consumers.
+    """Creates CONSUMER spans of message processing; the `ProcessListener` of push consumers.
 
     as_child: whether a single message's span continues the trace of its sender.
     """
@@ -87,7 +87,7 @@ class Processing:
         self._as_child = as_child
 
     def process_started(self, event: ProcessEvent) -> None:
-        """Begin a span, and make it the current one for the handler."""
+        """Start a span, and make it current for the handler."""
         if is_suppressed():
             return
         span = self._start(
@@ -116,7 +116,7 @@ class Processing:
     def span(
         self, messages: Sequence[MessageExt], group: str | None, consumption_model: str | None
     ) -> Iterator[Span]:
-        """Current while entered; failed when what is inside raises. See `OpenTelemetry.process`."""
+        """A current span that fails if the block raises. See `OpenTelemetry.process`."""
         if not messages:
             yield trace.INVALID_SPAN
             return
@@ -126,13 +126,13 @@ class Processing:
         failure: BaseException | None = None
         try:
             yield span
-        except BaseException as error:  # kept for the span, and raised again
+        except BaseException as error:  # recorded in the span, and raised again
             failure = error
             raise
         finally:
             detach(token)
-            said = error_type(failure) if failure is not None else None
-            self._end(running, messages[0].topic, group, said, failure)
+            error_name = error_type(failure) if failure is not None else None
+            self._end(running, messages[0].topic, group, error_name, failure)
 
     def _start(
         self,
@@ -165,7 +165,7 @@ class Processing:
         )
 
     def _parent(self, messages: Sequence[MessageExt]) -> Context | None:
-        """The context that a single message carries, if it is to be the parent; None for the current one."""
+        """The context of a single message if it is the parent; None for the current context."""
         if not self._as_child or len(messages) != 1:
             return None
         return self._tracing.contexts.parent(messages[0].properties)

@@ -1,6 +1,6 @@
-"""Spans of sends: one PRODUCER span a message, or for a batch one a message and a CLIENT span linked to them.
+"""Spans of sends: one PRODUCER span per message; a batch also has a CLIENT span linked to them.
 
-A send span ends when the broker has answered, so it shows what the caller waited for, repeats included.
+A send span ends with the broker's response, so its duration is the caller's wait, including retries.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from rocketpy_otel.tracing import Tracing, is_suppressed
 
 
 class _Started(NamedTuple):
-    """What a send's end needs. started_s: by a steady clock."""
+    """A started send. started_s: monotonic."""
 
     span: Span
     started_s: float
 
 
 class SendSpans:
-    """A `SendListener` that makes spans, and puts their context into the messages."""
+    """A `SendListener` that creates spans and injects their context into the messages."""
 
     def __init__(self, tracing: Tracing, *, batch_create_spans: bool) -> None:
         self._tracing = tracing
         self._batch_create_spans = batch_create_spans
 
     def started(self, event: SendEvent) -> None:
-        """Begin the span, and put its context into what is sent."""
+        """Start the span, and inject its context into the messages."""
         if is_suppressed():
             return
         messages = event.messages
@@ -57,11 +57,11 @@ class SendSpans:
             attributes[names.BATCH_COUNT] = len(messages)
         created = not single and self._batch_create_spans
         contexts = self._tracing.contexts
-        # The contexts that the application itself has put into messages stay as they are.
+        # Contexts that the application set in messages are kept.
         bare = [
             (message, extra)
             for message, extra in zip(messages, event.extra_properties, strict=True)
-            if not contexts.are_in(message.properties)
+            if not contexts.present_in(message.properties)
         ]
         creators = [self._create(event, message) for message, _ in bare] if created else []
         links = contexts.links(message.properties for message in messages)
@@ -72,12 +72,12 @@ class SendSpans:
             links=links + [Link(creator.get_span_context()) for creator in creators],
         )
         event.state[self] = _Started(span, time.perf_counter())
-        # Last, since a propagator may raise: the span is ended all the same.
+        # Last, since a propagator may raise: the span is still ended.
         for (_, extra), creator in zip(bare, creators if created else [span] * len(bare), strict=True):
-            contexts.put(extra, trace.set_span_in_context(creator))
+            contexts.inject(extra, trace.set_span_in_context(creator))
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
-        """End the span of a send that was answered, or written if nobody answers it."""
+        """End the span of a successful send; one-way sends succeed when written."""
         started: _Started | None = event.state.get(self)
         if started is None:
             return
@@ -87,12 +87,12 @@ class SendSpans:
             if queue is not None:
                 started.span.set_attributes({**queue_attributes(queue), **peer(address)[1]})
             started.span.set_attributes(_result_attributes(results))
-            _note_retries(started.span, event.failures)
+            _add_retry_events(started.span, event.failures)
         started.span.end()
         self._measure(event, address, started, None)
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
-        """End the span of a send that failed."""
+        """End the span of a failed send."""
         started: _Started | None = event.state.get(self)
         if started is None:
             return
@@ -104,14 +104,14 @@ class SendSpans:
                 attributes |= {**queue_attributes(queue), **peer(address)[1]}
             started.span.set_attributes(attributes)
             started.span.set_status(Status(StatusCode.ERROR, str(error)))
-            _note_retries(started.span, event.failures)
+            _add_retry_events(started.span, event.failures)
         started.span.end()
         self._measure(event, address, started, error_type(error))
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------
 
     def _create(self, event: SendEvent, message: Message) -> Span:
-        """A span of one message of a batch."""
+        """Create the span of one message of a batch."""
         span = self._tracing.tracer.start_span(
             f"create {message.topic}",
             kind=SpanKind.PRODUCER,
@@ -140,7 +140,7 @@ def _result_attributes(results: Sequence[SendResult]) -> Attributes:
     return attributes
 
 
-def _note_retries(span: Span, failures: Sequence[FailedAttempt]) -> None:
+def _add_retry_events(span: Span, failures: Sequence[FailedAttempt]) -> None:
     for failure in failures:
         span.add_event(names.EVENT_RETRY, _failure_attributes(failure.queue, failure.end), failure.time_ns)
 

@@ -26,12 +26,11 @@ class OpenTelemetry:
 
         Producer("orders", telemetry=OpenTelemetry(tracer_provider=provider))
 
-    tracer_provider, meter_provider, propagator: the global ones when None. A client that finds only the
-    API's own providers, which do nothing, makes no span; it notices a real one that is set later.
-    batch_create_spans: whether each message of a `send_batch` gets a span and a context of its own, which
-    the batch's span links to; else all carry the context of the batch's span. process_as_child: whether the
-    span of a handler, and of a message sent back, continues the trace of the message's sender; the
-    conventions advise links only.
+    tracer_provider, meter_provider, propagator: None for the global ones. With the API's no-op providers, a
+    client creates no spans; it detects a real provider that is set later.
+    batch_create_spans: create a span for each message of a `send_batch`, linked from the batch's span.
+    Otherwise all messages share its context. process_as_child: whether spans of handlers and returned
+    messages continue the trace of the message's sender; the conventions recommend only links.
     """
 
     def __init__(
@@ -53,23 +52,23 @@ class OpenTelemetry:
         self._broker_spans: BrokerSpans | None = None
 
     def is_active(self) -> bool:
-        """Whether a provider is there that does something."""
-        return _does_something(self._tracers()) or _does_something(self._meters())
+        """Whether a real provider is set."""
+        return _is_real(self._tracers()) or _is_real(self._meters())
 
     def send_listener(self, namespace: str) -> SendListener:
-        """Makes the spans and metrics of producers."""
+        """Spans and metrics of producers."""
         return SendSpans(self._tracing(namespace), batch_create_spans=self._batch_create_spans)
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
-        """Makes the spans and metrics of pulls."""
+        """Spans and metrics of pulls."""
         return ReceiveSpans(self._tracing(namespace))
 
     def process_listener(self, namespace: str) -> ProcessListener:
-        """Makes the spans and metrics of push consumers' handlers."""
+        """Spans and metrics of push consumers' handlers."""
         return Processing(self._tracing(namespace), as_child=self._process_as_child)
 
     def settle_listener(self, namespace: str) -> SettleListener:
-        """Makes the spans and metrics of transactions' ends and of messages sent back."""
+        """Spans and metrics of ended transactions and returned messages."""
         return SettleSpans(self._tracing(namespace), as_child=self._process_as_child)
 
     def client_failed(self, client: str, error: BaseException) -> None:
@@ -78,7 +77,7 @@ class OpenTelemetry:
 
     @contextmanager
     def continued(self, carrier: Mapping[str, str]) -> Iterator[None]:
-        """While entered, what this thread or task does belongs to the trace of a carrier's context."""
+        """Run the block in the carrier's trace."""
         token = context.attach(self._propagation().extract(carrier))
         try:
             yield
@@ -86,13 +85,13 @@ class OpenTelemetry:
             context.detach(token)
 
     def broker_sent(self, send: BrokerSend) -> None:
-        """Make the spans of a send on a broker's side."""
+        """Create the broker's spans of a send."""
         if self._broker_spans is None:
             self._broker_spans = BrokerSpans(self._tracer(), Contexts(self._propagation()))
         self._broker_spans.sent(send)
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
-        """Report what a broker of this process measures, by observable instruments."""
+        """Report a broker's metrics as observable instruments; the returned function stops that."""
         if self._brokers is None:
             self._brokers = BrokerInstruments(self._meters())
         return self._brokers.add(collect)
@@ -106,14 +105,14 @@ class OpenTelemetry:
         consumption_model: str | None = None,
         as_child: bool | None = None,
     ) -> AbstractContextManager[Span]:
-        """A span around your work on messages of one topic: current while entered, linked to their senders.
+        """A current span around the processing of messages of one topic, linked to their senders.
 
             with telemetry.process(message, group="billing"):
                 bill(message)
 
-        For messages that you pulled; push consumers do it by themselves. as_child: `process_as_child` for
-        this span; None for what that says. consumption_model: clustering or broadcasting. An exception that
-        comes out marks the span as failed. Without messages, as a pull may come back, nothing is reported.
+        For pulled messages; push consumers create these spans automatically. as_child: `process_as_child`
+        for this span; None for the constructor's value. consumption_model: clustering or broadcasting. An
+        exception in the block marks the span as failed. For an empty pull, nothing is reported.
         """
         child = self._process_as_child if as_child is None else as_child
         processing = self._processing.get((namespace, child))
@@ -140,6 +139,6 @@ class OpenTelemetry:
         return self._tracers().get_tracer(SCOPE, __version__)
 
 
-def _does_something(provider: object) -> bool:
-    """The API's own providers do nothing; every other one may."""
+def _is_real(provider: object) -> bool:
+    """Whether a provider is not one of the API's no-op providers."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

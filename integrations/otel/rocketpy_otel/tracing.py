@@ -1,4 +1,4 @@
-"""What the makers of spans share: where spans go, and the contexts that travel in messages' properties."""
+"""Shared by all span modules: the tracer, the instruments, and contexts in message properties."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ from opentelemetry.trace import Link, Tracer
 from rocketpy_otel.instruments import Instruments
 
 _SUPPRESSED = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_instrumentation")
-"""Set in a context around exporters, so that what they send is not traced in its turn: the first by the SDK,
-and different in each process; the second by older instrumentations."""
+"""Context keys set around exporters, so that their own sends are not traced.
+
+The SDK sets the first, which differs in each process; older instrumentations set the second."""
 
 
 class Contexts:
-    """Reads and writes the contexts in carriers: messages' properties."""
+    """Injects and extracts contexts; carriers are message properties."""
 
     def __init__(self, propagator: TextMapPropagator) -> None:
         self._propagator = propagator
         self._fields = frozenset(propagator.fields)
 
-    def are_in(self, carrier: Mapping[str, str]) -> bool:
-        """Whether a carrier says anything of a context."""
+    def present_in(self, carrier: Mapping[str, str]) -> bool:
+        """Whether a carrier has any context field."""
         return not self._fields.isdisjoint(carrier)
 
-    def put(self, carrier: dict[str, str], context: Context) -> None:
-        """Have a context travel in a carrier."""
+    def inject(self, carrier: dict[str, str], context: Context) -> None:
+        """Write a context to a carrier."""
         self._propagator.inject(carrier, context=context)
 
-    def taken(self, carrier: Mapping[str, str]) -> Context:
-        """What a carrier says, and nothing of what is current here."""
+    def extract(self, carrier: Mapping[str, str]) -> Context:
+        """Read a carrier's context, without the current context."""
         return self._propagator.extract(carrier, context=Context())
 
     def parent(self, carrier: Mapping[str, str]) -> Context | None:
-        """The current context continued by what a carrier says; None where it says nothing valid."""
-        if not self.are_in(carrier):
+        """The current context with the carrier's span as parent; None if the carrier has no valid span."""
+        if not self.present_in(carrier):
             return None
         context = self._propagator.extract(carrier)
         return context if trace.get_current_span(context).get_span_context().is_valid else None
 
     def links(self, carriers: Iterable[Mapping[str, str]]) -> list[Link]:
-        """Links to the contexts of carriers, one for each different one."""
+        """Links to the distinct contexts of carriers."""
         links: dict[tuple[int, int], Link] = {}
         for carrier in carriers:
-            if not self.are_in(carrier):
+            if not self.present_in(carrier):
                 continue
-            context = trace.get_current_span(self.taken(carrier)).get_span_context()
+            context = trace.get_current_span(self.extract(carrier)).get_span_context()
             if context.is_valid:
                 links.setdefault((context.trace_id, context.span_id), Link(context))
         return list(links.values())
@@ -57,7 +58,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Tracing:
-    """What a maker of one client's spans works with. namespace: the client's."""
+    """Dependencies of the span listeners of one client. namespace: the client's."""
 
     tracer: Tracer
     instruments: Instruments
@@ -66,5 +67,5 @@ class Tracing:
 
 
 def is_suppressed() -> bool:
-    """Whether what happens now is not to be traced."""
+    """Whether tracing is suppressed in the current context."""
     return any(get_value(key) for key in _SUPPRESSED)
