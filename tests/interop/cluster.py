@@ -57,9 +57,19 @@ class Cluster:
         assert not failed, failed
         return found
 
-    def pull_all(self, topic: str) -> list[dict[str, Any]]:
-        """Every message of every queue of `topic`, as RocketMQ's pull consumer sees them."""
-        return [answer for answer in self.consume({"do": "pull", "topic": topic}) if "body" in answer]
+    def pull_all(self, topic: str, count: int = 0) -> list[dict[str, Any]]:
+        """Every message of every queue of `topic`, as RocketMQ's pull consumer sees them.
+
+        count: waits until there are so many, since RocketMQ's brokers dispatch a little after they respond.
+        """
+        found: list[dict[str, Any]] = []
+
+        def has_all() -> bool:
+            found[:] = [answer for answer in self.consume({"do": "pull", "topic": topic}) if "body" in answer]
+            return len(found) >= count
+
+        probe.wait_until(has_all, f"{count} messages of {topic}")
+        return found
 
     def admin(self, *arguments: str) -> str:
         """RocketMQ's own mqadmin with these arguments; returns what it printed, errors after all else."""

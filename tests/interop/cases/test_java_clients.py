@@ -35,7 +35,7 @@ def test_sync_sends_come_back_whole(servers: Cluster) -> None:
     ]
     sent = servers.produce(*steps)
     assert [answer["status"] for answer in sent] == ["SEND_OK"] * 20
-    received = {one["msgId"]: one for one in servers.pull_all(topic)}
+    received = {one["msgId"]: one for one in servers.pull_all(topic, 20)}
     assert len(received) == 20
     for step, answer in zip(steps, sent, strict=True):
         expect_same(step, received[answer["msgId"]])

@@ -24,6 +24,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: make spark")
 from pyspark.errors import PySparkException
 
 from examples.spark_session import start_session
+from tests.interop import probe
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import Side, serve
@@ -133,8 +134,10 @@ def test_keys_let_rows_out_and_in(spark: Any, guarded: dict[str, str]) -> None:
     frame = spark.range(100).selectExpr("cast(id AS string) AS body", "'t' AS tags").coalesce(1)
     save(frame, guarded, topic="Open", sendTimeoutMs="30000")
     given = {name: value for name, value in guarded.items() if name != "deliveryTimeoutMs"}
-    rows = spark.read.format("rocketmq").options(**given, topic="Open").load().collect()
-    assert sorted(int(row.body) for row in rows) == list(range(100))
+    reader = spark.read.format("rocketmq").options(**given, topic="Open")
+    # RocketMQ's brokers dispatch a little after they respond.
+    probe.wait_until(lambda: reader.load().count() >= 100, "100 rows")
+    assert sorted(int(row.body) for row in reader.load().collect()) == list(range(100))
     refused = {
         "No accessKey is configured": {"accessKey": "", "secretKey": ""},
         "Check signature failed": {"secretKey": "87654321"},
