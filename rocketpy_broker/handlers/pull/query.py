@@ -124,13 +124,14 @@ class QueryHandler:
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id
-        self.store.dispatch()  # a queue is in the table once it has a dispatched message
+        body = (
+            QueryConsumeQueueResponseBody(  # its offsets dispatch first, so that a new queue is in the table
+                max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
+                min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
+            )
+        )
         if (topic, queue_id) not in self.store.queues.queues:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist!")
-        body = QueryConsumeQueueResponseBody(
-            max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
-            min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
-        )
         if header.consumer_group is not None:
             body.subscription_data = self.subscription(header.consumer_group, topic)
             if body.subscription_data is None:
