@@ -33,6 +33,8 @@ DATA = Path(__file__).parent / "data"
 NAMES = json.loads((DATA / "names.json").read_text())
 PICKLES = json.loads((DATA / "pickles.json").read_text())
 LATE = b"late"  # with a delay that is over, so that it is delivered at some time after the start
+# The data grow older each day, and must not expire.
+SETTINGS = {"transactionTimeOut": "500", "transactionCheckInterval": "200", "fileReservedTime": "876000"}
 SENT = {b"%d" % number for number in range(120)} | {b"x" * 9000, b"committed"}
 
 
@@ -150,8 +152,8 @@ async def test_a_pair_goes_on_with_its_data(tmp_path: Path) -> None:
     """An upgrade would lose messages, offsets, transactions or the slave."""
     _unpack(tmp_path)
     async with pair(tmp_path / "ha") as it:
-        master = await it.master(transactionTimeOut="500", transactionCheckInterval="200")
-        slave = await it.slave()
+        master = await it.master(**SETTINGS)
+        slave = await it.start("slave", brokerRole="SLAVE", brokerId="1", **SETTINGS)
         await _check_messages(it.namesrv_address, lambda: master)
         await until(lambda: slave.store.max_physical_offset == master.store.max_physical_offset)
         assert _stored(slave) == _stored(master)
@@ -160,7 +162,6 @@ async def test_a_pair_goes_on_with_its_data(tmp_path: Path) -> None:
 async def test_a_dledger_group_goes_on_with_its_data(tmp_path: Path) -> None:
     """An upgrade of a group would lose messages, offsets or transactions."""
     _unpack(tmp_path)
-    settings = {"transactionTimeOut": "500", "transactionCheckInterval": "200"}
-    async with ledger_group(tmp_path / "dledger", settings=settings, sync_ms=50) as group:
+    async with ledger_group(tmp_path / "dledger", settings=SETTINGS, sync_ms=50) as group:
         master = await group.master()
         await _check_messages(group.namesrv_address, lambda: master)
