@@ -284,9 +284,14 @@ def encode(record: Record) -> bytes:
 
 def encode_blank(size: int) -> bytes:
     """Encode the blank record that fills the last `size` bytes (8 or more) of a commit log file."""
+    return encode_blank_start(size).ljust(size, b"\x00")
+
+
+def encode_blank_start(size: int) -> bytes:
+    """Encode the first 8 bytes of a blank record, for a file whose remaining bytes are zeros already."""
     if size < MIN_BLANK_BYTES:
         raise LocalProtocolError(f"a blank record takes {MIN_BLANK_BYTES} bytes, only {size} are left")
-    return _START.pack(size, BLANK_MAGIC).ljust(size, b"\x00")
+    return _START.pack(size, BLANK_MAGIC)
 
 
 def read_start(buffer: Buffer, offset: int = 0) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from struct import Struct
 from typing import Final, Protocol
 
 from rocketpy.errors import (
@@ -29,11 +28,11 @@ from rocketpy.errors import (
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.properties import MAX_PROPERTIES_BYTES
 from rocketpy.protocol.message.record import (
-    BLANK_MAGIC,
     FIXED_BYTES,
     MESSAGE_MAGIC,
     MIN_BLANK_BYTES,
     RecordView,
+    encode_blank_start,
     encode_record,
     read_start,
 )
@@ -51,6 +50,7 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan, RecoveryReport
 from rocketpy_broker.store.log.messages import (
+    NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
     TIMESTAMP_BYTES,
     AppendReceipt,
@@ -68,10 +68,7 @@ logger = logging.getLogger("rocketpy_broker.dledger.ledger_log")
 
 NO_OP_TOPIC: Final = "SELF_TEST_TOPIC"
 """RocketMQ's system topic for messages that no consumer gets."""
-_NOT_IN_QUEUE: Final = 0x4
-_BLANK_START: Final = Struct(">iI")
 _HEAD_BYTES: Final = 1 << 16
-_new_receipt = tuple.__new__
 
 
 class Appender(Protocol):
@@ -142,7 +139,7 @@ class LedgerLog:
         ensure(last.start <= end <= last.end, f"the old log ends at {end}, its last file is {last.path}")
         rest = last.end - end
         if rest >= MIN_BLANK_BYTES:
-            last.write(end - last.start, _BLANK_START.pack(rest, BLANK_MAGIC))
+            last.write(end - last.start, encode_blank_start(rest))
             last.flush()
         self._ledger.begin_at(last.end)
         logger.warning("the commit log ends at %d, and the ledger starts there", last.end)
@@ -278,7 +275,7 @@ class LedgerLog:
             raise MessageInvalid(NUL_IN_PROPERTIES)
         pos = leader.next_entry_pos(size)
         now = self._clock()
-        queue_offset = 0 if sys_flag & _NOT_IN_QUEUE else cursor.next_offset
+        queue_offset = 0 if sys_flag & NOT_IN_QUEUE else cursor.next_offset
         record = encode_record(
             cursor.topic_bytes,
             message.queue_id,
@@ -303,12 +300,12 @@ class LedgerLog:
             raise StoreError(f"this broker does not lead its group: {error}") from error
         if entry.pos != pos:
             raise InvariantError(f"entry {entry.index} is at {entry.pos}, its record is for {pos}")
-        if not sys_flag & _NOT_IN_QUEUE:
+        if not sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
         self._appended_end = pos + HEADER_BYTES + size
         place = pos + HEADER_BYTES
         self._taken.append((entry.index, (cursor, place, size, now, queue_offset, sys_flag, properties)))
-        return _new_receipt(AppendReceipt, (place, size, queue_offset, now))
+        return AppendReceipt(place, size, queue_offset, now)
 
     def write_out(self) -> list[DispatchRequest]:
         """Nothing: the peer writes entries, and `commit` returns what to dispatch."""
@@ -344,7 +341,7 @@ class LedgerLog:
         except (RecordCorrupt, TopicInvalid) as error:
             logger.error("entry %d has no message record: %s", entry.index, error)
             return None
-        if not view.sys_flag & _NOT_IN_QUEUE:
+        if not view.sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = max(cursor.next_offset, view.queue_offset + 1)
         return (
             cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset,
