@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from tools import import_map
+from tools.figures import TASK_OWNER, raw_tasks
 from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
 LINES_MAX = 600
@@ -95,9 +96,6 @@ SOCKET_OPENERS = {
     "rocketpy_broker.cli.process": "systemd's notify socket, which the command's process is given"
 }
 
-# Only this module starts tasks; see there.
-TASK_OWNER = SOURCES["rocketpy"] / "runtime" / "tasks.py"
-TASK_STARTERS = frozenset({"create_task", "ensure_future", "TaskGroup"})
 
 # The only rooms that touch sockets themselves; everyone else goes through a Transport.
 SOCKET_ROOMS = ("rocketpy.transport",)
@@ -165,7 +163,7 @@ def test_tasks_have_an_owner(package: str) -> None:
     raw = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted(SOURCES[package].rglob("*.py"))
-        if path != TASK_OWNER
+        if path != ROOT / TASK_OWNER
         for line in _raw_tasks(path.read_text("utf-8"))
     ]
     assert raw == []
@@ -175,7 +173,7 @@ def test_a_raw_task_is_found() -> None:
     """Without this the test above could pass by finding nothing at all."""
     assert _raw_tasks("loop.create_task(work())\nasyncio.ensure_future(work())\n") == [1, 2]
     assert _raw_tasks("from asyncio import create_task as begin\nx = asyncio.TaskGroup()\n") == [1, 2]
-    assert _raw_tasks(TASK_OWNER.read_text("utf-8")) != []
+    assert _raw_tasks((ROOT / TASK_OWNER).read_text("utf-8")) != []
 
 
 def test_imports_are_absolute(imports: Imports) -> None:
@@ -233,12 +231,7 @@ def test_an_upward_import_is_found() -> None:
 
 def _raw_tasks(source: str) -> list[int]:
     """The lines that name what starts a task."""
-    return sorted(
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if (isinstance(node, ast.Attribute) and node.attr in TASK_STARTERS)
-        or (isinstance(node, ast.ImportFrom) and any(name.name in TASK_STARTERS for name in node.names))
-    )
+    return sorted(raw_tasks(ast.parse(source)))
 
 
 def _is_ours(name: str) -> bool:

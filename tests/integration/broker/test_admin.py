@@ -47,19 +47,11 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
-from rocketpy_broker import Broker, EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL
+from rocketpy_broker import Broker
 from tests.integration.broker.test_consumers import beat, drain, pull, send
 from tests.integration.raw_client import RawClient
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """One broker."""
-    async with EmbeddedCluster(settings=SMALL) as cluster:
-        yield cluster.brokers[0]
 
 
 @pytest.fixture

@@ -49,13 +49,6 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[RawClient]:
-    """A connection to the broker."""
-    async with await RawClient.open(broker.address) as raw:
-        yield raw
-
-
-@pytest.fixture
 async def producer(broker: Broker) -> AsyncIterator[RawClient]:
     """Another connection, for sends."""
     async with await RawClient.open(broker.address) as raw:

@@ -57,20 +57,6 @@ class HeldDisk(OsDisk):
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """One broker."""
-    async with EmbeddedCluster(settings=SMALL) as cluster:
-        yield cluster.brokers[0]
-
-
-@pytest.fixture
-async def client(broker: Broker) -> AsyncIterator[RawClient]:
-    """A connection to it."""
-    async with await RawClient.open(broker.address) as raw:
-        yield raw
-
-
-@pytest.fixture
 async def disk(broker: Broker) -> AsyncIterator[HeldDisk]:
     """The disk that its table of topics is saved to from now on. It holds the first save."""
     held = HeldDisk()

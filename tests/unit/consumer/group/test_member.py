@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,7 +18,7 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy_broker import EmbeddedCluster
-from tests.waiting import LIMIT_S
+from tests.waiting import until
 
 CONFIG = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, rebalance_interval_ms=50)
 
@@ -44,13 +43,6 @@ async def member(
     async with PushConsumer("g", cluster.namesrv_address, handle, config=config, client=client) as consumer:
         consumer.subscribe("T")
         yield consumer
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for the members."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - several consumers change it
-            await asyncio.sleep(0.01)
 
 
 def queues_of(consumer: PushConsumer) -> set[MessageQueue]:

@@ -23,6 +23,21 @@ PIECE = bytes(range(256)) * 4096
 PIECES = 64
 
 
+async def start_master() -> tuple[MemoryLog, ConnectedSlaves, HaServer]:
+    """The long log of a master, the slaves that it knows, and its HA port."""
+    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
+    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
+    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
+    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
+    return source, connected, server
+
+
+def address_of(server: HaServer) -> Address:
+    """Where it listens."""
+    assert server.address is not None
+    return server.address
+
+
 async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A slave of RocketMQ's that reads nothing yet."""
     slow = socket.socket()
@@ -108,11 +123,7 @@ async def test_a_slave_that_cannot_go_on_hears_why() -> None:
 async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave that has been away would get half a megabyte for each of its reports, or twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
-    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
-    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
-    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
-    assert server.address is not None
+    source, _, server = await start_master()
 
     def receive(fast: socket.socket) -> int:
         frames, size = FrameReader(), 0
@@ -120,7 +131,8 @@ async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest
             size += sum(len(frame.body or b"") for frame in frames.feed(data) if isinstance(frame, Frame))
         return size
 
-    with socket.create_connection((server.address.host, server.address.port), timeout=LIMIT_S) as fast:
+    at = address_of(server)
+    with socket.create_connection((at.host, at.port), timeout=LIMIT_S) as fast:
         fast.sendall(REPORT.pack(1))
         assert await asyncio.to_thread(receive, fast) == source.max_offset - 1
     await server.close()
@@ -129,12 +141,8 @@ async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest
 async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow slave would cost its master the memory for a whole log, or get a bit of it twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
-    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
-    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
-    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
-    assert server.address is not None
-    reader, writer = await slow_slave(server.address)
+    source, connected, server = await start_master()
+    reader, writer = await slow_slave(address_of(server))
     session = await stuck_link(connected)
     assert session.next_offset < source.max_offset // 2
     frames, received = FrameReader(), bytearray()
@@ -152,12 +160,8 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
 async def test_a_master_that_becomes_a_slave_sends_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow slave would go on to copy a log of which the new master may have cut off the end."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._CLOSE_WAIT_S", 3600)
-    source = MemoryLog(PIECE * PIECES, segment_bytes=PIECES * len(PIECE))
-    connected = ConnectedSlaves(behind_bytes_max=1 << 30)
-    server = HaServer(source, HaSettings(), connected, lambda: None, Tasks("a broker"))
-    await server.start(Address("tcp", "127.0.0.1", 0), ChannelOptions())
-    assert server.address is not None
-    reader, writer = await slow_slave(server.address)
+    source, connected, server = await start_master()
+    reader, writer = await slow_slave(address_of(server))
     session = await stuck_link(connected)
     sent_until = session.next_offset
     assert sent_until < source.max_offset
