@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Final, overload
 
 from rocketpy.errors import MessageInvalid
-from rocketpy.message.message import Message, check_properties, check_topic, check_value
+from rocketpy.message.message import Message, check_flag, check_properties, check_topic, check_value
+from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
 
 Texts = Sequence[str | None]
-_NONE: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Texts]] = MappingProxyType({})
 
 
 class MessageColumns(Sequence[Message]):
@@ -27,14 +28,15 @@ class MessageColumns(Sequence[Message]):
         bodies: The bodies; none is empty.
         tags: A tag for each message, or None.
         keys: The keys for each message, separated by spaces, or None.
-        properties: For each name, a value for each message.
+        properties: For each name, a value for each message, or None where it has no such property.
+        flags: 32 bits for each message; None for zeros.
 
     Raises:
         TopicInvalid: The topic is invalid.
         MessageInvalid: A message would be invalid, or the columns differ in length.
     """
 
-    __slots__ = ("bodies", "keys", "properties", "tags", "topic")
+    __slots__ = ("bodies", "flags", "keys", "properties", "tags", "topic")
 
     def __init__(
         self,
@@ -43,19 +45,25 @@ class MessageColumns(Sequence[Message]):
         *,
         tags: Texts | None = None,
         keys: Texts | None = None,
-        properties: Mapping[str, Sequence[str]] = _NONE,
+        properties: Mapping[str, Texts] = _NONE,
+        flags: Sequence[int] | None = None,
     ) -> None:
         self.topic: Final = check_topic(topic)
         self.bodies: Final = bodies
         self.tags: Final = tags
         self.keys: Final = keys
         self.properties: Final = properties
+        self.flags: Final = flags
         if bodies and (set(map(type, bodies)) != {bytes} or not all(bodies)):
             raise MessageInvalid("a body is empty, which RocketMQ brokers refuse, or is not of bytes")
         check_properties(properties)
         for name, column in {"tags": tags, "keys": keys, **properties}.items():
             if column is not None:
-                _check_column(name, column, len(bodies), optional=name not in properties)
+                _check_column(name, column, len(bodies), skips_empty=name not in properties)
+        if flags is not None:
+            _check_length("flags", flags, len(bodies))
+            for flag in set(flags):
+                check_flag(flag)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state for pickle and copy, which do not support a MappingProxyType."""
@@ -63,8 +71,8 @@ class MessageColumns(Sequence[Message]):
         return state | {"properties": dict(self.properties)}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Restore pickled state."""
-        for name, value in state.items():
+        """Restore pickled state. Older pickles have no `flags`."""
+        for name, value in {"flags": None, **state}.items():
             setattr(self, name, value)
 
     def __len__(self) -> int:
@@ -85,6 +93,7 @@ class MessageColumns(Sequence[Message]):
                 "tags": self.tags[index] if self.tags is not None else None,
                 "keys": self.keys[index] if self.keys is not None else None,
                 "properties": {name: column[index] for name, column in self.properties.items()},
+                "flags": self.flags[index] if self.flags is not None else None,
             }
             for name, value in columns.items():
                 setattr(part, name, value)
@@ -94,36 +103,51 @@ class MessageColumns(Sequence[Message]):
             self.bodies[index],
             tags=self.tags[index] if self.tags is not None else None,
             keys=(self.keys[index] if self.keys is not None else None) or (),
-            properties={name: column[index] for name, column in self.properties.items()},
+            flag=self.flags[index] if self.flags is not None else 0,
+            properties={
+                name: value
+                for name, column in self.properties.items()
+                if (value := column[index]) is not None
+            },
         )
 
-    def property_texts(self, unique_ids: Sequence[str]) -> list[bytes]:
-        """Encode the properties of each message with its unique id, as for a `Message`."""
-        template = "UNIQ_KEY\x01%s\x02WAIT\x01true\x02"
+    def property_texts(self, unique_ids: Sequence[str], checksum: str = "") -> list[bytes]:
+        """Encode the properties of each message with its unique id, as for a `Message` of a batch.
+
+        checksum: name of the end-to-end body checksum to add.
+        """
+        template = "UNIQ_KEY\x01%s\x02"
         columns: list[Sequence[str]] = [unique_ids]
-        for name, texts in (("TAGS", self.tags), ("KEYS", self.keys)):
+        named = {"TAGS": self.tags, "KEYS": self.keys}
+        if checksum:
+            named[PROPERTY_BODY_CHECKSUM] = [body_checksum(checksum, body) for body in self.bodies]
+        for name, texts in (*named.items(), *self.properties.items()):
             if texts is None:
                 continue
             if all(texts):
-                template += f"{name}\x01%s\x02"
+                template += name.replace("%", "%%") + "\x01%s\x02"
                 columns.append(texts)  # type: ignore[arg-type] # no value is None
             else:
                 template += "%s"
                 columns.append([f"{name}\x01{text}\x02" if text else "" for text in texts])
-        for name, values in self.properties.items():
-            template += name.replace("%", "%%") + "\x01%s\x02"
-            columns.append(values)
         return [(template % row).encode() for row in zip(*columns, strict=True)]
 
 
-def _check_column(name: str, column: Texts, count: int, *, optional: bool) -> None:
-    """Check all values at once, and one by one when that finds a problem."""
+def _check_length(name: str, column: Sequence[object], count: int) -> None:
     if len(column) != count:
         raise MessageInvalid(f"{name} has {len(column)} values, for {count} bodies")
-    values = [value for value in column if value] if optional else column
+
+
+def _check_column(name: str, column: Texts, count: int, *, skips_empty: bool) -> None:
+    """Check all values at once, and one by one when that finds a problem.
+
+    skips_empty: an empty value stands for none, as None does.
+    """
+    _check_length(name, column, count)
+    values = [value for value in column if value or (value is not None and not skips_empty)]
     try:
-        text = "".join(values)  # type: ignore[arg-type] # the except handles None
-        if text.isprintable() and all(values) and " " not in text:
+        text = "".join(values)
+        if text.isprintable() and all(values) and not (" " in text and any(map(str.isspace, values))):
             return
     except TypeError:
         pass

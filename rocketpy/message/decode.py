@@ -68,7 +68,7 @@ def decode_pull(
     decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
     if not decoded.failed and damage is None:
-        _check_offsets([message.queue_offset for message in messages], queue, offset, next_offset)
+        check_offsets([message.queue_offset for message in messages], queue, offset, next_offset)
         return PulledMessages(messages, 0, next_offset)
     taken: list[MessageExt] = []
     for message in messages:
@@ -81,13 +81,13 @@ def decode_pull(
         taken.append(message)
     if not taken and damage is not None:
         raise damage
-    _check_offsets([message.queue_offset for message in taken], queue, offset, next_offset)
+    check_offsets([message.queue_offset for message in taken], queue, offset, next_offset)
     if len(taken) < len(messages) or damage is not None:
         next_offset = taken[-1].queue_offset + 1
     return PulledMessages(taken, len(undecodable(taken)), next_offset)
 
 
-def _check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int) -> None:
+def check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int) -> None:
     """Raise unless the offsets ascend within the requested range; consumers track progress by them."""
     if not offsets:
         return

@@ -244,12 +244,18 @@ def _bytes(body: object) -> bytes:
 
 
 def _check_numbers(delay_level: object, flag: object) -> None:
-    for name, value, allowed, words in (
-        ("delay_level", delay_level, range(2**31), "of 0 or more"),
-        ("flag", flag, _INT32, "of 32 bits"),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-            raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
+    _check_number("delay_level", delay_level, range(2**31), "of 0 or more")
+    check_flag(flag)
+
+
+def check_flag(flag: object) -> None:
+    """Raise MessageInvalid unless a flag has 32 bits."""
+    _check_number("flag", flag, _INT32, "of 32 bits")
+
+
+def _check_number(name: str, value: object, allowed: range, words: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
 
 
 def _checked_id(unique_id: object) -> str:

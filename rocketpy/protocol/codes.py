@@ -8,10 +8,28 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["VERSION_4_6_0", "LanguageCode", "RequestCode", "ResponseCode", "name_of"]
+__all__ = ["VERSION_4_6_0", "LanguageCode", "RequestCode", "ResponseCode", "name_of", "version_name"]
 
 VERSION_4_6_0: Final = 333
 """The version number of a 4.6.0 peer (QUIRKS 4). Source: RocketMQ MQVersion."""
+
+
+_VERSION_4_0_0: Final = 212
+"""The number of 4.0.0's snapshot."""
+
+
+def version_name(number: int) -> str:
+    """Return the version of RocketMQ that a version number stands for, such as 4.6.0.
+
+    From 4.0.0 on, a snapshot and a release have following numbers, and there are ten versions from 4.6.0 to
+    4.7.0. An earlier number is returned as digits.
+    """
+    if number < _VERSION_4_0_0:
+        return str(number)
+    later, is_release = divmod(number - _VERSION_4_0_0, 2)
+    digits = 400 + later
+    name = f"{digits // 100}.{digits // 10 % 10}.{digits % 10}"
+    return name if is_release else f"{name}-SNAPSHOT"
 
 
 class RequestCode(IntEnum):
@@ -110,7 +128,8 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
-    # Sent by clients and tools of 5.x. Source: RocketMQ 5.3.3 RequestCode.
+    # Sent by clients and tools of 4.9 and 5.x. Source: RocketMQ 5.3.3 RequestCode.
+    ADD_WRITE_PERM_OF_BROKER = 327
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
 

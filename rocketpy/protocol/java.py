@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from operator import mul
-from struct import unpack
+from struct import iter_unpack, unpack
 from typing import Final
 
 _TABLE_LENGTH: Final = 512
@@ -13,6 +14,16 @@ _POWERS: Final = tuple(
     accumulate(repeat(31, _TABLE_LENGTH - 1), lambda power, base: power * base & 0xFFFFFFFF, initial=1)
 )
 """31**k modulo 2**32, by k."""
+_SHORT_LENGTH: Final = 32
+"""Length of the longest text that `_short_polynomial` takes."""
+_STEP_1, _STEP_2, _STEP_4, _STEP_8, _STEP_16 = (256**count - 31**count for count in (1, 2, 4, 8, 16))
+_LANES_1, _LANES_2, _LANES_4, _LANES_8 = (
+    int.from_bytes((bytes(count) + b"\xff" * count) * (16 // count), "big") for count in (1, 2, 4, 8)
+)
+"""The lower half of each lane of twice that many bytes."""
+_TOGETHER_MIN: Final = 16
+"""Fewer strings of one length are faster hashed one by one."""
+_LANE_MASK: Final = b"\xff\xff\xff\xff\0"
 
 
 def string_hash(text: str) -> int:
@@ -24,6 +35,29 @@ def string_hash(text: str) -> int:
         return _hash_of(text.encode())
     units = text.encode("utf-16-be", "surrogatepass")
     return _hash_of(unpack(f">{len(units) // 2}H", units))
+
+
+def string_hashes(texts: Collection[str]) -> set[int]:
+    """Return `string_hash` of many strings, of 64 in 40 % of the time (tests/bench/codecs.py).
+
+    The strings of one length are hashed together. A lane of 40 bits in one large number holds the hash of
+    each, and each step adds the next character of all.
+    """
+    hashes = {string_hash(text) for text in texts if not text.isascii()}
+    for length, group in groupby(sorted(filter(str.isascii, texts), key=len), len):
+        strings = list(group)
+        count = len(strings)
+        if count < _TOGETHER_MIN:
+            hashes.update(map(string_hash, strings))
+            continue
+        characters = "".join(strings).encode()
+        lanes, mask, total = bytearray(5 * count), int.from_bytes(_LANE_MASK * count, "little"), 0
+        for position in range(length):
+            lanes[::5] = characters[position::length]
+            total = (total * 31 & mask) + int.from_bytes(lanes, "little")
+        lanes[:] = (total & mask).to_bytes(5 * count, "little")
+        hashes.update(code for (code,) in iter_unpack("<ix", lanes))
+    return hashes
 
 
 def utf8_hash(data: bytes) -> int:
@@ -42,9 +76,26 @@ def tags_code(tags: str) -> int:
 
 def _hash_of(units: bytes | tuple[int, ...]) -> int:
     total = 0
-    if len(units) <= _TABLE_LENGTH:
+    if len(units) <= _SHORT_LENGTH and isinstance(units, bytes):
+        total = _short_polynomial(units)
+    elif len(units) <= _TABLE_LENGTH:
         total = sum(map(mul, reversed(units), _POWERS))
     else:
         for unit in units:
             total = (total * 31 + unit) & 0xFFFFFFFF
     return ((total + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+
+
+def _short_polynomial(data: bytes) -> int:
+    """Return the hash of at most 32 ASCII characters, not reduced, in half the time of a sum.
+
+    The bytes are lanes of one number, and each step joins two neighbours to a lane of twice the width.
+    `high * 2**width + low` minus `high * (2**width - 31**count)` is `high * 31**count + low`, where `count`
+    is the number of characters in `low`.
+    """
+    total = int.from_bytes(data, "big")
+    total -= _STEP_1 * (total >> 8 & _LANES_1)
+    total -= _STEP_2 * (total >> 16 & _LANES_2)
+    total -= _STEP_4 * (total >> 32 & _LANES_4)
+    total -= _STEP_8 * (total >> 64 & _LANES_8)
+    return total - _STEP_16 * (total >> 128)

@@ -14,12 +14,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
 from rocketpy.errors import ConnectionLost, InvariantError, Outcome, RocketError
 from rocketpy.protocol.codes import ResponseCode
-from rocketpy.protocol.remoting.command import Command, encode_command
+from rocketpy.protocol.remoting.command import Command, encode_command, encode_command_head
 from rocketpy.protocol.remoting.connection import Connection, Waiter
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
@@ -134,7 +135,6 @@ class Channel(StreamProtocol):
             max_frame_bytes=options.max_frame_bytes,
             max_header_bytes=options.max_header_bytes,
         )
-        self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._gathering = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -153,6 +153,9 @@ class Channel(StreamProtocol):
         """The memory that the server uses for it."""
         self._frame_bytes = self._answer_bytes = 0  # the last counts
         self._closed = self._loop.create_future()
+        self._closed_here = False
+        self._is_ending = False
+        """The peer has closed the connection, and oneway requests from it wait for their turn."""
         self._error: Exception | None = None
         self.remote_address: str = ""
         self.remote_host: str = ""
@@ -227,12 +230,14 @@ class Channel(StreamProtocol):
 
     def reply_held(self, response: Command | bytes) -> None:
         """Send the response to an excluded request; dropped when closed."""
-        self.write(response if isinstance(response, bytes) else self._encode_response(response))
+        for part in self._parts(response):
+            self.write(part)
 
     def reply(self, response: Command | bytes) -> None:
         """Send the response to a request for which `Endpoint.handle` returned None; dropped when closed."""
         self._unanswered -= 1
-        self.write(response if isinstance(response, bytes) else self._encode_response(response))
+        for part in self._parts(response):
+            self.write(part)
         if self._reading_paused:
             self._update_reading()
 
@@ -263,14 +268,17 @@ class Channel(StreamProtocol):
 
     def close(self) -> None:
         """Close after the written frames are sent."""
+        self._closed_here = True
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; unsent frames are lost."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Close the connection at once; unsent bytes and waiting requests are lost."""
+        self._closed_here = True
+        if self._is_ending:
+            self._end(None)
+        super().abort()
 
     def take_turn(self) -> None:
         """Handle a part of the backlog; called by the turn scheduler."""
@@ -286,8 +294,7 @@ class Channel(StreamProtocol):
         """Report the channel to its endpoint."""
         super().connection_made(transport)
         self._small_buffer = self._buffer[:_SMALL_READ_BYTES]
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._options.write_high_bytes)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=self._options.write_high_bytes)
         self.remote_address = address_text(transport.get_extra_info("peername"))
         self.remote_host = self.remote_address.rpartition(":")[0]
         self._connection.peer = self.remote_address or "the peer"
@@ -341,7 +348,23 @@ class Channel(StreamProtocol):
         self._notify_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail all requests in flight."""
+        """End the channel, if its peer closed it after the oneway requests that wait for their turn."""
+        oneway = [] if self._closed_here else [request for request in self._backlog if request.is_oneway]
+        if not oneway:
+            self._end(exc)
+            return
+        self._transport = None
+        self._is_ending = True
+        self._error = exc
+        self._backlog = deque(oneway)
+        self._count_backlog()
+        self._writable.set()
+        self.is_writable = True
+        self._turns.enter(self)
+
+    def _end(self, exc: Exception | None) -> None:
+        """Fail all requests in flight, and report the end of the connection."""
+        self._is_ending = False
         error = self._error or exc
         hint = ""
         if not self._served and self.last_received == self._opened and self._error is None:
@@ -385,35 +408,31 @@ class Channel(StreamProtocol):
             self._update_reading()
 
     def _handle_some(self, requests: Sequence[Command]) -> int:
-        """Handle requests until the turn is over; return how many were handled.
-
-        The clock is read after each response and each fourth request: runs of sends get their responses
-        together at the end, and need no more checks.
-        """
-        until = self._loop.time() + _TURN_S
-        answered = len(self._out)
+        """Handle requests until the turn is over; return how many were handled."""
+        until = monotonic() + _TURN_S
         for done, request in enumerate(requests, 1):
             self._handle(request)
-            if len(self._out) == answered and done & 3:
-                continue
             if self._out and len(self._out[-1]) > _SMALL_READ_BYTES:
                 self._send_out()  # shows whether the peer reads
-            answered = len(self._out)
-            if not self.is_writable or self._loop.time() > until:
+            if not self.is_writable or monotonic() > until:
                 return done
         return len(requests)
 
     def _process_backlog(self) -> None:
         """Use a turn for the backlog."""
-        if self.is_closed or not self.is_writable or not self._backlog:
+        if (self.is_closed and not self._is_ending) or not self.is_writable or not self._backlog:
             return
         waiting, self._backlog = tuple(self._backlog), deque()
         if self.frame_started is not None:
             self.frame_started = self._loop.time()  # this side has not read the rest of the frame
         self._handle_all(waiting)
-        if not self._backlog:
-            self.memory.set("requests", 0)
-            self._update_reading()
+        if self._backlog:
+            return
+        if self._is_ending:
+            self._end(None)
+            return
+        self.memory.set("requests", 0)
+        self._update_reading()
 
     def _count_backlog(self) -> None:
         """Count the bytes of the backlog; they are released together, since counting takes as long as a
@@ -443,21 +462,28 @@ class Channel(StreamProtocol):
         if answer is None:
             self._unanswered += 1
         else:
-            self._out.append(answer if isinstance(answer, bytes) else self._encode_response(answer))
+            self._out += (answer,) if isinstance(answer, bytes) else self._parts(answer)
 
-    def _encode_response(self, answer: Command) -> bytes:
-        """Encode a response; one that exceeds the frame limit becomes an error response."""
+    def _parts(self, answer: Command | bytes) -> tuple[bytes, ...]:
+        """Return the frame of a response; of one with a large body the two parts, so that none is copied.
+
+        A response that exceeds the frame limit becomes an error response.
+        """
+        if isinstance(answer, bytes):
+            return (answer,)
         # The limit of the peer is unknown: assume RocketMQ's, or the own one if that is higher.
         size_max = max(self._options.max_frame_bytes, MAX_FRAME_BYTES) - MAX_HEADER_BYTES
         size = len(answer.body)
         if size <= size_max:
-            return encode_command(answer)
+            if size < self._options.write_high_bytes:
+                return (encode_command(answer),)
+            return encode_command_head(answer), answer.body
         remark = f"the answer would have {size} bytes; a frame has room for {size_max}"
         log.error("a request of %s is refused: %s", self.remote_address, remark)
         refusal = Command(
             ResponseCode.SYSTEM_ERROR, answer.opaque, answer.flag, remark=remark, codec=answer.codec
         )
-        return encode_command(refusal)
+        return (encode_command(refusal),)
 
     def _notify_writable(self) -> None:
         waiting, self._awaiting_writable = self._awaiting_writable, []
@@ -477,7 +503,7 @@ class Channel(StreamProtocol):
         if len(out) > 1 and sum(map(len, out)) <= self._options.write_high_bytes:
             out = [b"".join(out)]
         for data in out:
-            transport.write(data)
+            transport.write(memoryview(data))  # which asyncio slices without a copy
         if self._served:
             unsent = transport.get_write_buffer_size()
             if unsent != self._answer_bytes:

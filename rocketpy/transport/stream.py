@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from typing import cast
 
 _READ_BYTES = 256 * 1024
 _thread = threading.local()
@@ -22,9 +23,17 @@ class StreamProtocol(asyncio.BufferedProtocol):
     `data_received`.
     """
 
+    _transport: asyncio.Transport | None = None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
         self._buffer = _read_buffer()
+        self._transport = cast(asyncio.Transport, transport)
+
+    def abort(self) -> None:
+        """Close the connection at once; unsent bytes are lost."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""

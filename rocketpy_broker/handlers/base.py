@@ -19,7 +19,7 @@ log = logging.getLogger("rocketpy.broker")
 _settings_log = logging.getLogger("rocketpy.broker.settings")
 
 Handler = Callable[[Channel, Command], Command | bytes | None]
-"""Returns the response to a request, or None and responds later with `Channel.reply`."""
+"""Returns the response to a request, or None and responds later with `Channel.reply`. Raises `Rejected`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,11 +27,23 @@ FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """The end of some remarks of RocketMQ, which tools look for."""
 
 
-def topic_not_found(request: Command, topic: str) -> Command:
-    """Return the response for a topic that this broker does not have."""
-    return request.reply(
-        ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, apply first please!{FAQ}"
-    )
+class Rejected(RocketError):
+    """A handler rejects a request. code: of the response, whose remark is the text."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+def error_response(request: Command, error: RocketError) -> Command:
+    """Return the response to a request that a handler did not handle."""
+    code = error.code if isinstance(error, Rejected) else ResponseCode.SYSTEM_ERROR
+    return request.reply(code, remark=str(error))
+
+
+def topic_not_found(topic: str) -> Rejected:
+    """Return the rejection of a request for a topic that this broker does not have."""
+    return Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!{FAQ}")
 
 
 def handles(*codes: int) -> Callable[[F], F]:
@@ -74,14 +86,14 @@ def respond_later(
 ) -> None:
     """Respond with the result of `work`, which runs in a task of the server. Oneway requests get no response.
 
-    A RocketError becomes the remark of a SYSTEM_ERROR response. Other exceptions are logged.
+    A RocketError becomes a response, see `error_response`. Other exceptions are logged.
     """
 
     async def respond() -> None:
         try:
             response = await work
         except RocketError as error:
-            response = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            response = error_response(request, error)
         except InvariantError:
             raise
         except Exception:  # a bug in one handler must not stop the server

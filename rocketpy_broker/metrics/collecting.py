@@ -9,13 +9,13 @@ from typing import NamedTuple
 from rocketpy.telemetry.plugin import Measured, Metric
 from rocketpy.transport import MemoryBudget
 from rocketpy_broker.config.model import BrokerConfig
+from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.peer import PeerHealth
 from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.metadata.clients import ClientRegistry
-from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.stats.stats import (

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import StreamProtocol
 
 log = logging.getLogger("rocketpy.broker.metrics")
 
@@ -104,20 +105,18 @@ class HttpServer:
             return Page("500 Internal Server Error", b"failed; see the server's log\n")
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(StreamProtocol):
     """One request and its response."""
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head = bytearray()
         self._is_answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
-            self._timer = self._server.opened(self)
+        super().connection_made(transport)
+        self._timer = self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
         if self._is_answered:
@@ -132,11 +131,6 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._server.closed(self)
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def _answer(self) -> None:
         line, _, _ = bytes(self._head).partition(b"\r\n")

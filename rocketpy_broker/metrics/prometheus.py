@@ -1,6 +1,6 @@
 """The page /metrics: the metrics of a broker for Prometheus. Needs the extra ``metrics``.
 
-The event loop of the broker makes the page, so its values are consistent. No metric has a body or a secret.
+The event loop of the broker renders the page, so its values are consistent. No metric has a body or a secret.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def exposition(measured: Sequence[Measured]) -> bytes:
 
 
 class MetricsPage:
-    """Makes the page from the metrics that `collect` returns."""
+    """Renders the page from the metrics that `collect` returns."""
 
     def __init__(self, collect: Callable[[], Sequence[Measured]]) -> None:
         self._collect = collect

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rocketpy.protocol.bodies.base import Body, written
 from rocketpy.protocol.headers.base import Int64
 
@@ -52,3 +54,27 @@ class GetBrokerClusterAclConfigResponseBody(Body, kw_only=True):
 
     global_white_addrs: list[str] | None = None
     plain_access_configs: list[PlainAccessConfig] | None = None
+
+
+def encode_settings(settings: Mapping[str, str]) -> bytes:
+    """Encode settings as the body of codes 25 and 318, which RocketMQ reads by java.util.Properties."""
+    lines = (f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+    return "".join(lines).encode("ascii")
+
+
+def decode_settings(body: bytes) -> dict[str, str]:
+    """Decode the body of a response to codes 26 and 319: a ``name=value`` on each line, nothing escaped."""
+    lines = (line.partition("=") for line in body.decode("utf-8", "replace").split("\n"))
+    return {name.strip(): value.strip() for name, separator, value in lines if separator}
+
+
+def _escaped(text: str) -> str:
+    r"""Escape what ends a name or value, and other characters than ASCII as \uXXXX."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(
+        chr(code)
+        if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "-._/,@")
+        else f"\\u{code:04x}"
+        for code in codes
+    )

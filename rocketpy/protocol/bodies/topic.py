@@ -28,6 +28,14 @@ RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 """Before a consumer group: the topic of messages that the group gets again. Source: RocketMQ MixAll."""
 DLQ_TOPIC_PREFIX: Final = "%DLQ%"
 """Before a consumer group: the topic of its dead letters."""
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""The name servers' key-value settings of ordered topics. Source: RocketMQ NamesrvUtil."""
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+"""Groups that exist on every broker. Source: RocketMQ SubscriptionGroupManager."""
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 _LENGTH: Final = Struct(">i")
 _LEVEL: Final = 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from rocketpy.protocol.headers.base import Header, Int64
+from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class UnregisterClientRequestHeader(Header, kw_only=True):
@@ -30,13 +30,16 @@ class NotifyConsumerIdsChangedRequestHeader(Header, kw_only=True):
 class ResetOffsetRequestHeader(Header, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220, broker to client).
 
-    timestamp: store time in ms to go back to, -1 for the end. Source: RocketMQ ResetOffsetRequestHeader.
+    timestamp: store time in ms to go back to, -1 for the end. queue_id, offset: for one queue, at brokers of
+    5.x that reset offsets themselves. Source: RocketMQ ResetOffsetRequestHeader.
     """
 
     topic: str
     group: str
     timestamp: Int64
     is_force: bool
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
 
 
 class GetConsumerStatusRequestHeader(Header, kw_only=True):

@@ -5,6 +5,19 @@ from __future__ import annotations
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
+class QueueRequestHeader(Header, kw_only=True):
+    """A request about one queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class OffsetResponseHeader(Header, kw_only=True):
+    """A response with a queue offset."""
+
+    offset: Int64
+
+
 class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
     """QUERY_CONSUMER_OFFSET (14). Source: RocketMQ QueryConsumerOffsetRequestHeader."""
 
@@ -13,66 +26,44 @@ class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
     queue_id: Int32
 
 
-class QueryConsumerOffsetResponseHeader(Header, kw_only=True):
+class QueryConsumerOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
     """The response to QUERY_CONSUMER_OFFSET. offset: next queue offset to consume. Source: as the request."""
 
-    offset: Int64
 
-
-class UpdateConsumerOffsetRequestHeader(Header, kw_only=True):
+class UpdateConsumerOffsetRequestHeader(QueryConsumerOffsetRequestHeader, kw_only=True):
     """UPDATE_CONSUMER_OFFSET (15). Source: RocketMQ UpdateConsumerOffsetRequestHeader."""
 
-    consumer_group: str
-    topic: str
-    queue_id: Int32
     commit_offset: Int64
 
 
-class SearchOffsetRequestHeader(Header, kw_only=True):
+class SearchOffsetRequestHeader(QueueRequestHeader, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP (29). timestamp: store time in ms."""
 
-    topic: str
-    queue_id: Int32
     timestamp: Int64
 
 
-class SearchOffsetResponseHeader(Header, kw_only=True):
+class SearchOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
     """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader."""
 
-    offset: Int64
 
-
-class GetMaxOffsetRequestHeader(Header, kw_only=True):
+class GetMaxOffsetRequestHeader(QueueRequestHeader, kw_only=True):
     """GET_MAX_OFFSET (30). Source: RocketMQ GetMaxOffsetRequestHeader."""
 
-    topic: str
-    queue_id: Int32
 
-
-class GetMaxOffsetResponseHeader(Header, kw_only=True):
+class GetMaxOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
     """The response to GET_MAX_OFFSET: the offset the next message will get."""
 
-    offset: Int64
 
-
-class GetMinOffsetRequestHeader(Header, kw_only=True):
+class GetMinOffsetRequestHeader(QueueRequestHeader, kw_only=True):
     """GET_MIN_OFFSET (31). Source: RocketMQ GetMinOffsetRequestHeader."""
 
-    topic: str
-    queue_id: Int32
 
-
-class GetMinOffsetResponseHeader(Header, kw_only=True):
+class GetMinOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
     """The response to GET_MIN_OFFSET: the oldest offset that can still be read."""
 
-    offset: Int64
 
-
-class GetEarliestMsgStoretimeRequestHeader(Header, kw_only=True):
+class GetEarliestMsgStoretimeRequestHeader(QueueRequestHeader, kw_only=True):
     """GET_EARLIEST_MSG_STORETIME (32). Source: RocketMQ GetEarliestMsgStoretimeRequestHeader."""
-
-    topic: str
-    queue_id: Int32
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True):

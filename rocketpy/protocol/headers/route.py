@@ -34,22 +34,21 @@ class RegisterBrokerResponseHeader(Header, kw_only=True):
     master_addr: str | None = None
 
 
-class UnRegisterBrokerRequestHeader(Header, kw_only=True):
+class BrokerIdentityHeader(Header, kw_only=True):
+    """Which broker a request to a name server is about."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class UnRegisterBrokerRequestHeader(BrokerIdentityHeader, kw_only=True):
     """UNREGISTER_BROKER (104). Source: RocketMQ UnRegisterBrokerRequestHeader."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
 
-
-class QueryDataVersionRequestHeader(Header, kw_only=True):
+class QueryDataVersionRequestHeader(BrokerIdentityHeader, kw_only=True):
     """QUERY_DATA_VERSION (322); the body is the broker's DataVersion (QUIRKS 14)."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Int64
 
 
 class QueryDataVersionResponseHeader(Header, kw_only=True):
@@ -68,6 +67,18 @@ class WipeWritePermOfBrokerResponseHeader(Header, kw_only=True):
     """The response to WIPE_WRITE_PERM_OF_BROKER: how many topics lost the right."""
 
     wipe_topic_count: Int32
+
+
+class AddWritePermOfBrokerRequestHeader(Header, kw_only=True):
+    """ADD_WRITE_PERM_OF_BROKER (327). Source: RocketMQ 4.9 AddWritePermOfBrokerRequestHeader."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
+    """The response to ADD_WRITE_PERM_OF_BROKER: how many topics got the right."""
+
+    add_topic_count: Int32
 
 
 class GetTopicsByClusterRequestHeader(Header, kw_only=True):

@@ -7,8 +7,8 @@ from msgspec import field
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
-class SendMessageRequestHeader(Header, kw_only=True):
-    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Source: RocketMQ SendMessageRequestHeader.
+class SentMessageHeader(Header, kw_only=True):
+    """What requests with a sent message have in common.
 
     sys_flag: bits of `sysflag.MessageSysFlag`. born_timestamp: ms since 1970. properties: see
     `properties.encode`. default_topic, default_topic_queue_nums: what a missing topic is made from.
@@ -25,6 +25,11 @@ class SendMessageRequestHeader(Header, kw_only=True):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
+
+
+class SendMessageRequestHeader(SentMessageHeader, kw_only=True):
+    """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Source: RocketMQ SendMessageRequestHeader."""
+
     max_reconsume_times: Int32 | None = None
     batch: bool = False
 
@@ -86,23 +91,12 @@ class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     max_reconsume_times: Int32 | None = None
 
 
-class ReplyMessageRequestHeader(Header, kw_only=True):
+class ReplyMessageRequestHeader(SentMessageHeader, kw_only=True):
     """PUSH_REPLY_MESSAGE_TO_CLIENT (326). Source: RocketMQ ReplyMessageRequestHeader.
 
     born_host, store_host: Java texts with a leading slash, ``/127.0.0.1:20010`` (QUIRKS 30).
     """
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: Int64
-    flag: Int32
-    properties: str | None = None
-    reconsume_times: Int32 | None = None
-    unit_mode: bool = False
     born_host: str
     store_host: str
     store_timestamp: Int64

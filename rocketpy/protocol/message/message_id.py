@@ -45,12 +45,6 @@ def decode_message_id(text: str) -> tuple[bytes, int]:
     return data[:-8], _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
-def month_start_ms(now_ms: int) -> int:
-    """Return the start of the month of `now_ms` in the local time zone, in ms since 1970."""
-    local = time.localtime(now_ms / 1000)
-    return _month_ms(local.tm_year, local.tm_mon)
-
-
 def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
     """Return when an id was created, in ms, assuming that it was less than a month before `now_ms`.
 
@@ -63,9 +57,8 @@ def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
         since_start = -1
     if since_start < 0 or len(unique_id) not in {32, 56}:
         raise RemoteProtocolError(f"{unique_id[:80]!r} is no unique id: it has 32 or 56 hexadecimal digits")
-    local = time.localtime(now_ms / 1000)
-    made = _month_ms(local.tm_year, local.tm_mon) + since_start
-    return made if made <= now_ms else _month_ms(local.tm_year, local.tm_mon - 1) + since_start
+    made = month_start_ms(now_ms) + since_start
+    return made if made <= now_ms else month_start_ms(now_ms, -1) + since_start
 
 
 class UniqueIdGenerator:
@@ -110,11 +103,10 @@ class UniqueIdGenerator:
         return ids
 
     def _start_month(self, now_ms: int) -> None:
-        local = time.localtime(now_ms / 1000)
-        self._start_ms = _month_ms(local.tm_year, local.tm_mon)
-        self._end_ms = _month_ms(local.tm_year, local.tm_mon + 1)
+        self._start_ms, self._end_ms = month_start_ms(now_ms), month_start_ms(now_ms, 1)
 
 
-def _month_ms(year: int, month: int) -> int:
-    """Return the start of a month in local time; months below 1 and above 12 are in adjacent years."""
-    return int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
+def month_start_ms(now_ms: int, later: int = 0) -> int:
+    """Return the start of the month of `now_ms` in local time, or of one so many months later, in ms."""
+    year, month, *_ = time.localtime(now_ms / 1000)
+    return int(time.mktime((year, month + later, 1, 0, 0, 0, 0, 0, -1))) * 1000

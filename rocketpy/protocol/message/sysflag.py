@@ -40,11 +40,6 @@ class MessageSysFlag:
         """Replace the transaction bits."""
         return (sys_flag & ~MessageSysFlag.TRANSACTION_MASK) | transaction
 
-    @staticmethod
-    def without_compression(sys_flag: int) -> int:
-        """Clear the compression bits."""
-        return sys_flag & ~(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK)
-
 
 class PullSysFlag:
     """Bits of a pull request's sysFlag. Source: RocketMQ PullSysFlag."""
@@ -54,36 +49,9 @@ class PullSysFlag:
     SUBSCRIPTION: Final = 0x4
     CLASS_FILTER: Final = 0x8
 
-    @staticmethod
-    def build(
-        *,
-        commit_offset: bool = False,
-        suspend: bool = False,
-        subscription: bool = False,
-        class_filter: bool = False,
-    ) -> int:
-        """Return the flag word.
-
-        commit_offset: the request has an offset to commit. suspend: the broker may hold it. subscription: it
-        has a filter. class_filter: the filter is a Java class.
-        """
-        return (
-            commit_offset * PullSysFlag.COMMIT_OFFSET
-            | suspend * PullSysFlag.SUSPEND
-            | subscription * PullSysFlag.SUBSCRIPTION
-            | class_filter * PullSysFlag.CLASS_FILTER
-        )
-
 
 class TopicSysFlag:
     """Bits of a topic's topicSysFlag. Source: RocketMQ TopicSysFlag."""
 
     UNIT: Final = 0x1
     UNIT_SUB: Final = 0x2
-
-    @staticmethod
-    def build(*, unit: bool = False, unit_sub: bool = False) -> int:
-        """Return the flag word. unit: the topic belongs to a unit. unit_sub: a group of a unit subscribes to
-        it.
-        """
-        return unit * TopicSysFlag.UNIT | unit_sub * TopicSysFlag.UNIT_SUB

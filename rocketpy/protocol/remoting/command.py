@@ -28,6 +28,7 @@ from rocketpy.protocol.remoting.frame import (
     WireHeader,
     WrittenHeader,
     encode_frame,
+    encode_frame_head,
 )
 
 FLAG_RESPONSE = 0x1
@@ -159,6 +160,18 @@ def encode_command(command: Command, codec: int | None = None) -> bytes:
 
     Raises LocalProtocolError for values that the format cannot hold, such as an opaque above 32 bits.
     """
+    return encode_frame(*_encode_header(command, codec), command.body)
+
+
+def encode_command_head(command: Command, codec: int | None = None) -> bytes:
+    """Encode what comes before the body in a command's frame, so that a large body need not be copied.
+
+    Raises LocalProtocolError, as `encode_command` does.
+    """
+    return encode_frame_head(*_encode_header(command, codec), len(command.body))
+
+
+def _encode_header(command: Command, codec: int | None) -> tuple[int, bytes]:
     codec = command.codec if codec is None else codec
     write = _WRITERS.get(codec)
     if write is None:
@@ -175,7 +188,7 @@ def encode_command(command: Command, codec: int | None = None) -> bytes:
             ext,
         )
     )
-    return encode_frame(codec, header, command.body)
+    return codec, header
 
 
 _READERS: dict[int, Callable[[bytes], WireHeader]] = {

@@ -173,7 +173,12 @@ def _protocol_hint(length: int) -> str:
 
 def encode_frame(codec: int, header: bytes, body: bytes = b"") -> bytes:
     """Encode one frame. Raises LocalProtocolError when the header is too long."""
+    return encode_frame_head(codec, header, len(body)) + body
+
+
+def encode_frame_head(codec: int, header: bytes, body_bytes: int) -> bytes:
+    """Encode what comes before a frame's body. Raises LocalProtocolError when the header is too long."""
     header_bytes = len(header)
     if header_bytes > _HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {header_bytes} bytes does not fit a frame's 24-bit length")
-    return _PREFIX.pack(4 + header_bytes + len(body), codec << 24 | header_bytes) + header + body
+    return _PREFIX.pack(4 + header_bytes + body_bytes, codec << 24 | header_bytes) + header

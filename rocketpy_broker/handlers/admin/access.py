@@ -21,7 +21,7 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.security.access_file import AccessStore
 
 _OFF = "access control is off at this broker (aclEnable=false)"
@@ -83,7 +83,7 @@ class AccessHandler:
     ) -> Command:
         """Apply a change. The reason for a failure is what it raises or returns."""
         if self.store is None:
-            return request.reply(failure, remark=_OFF)
+            raise Rejected(failure, _OFF)
         try:
             reason = change(self.store)
         except (RocketError, OSError) as error:
@@ -94,7 +94,7 @@ class AccessHandler:
     def version(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_INFO."""
         if self.store is None:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, _OFF)
         header = GetBrokerAclConfigResponseHeader(
             version=self.store.version.encode().decode(),
             broker_name=self.config.name,
@@ -107,7 +107,7 @@ class AccessHandler:
     def listing(self, channel: Channel, request: Command) -> Command:
         """Handle GET_BROKER_CLUSTER_ACL_CONFIG."""
         if self.store is None:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=_OFF)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, _OFF)
         white, accounts = self.store.listing()
         body = GetBrokerClusterAclConfigResponseBody(global_white_addrs=white, plain_access_configs=accounts)
         return request.reply(body=body.encode())

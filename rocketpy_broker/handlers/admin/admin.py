@@ -33,7 +33,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.live import broker_live_config
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import handles, topic_not_found, update_settings
+from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found, update_settings
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -80,7 +80,9 @@ class AdminHandler:
         """Handle GET_TOPIC_CONFIG. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
         name = request.header_as(GetTopicConfigRequestHeader).topic
         topic = self.topics.get(name)
-        return topic_not_found(request, name) if topic is None else request.reply(body=topic.encode())
+        if topic is None:
+            raise topic_not_found(name)
+        return request.reply(body=topic.encode())
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
     async def update_topic(self, channel: Channel, request: Command) -> Command:
@@ -90,7 +92,7 @@ class AdminHandler:
         """
         header = request.header_as(CreateTopicRequestHeader)
         if header.topic == self.config.cluster_name:
-            return _reserved(request, header.topic)
+            raise _reserved(header.topic)
         topic = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -109,7 +111,7 @@ class AdminHandler:
         """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
         name = request.header_as(DeleteTopicRequestHeader).topic
         if name in self.topics.system:
-            return _reserved(request, name)
+            raise _reserved(name)
         await self.topics.delete(name)
         async with self._dropping:
             self._drop_unused()
@@ -159,8 +161,8 @@ class AdminHandler:
         name = request.header_as(GetSubscriptionGroupConfigRequestHeader).group
         group = self.groups.get(name)
         if group is None:
-            remark = f"group {name} does not exist on this broker"
-            return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            raise Rejected(code, f"group {name} does not exist on this broker")
         return request.reply(body=group.encode())
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
@@ -222,6 +224,5 @@ def _drop(store: MessageStore, is_unwanted: Callable[[ConsumeQueue], bool]) -> i
     return len(dropped)
 
 
-def _reserved(request: Command, topic: str) -> Command:
-    remark = f"the topic[{topic}] is conflict with system reserved words."
-    return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+def _reserved(topic: str) -> Rejected:
+    return Rejected(ResponseCode.SYSTEM_ERROR, f"the topic[{topic}] is conflict with system reserved words.")

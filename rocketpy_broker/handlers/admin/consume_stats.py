@@ -37,7 +37,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -78,7 +78,7 @@ class ConsumeStatsHandler:
         name = request.header_as(GetTopicStatsInfoRequestHeader).topic
         topic = self.topics.get(name)
         if topic is None:
-            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{name}] not exist")
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         self._check_size({name: topic.write_queue_nums}.items())
         table = {}
         for queue in self._queues(topic, topic.write_queue_nums):
@@ -173,7 +173,7 @@ class ConsumeStatsHandler:
         header = request.header_as(QueryConsumeTimeSpanRequestHeader)
         topic = self.topics.get(header.topic)
         if topic is None:
-            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{header.topic}] not exist")
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         self._check_size({header.topic: topic.write_queue_nums}.items())
         spans = [
             self._time_span(queue, header.group) for queue in self._queues(topic, topic.write_queue_nums)
@@ -219,8 +219,9 @@ class ConsumeStatsHandler:
         self.sample()
         counter = self.stats.find(header.stats_name, header.stats_key)
         if counter is None:
-            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            )
         minute, hour, day = (counter.over(period, self.now_ms()) for period in ("minute", "hour", "day"))
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return request.reply(body=body.encode())

@@ -30,7 +30,7 @@ from rocketpy.protocol.message.message_id import decode_message_id
 from rocketpy.protocol.remoting.acl import SIGNING_FIELDS
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -66,22 +66,19 @@ class ClientCallHandler:
         header = request.header_as(ResetOffsetRequestHeader)
         topic = self.topics.get(header.topic)
         if topic is None:
-            remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            text = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, text)
         table: dict[MessageQueue, int] = {}
         for queue_id in range(topic.write_queue_nums):
             offset = self._offset_to_reset(header, queue_id)
             if offset is None:
-                remark = f"THe consumer group <{header.group}> not exist"
-                return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+                raise Rejected(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = offset
         if not self._send_reset(header, table, for_c=request.language == _FOR_C):
-            return request.reply(
+            raise Rejected(
                 ResponseCode.CONSUMER_NOT_ONLINE,
-                remark=(
-                    f"Consumer not online, so can not reset offset, Group: {header.group} "
-                    f"Topic: {header.topic} Timestamp: {header.timestamp}"
-                ),
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
 
@@ -126,8 +123,8 @@ class ClientCallHandler:
         header = request.header_as(GetConsumerStatusRequestHeader)
         group = self.clients.consumer_group(header.group)
         if group is None:
-            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            text = f"No Any Consumer online in the consumer group: [{header.group}]"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, text)
         members = {
             info.client_id: cast(Channel, member)
             for member, info in group.members.items()
@@ -168,8 +165,7 @@ class ClientCallHandler:
         _, offset = decode_message_id(header.msg_id or "")
         record = self.store.look_message(offset)
         if record is None:
-            remark = f"can not find message by the offset, {offset}"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         fields = {**_unsigned(request), "brokerName": self.broker_name}
         return await self._forward(request, header.consumer_group, header.client_id or "", fields, record)
 
@@ -180,16 +176,15 @@ class ClientCallHandler:
         member = group.channel_of(client_id) if group is not None else None
         who = f"<{group_name}> <{client_id}>"
         if member is None:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer {who} not online")
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
         command = Command.request(request.code, body=body)
         command.ext = fields
         try:
             answer = await cast(Channel, member).request(command, _CALL_MS)
         except RequestTimeout as error:
-            return request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer {who} Timeout: {error}")
+            raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {who} Timeout: {error}") from error
         except RocketError as error:
-            remark = f"invoke consumer {who} Exception: {error}"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"invoke consumer {who} Exception: {error}") from error
         response = request.reply(answer.code, remark=answer.remark, body=answer.body)
         response.ext = answer.ext_fields()
         return response

@@ -45,7 +45,7 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, bounded, filter_of
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy
 from rocketpy_broker.services.metadata.clients import ClientChannelInfo, ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
@@ -96,11 +96,11 @@ class ClientHandler:
         refusal = self._refusal_of_new_groups(request)
         if refusal is not None:
             log.warning("%s: %s", channel.remote_address, refusal)
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, refusal)
         beat = HeartbeatData.decode(request.body)
         if not self.clients.reserve(channel, beat, language=request.language):
-            remark = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
-            return request.reply(ResponseCode.SYSTEM_BUSY, remark=remark)
+            text = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
+            raise Rejected(ResponseCode.SYSTEM_BUSY, text)
         making = [saving for data in beat.consumer_data_set if (saving := self._prepare_group(data))]
         for data in beat.consumer_data_set:
             data.subscription_data_set = list(map(bounded, data.subscription_data_set))
@@ -153,7 +153,7 @@ class ClientHandler:
         topic = RETRY_TOPIC_PREFIX + data.group_name
         if group is None or self.topics.get(topic) is not None:
             return None
-        sys_flag = TopicSysFlag.build(unit_sub=data.unit_mode)
+        sys_flag = data.unit_mode * TopicSysFlag.UNIT_SUB
         try:
             return self.topics.create(
                 own_topic(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, sys_flag)
@@ -177,13 +177,11 @@ class ClientHandler:
         """Handle CHECK_CLIENT_CONFIG: check whether this broker supports a consumer's filter."""
         body = CheckClientRequestBody.decode(request.body)
         wanted = body.subscription_data
-        refusal = self.expressions.refusal(wanted.expression_type, body.group)
-        if refusal is not None:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=refusal)
+        self.expressions.check(wanted.expression_type, body.group)
         try:
             filter_of(wanted)
         except ExpressionInvalid as error:
-            return request.reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+            raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return request.reply()
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -192,7 +190,7 @@ class ClientHandler:
         name = request.header_as(GetConsumerListByGroupRequestHeader).consumer_group
         group = self.clients.consumer_group(name)
         if group is None:  # QUIRKS 38
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}")
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
         return request.reply(
             body=GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids).encode()
         )
@@ -203,8 +201,7 @@ class ClientHandler:
         name = request.header_as(GetConsumerConnectionListRequestHeader).consumer_group
         group = self.clients.consumer_group(name)
         if group is None:
-            remark = f"the consumer group[{name}] not online"
-            return request.reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+            raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
             connection_set=_connections(group.members),
             subscription_table=group.subscriptions,
@@ -220,8 +217,7 @@ class ClientHandler:
         name = request.header_as(GetProducerConnectionListRequestHeader).producer_group
         members = self.clients.producers(name)
         if not members:
-            remark = f"the producer group[{name}] not exist"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return request.reply(body=ProducerConnection(connection_set=_connections(members)).encode())
 
     @handles(RequestCode.LOCK_BATCH_MQ)

@@ -1,1 +1,1 @@
-"""Handlers of pulls, queries and offsets."""
+"""Handlers of pulls, queries and offsets, and the pulls that wait for messages."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rocketpy.errors import UsageError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     CloneGroupOffsetRequestHeader,
@@ -18,7 +17,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.cluster.slave_sync import WITH_VERSIONS
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
@@ -48,10 +47,8 @@ class OffsetHandler:
         if offset is None:
             is_whole = self.store.min_offset_in_queue(topic, queue_id) <= 0
             if not (is_whole and self.store.is_in_memory(topic, queue_id, 0)):
-                return request.reply(
-                    ResponseCode.QUERY_NOT_FOUND,
-                    remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
-                )
+                text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                raise Rejected(ResponseCode.QUERY_NOT_FOUND, text)
             offset = 0
         return request.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
 
@@ -59,10 +56,7 @@ class OffsetHandler:
     def update(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_CONSUMER_OFFSET."""
         header = request.header_as(UpdateConsumerOffsetRequestHeader)
-        try:
-            self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        except UsageError as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return request.reply()
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)

@@ -28,10 +28,10 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.filter import MessageFilter
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, error_response, handles
+from rocketpy_broker.handlers.pull.long_polling import HeldPull, PullRequestHoldTable
 from rocketpy_broker.handlers.pull.pull_checks import PullChecks
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
-from rocketpy_broker.services.metadata.long_polling import HeldPull, PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.stats import BrokerStats
 from rocketpy_broker.store import GetMessageResult, GetMessageStatus, MessageInner, MessageStore
@@ -102,13 +102,8 @@ class PullHandler:
     def pull(self, channel: Channel, request: Command) -> Command | None:
         """Handle PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)
-        refusal = self.checks.refusal(channel, request, header)
-        if refusal is not None:
-            return refusal
+        self.checks.check(channel, header)
         wanted = self.checks.filter(header)
-        if isinstance(wanted, tuple):
-            code, remark = wanted
-            return request.reply(code, remark=remark)
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET and not self._is_slave:
             self.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         pull = _Pull(request, header, wanted)
@@ -231,7 +226,7 @@ class PullHandler:
         pull: _Pull = held.request
         channel = cast(Channel, held.channel)
         try:
-            answer = self._refusal_of_held(channel, pull)
+            answer = self._check_held(channel, pull)
             if answer is None:
                 must_skip = pull.wanted.accepts is not None and is_over()
                 result = self._unread(held) if must_skip else self._read(pull, held.offset, is_over)
@@ -243,16 +238,20 @@ class PullHandler:
                     held.offset = result.next_begin_offset
                     return
                 answer = self._answer(pull, code, result)
+        except Rejected as rejected:
+            answer = error_response(pull.command, rejected)
         except RocketError as error:
             log.error("a held pull of %s failed: %s", held.topic, error)
-            answer = pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            answer = error_response(pull.command, error)
         self.holds.release(held)
         channel.reply_held(answer)
 
-    def _refusal_of_held(self, channel: Channel, pull: _Pull) -> Command | None:
-        """Return the rejection of a held pull that is no longer permitted, else None."""
+    def _check_held(self, channel: Channel, pull: _Pull) -> Command | None:
+        """Return the response of access control if a held pull is no longer permitted. Raises Rejected."""
         refusal = None if self.still_allowed is None else self.still_allowed(channel, pull.command)
-        return refusal or self.checks.refusal(channel, pull.command, pull.header)
+        if refusal is None:
+            self.checks.check(channel, pull.header)
+        return refusal
 
     def _unread(self, held: HeldPull) -> GetMessageResult:
         """Return a result that makes the consumer pull again from the offset that its pull has reached."""
@@ -272,7 +271,7 @@ class PullHandler:
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
         try:
-            refusal = self._refusal_of_held(cast(Channel, held.channel), pull)
+            refusal = self._check_held(cast(Channel, held.channel), pull)
             if refusal is not None:
                 return refusal
             result = self._read(pull, held.offset)
@@ -282,7 +281,7 @@ class PullHandler:
                 result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
             return self._answer(pull, code, result)
         except RocketError as error:
-            return pull.command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            return error_response(pull.command, error)
 
     def channel_closed(self, channel: Channel) -> None:
         """Drop the held pulls of a closed channel."""

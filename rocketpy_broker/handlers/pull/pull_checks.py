@@ -9,12 +9,11 @@ from rocketpy.protocol.bodies import PERM_READ, SubscriptionData, TopicConfig
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
-from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig, ConsumeConfig
 from rocketpy_broker.filter import ExpressionInvalid, MessageFilter, filter_of, is_tag_type, subscription_of
 from rocketpy_broker.filter.subscription import SQL92
-from rocketpy_broker.handlers.base import FAQ, topic_not_found
+from rocketpy_broker.handlers.base import FAQ, Rejected, topic_not_found
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.topics import TopicTable
@@ -34,17 +33,18 @@ class ExpressionPolicy:
         self._config = config
         self._has_said = False
 
-    def refusal(self, kind: str | None, group: str) -> str | None:
-        """Return RocketMQ's remark if a group may not filter by this type of expression, else None."""
+    def check(self, kind: str | None, group: str) -> None:
+        """Raise Rejected if a group may not filter by this type of expression."""
         if is_tag_type(kind) or self._config.property_filter:
-            return None
+            return
         if kind == SQL92 and not self._has_said:
             self._has_said = True
             log.warning(
                 "the SQL92 filter of consumer group %.200r is rejected; enablePropertyFilter=true allows it",
                 group,
             )
-        return f"The broker does not support consumer to filter message by {kind}"
+        text = f"The broker does not support consumer to filter message by {kind}"
+        raise Rejected(ResponseCode.SYSTEM_ERROR, text)
 
 
 @dataclass(eq=False)
@@ -57,50 +57,45 @@ class PullChecks:
     expressions: ExpressionPolicy
     config: BrokerConfig
 
-    def refusal(self, channel: Channel, request: Command, header: PullMessageRequestHeader) -> Command | None:
-        """Return the response that rejects a pull, or None if the pull is permitted."""
+    def check(self, channel: Channel, header: PullMessageRequestHeader) -> None:
+        """Raise Rejected if a pull is not permitted."""
         if not self.config.permission & PERM_READ:
-            return _forbidden(request, f"the broker[{self.config.name}] pulling message is forbidden")
+            raise _forbidden(f"the broker[{self.config.name}] pulling message is forbidden")
         group = self.groups.find(header.consumer_group)
         if group is None:
-            return request.reply(
+            raise Rejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                remark=f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
             )
         if not group.consume_enable:
-            return _forbidden(request, f"subscription group no permission, {header.consumer_group}")
+            raise _forbidden(f"subscription group no permission, {header.consumer_group}")
         topic = self.topics.get(header.topic)
         if topic is None:
-            return topic_not_found(request, header.topic)
+            raise topic_not_found(header.topic)
         if not topic.perm & PERM_READ:
-            return _forbidden(request, f"the topic[{header.topic}] pulling message is forbidden")
+            raise _forbidden(f"the topic[{header.topic}] pulling message is forbidden")
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR, remark=_bad_queue(header, topic, channel.remote_address)
-            )
-        return None
+            raise _bad_queue(header, topic, channel.remote_address)
 
-    def filter(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
-        """Return the filter of a pull, or the code and remark of a rejection.
+    def filter(self, header: PullMessageRequestHeader) -> MessageFilter:
+        """Return the filter of a pull. Raises Rejected.
 
         A pull consumer sends its subscription in the request, a push consumer in its heartbeat (QUIRKS 32).
         """
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             return self._filter_in_request(header)
-        wanted = self._subscription(header)
-        return wanted if isinstance(wanted, tuple) else self._filter_of_member(header, wanted)
+        return self._filter_of_member(header, self._subscription(header))
 
-    def _filter_in_request(self, header: PullMessageRequestHeader) -> MessageFilter | tuple[int, str]:
+    def _filter_in_request(self, header: PullMessageRequestHeader) -> MessageFilter:
         try:
             wanted = subscription_of(header.topic, header.subscription, header.expression_type)
             found = filter_of(wanted)
         except ExpressionInvalid as error:
-            return _unparsed(error)
-        return self._unsupported(header, wanted) or found
+            raise _unparsed(error) from error
+        self.expressions.check(wanted.expression_type, header.consumer_group)
+        return found
 
-    def _filter_of_member(
-        self, header: PullMessageRequestHeader, wanted: SubscriptionData
-    ) -> MessageFilter | tuple[int, str]:
+    def _filter_of_member(self, header: PullMessageRequestHeader, wanted: SubscriptionData) -> MessageFilter:
         find = None
         if self.config.consume.filter_retries:
             group = self.clients.consumer_group(header.consumer_group)
@@ -109,28 +104,26 @@ class PullChecks:
             found = filter_of(wanted, find=find)
         except ExpressionInvalid as error:
             if is_tag_type(wanted.expression_type):
-                return _unparsed(error)
-            remark = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
-            return ResponseCode.FILTER_DATA_NOT_EXIST, remark
-        return self._unsupported(header, wanted) or found
+                raise _unparsed(error) from error
+            text = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
+            raise Rejected(ResponseCode.FILTER_DATA_NOT_EXIST, text) from error
+        self.expressions.check(wanted.expression_type, header.consumer_group)
+        return found
 
-    def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData | tuple[int, str]:
+    def _subscription(self, header: PullMessageRequestHeader) -> SubscriptionData:
         group = self.clients.consumer_group(header.consumer_group)
         if group is None:
-            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
         settings = self.groups.find(header.consumer_group)
         may_broadcast = settings is None or settings.consume_broadcast_enable
         if group.message_model == _BROADCASTING and not may_broadcast:
-            remark = f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
-            return ResponseCode.NO_PERMISSION, remark
+            raise _forbidden(f"the consumer group[{header.consumer_group}] can not consume by broadcast way")
         found = group.subscriptions.get(header.topic)
         if found is None:
-            return ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
         return found if found.sub_version >= header.sub_version else self._outdated(header, found)
 
-    def _outdated(
-        self, header: PullMessageRequestHeader, found: SubscriptionData
-    ) -> SubscriptionData | tuple[int, str]:
+    def _outdated(self, header: PullMessageRequestHeader, found: SubscriptionData) -> SubscriptionData:
         """Return the subscription of a pull whose version is newer than that of the last heartbeat.
 
         It selects all messages if both subscriptions filter by tags, which consumers check again. 4.6.0
@@ -139,26 +132,22 @@ class PullChecks:
         """
         by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
         if not by_tags or found.class_filter_mode:
-            return ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            raise Rejected(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription_of(header.topic, "*", None)
 
-    def _unsupported(
-        self, header: PullMessageRequestHeader, wanted: SubscriptionData
-    ) -> tuple[int, str] | None:
-        refusal = self.expressions.refusal(wanted.expression_type, header.consumer_group)
-        return None if refusal is None else (ResponseCode.SYSTEM_ERROR, refusal)
+
+def _unparsed(error: ExpressionInvalid) -> Rejected:
+    text = f"parse the consumer's subscription failed: {error}"
+    return Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
 
 
-def _unparsed(error: ExpressionInvalid) -> tuple[int, str]:
-    return ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+def _forbidden(remark: str) -> Rejected:
+    return Rejected(ResponseCode.NO_PERMISSION, remark)
 
 
-def _forbidden(request: Command, remark: str) -> Command:
-    return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
-
-
-def _bad_queue(header: PullMessageRequestHeader, topic: TopicConfig, consumer: str) -> str:
-    return (
+def _bad_queue(header: PullMessageRequestHeader, topic: TopicConfig, consumer: str) -> Rejected:
+    return Rejected(
+        ResponseCode.SYSTEM_ERROR,
         f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{consumer}]"
+        f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{consumer}]",
     )

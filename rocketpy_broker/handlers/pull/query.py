@@ -27,7 +27,7 @@ from rocketpy.protocol.headers import (
 )
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
@@ -88,9 +88,7 @@ class QueryHandler:
         offset = request.header_as(ViewMessageRequestHeader).offset
         record = self.store.look_message(offset) if offset >= 0 else None
         if record is None:
-            return request.reply(
-                ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
-            )
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return request.reply(body=record)
 
     @handles(RequestCode.QUERY_MESSAGE)
@@ -131,7 +129,7 @@ class QueryHandler:
             )
         )
         if (topic, queue_id) not in self.store.queues.queues:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=f"{queue_id}@{topic} is not exist!")
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         if header.consumer_group is not None:
             body.subscription_data = self.subscription(header.consumer_group, topic)
             if body.subscription_data is None:

@@ -30,7 +30,7 @@ from rocketpy.protocol.message.record import host_text
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import SendConfig
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.store import MessageInner
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -62,10 +62,10 @@ class ReplyHandler:
         return self._reply(channel, request, request.header_as(SendMessageRequestHeaderV2))
 
     def _reply(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        admitted = self.send.admit(channel, request, header)
-        if isinstance(admitted, Command):
-            return admitted
-        topic, queue_id = admitted
+        try:
+            topic, queue_id = self.send.admit(channel, header)
+        except Rejected as rejected:
+            return self.send.error_response(request, rejected)
         message = self.send.message(channel, header, topic, queue_id)
         message.body = request.body
         message.properties = (header.properties or "").encode()

@@ -33,7 +33,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import FAQ, handles
+from rocketpy_broker.handlers.base import FAQ, Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
 from rocketpy_broker.services.delay.topic_rewrite import (
@@ -56,7 +56,7 @@ _WAIT: Final = props.PROPERTY_WAIT_STORE_MSG_OK.encode()
 _WAIT_NAME: Final = b"WAIT\x01"
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _DELAY: Final = b"DELAY\x01"
-"""In every text with the property DELAY, and in others, such as one with MY_DELAY."""
+"""May also be the end of another name, such as MY_DELAY: parse before deciding."""
 _V3_4_9: Final = 121
 """Since this version, the client says how often a message is retried."""
 
@@ -94,7 +94,7 @@ class SendHandler:
         self._born_hosts: dict[Channel, bytes] = {}
         self._level_max = self.delays.level_max
         self._waiting: list[ParkedResponse] = []
-        self._stored: list[OnStored] = []
+        self._stored_listeners: list[OnStored] = []
         self.is_run_open = False
         """Whether messages are appended and not written yet. Before reads, call `end_of_buffer`."""
         self._accepts_from_ms = self.config.send.start_accept_ms
@@ -149,7 +149,7 @@ class SendHandler:
         try:
             position, _, queue_offset, _ = self._append(message)
         except RocketError as error:
-            return self._error_response(request, error)
+            return self.error_response(request, error)
         self.is_run_open = True
         if not request.flag & FLAG_ONEWAY:
             waits = self.park is not None and _waits(message.properties)
@@ -160,61 +160,54 @@ class SendHandler:
         self, channel: Channel, request: Command, header: SendMessageRequestHeader
     ) -> Command | None:
         """Handle a send with all its special cases."""
-        admitted = self.admit(channel, request, header)
-        if isinstance(admitted, Command):
-            return admitted
-        topic, queue_id = admitted
-        if header.batch:
-            return self._store_batch(channel, request, header, topic, queue_id)
-        return self._store_one(channel, request, header, topic, queue_id)
+        try:
+            topic, queue_id = self.admit(channel, header)
+            store = self._store_batch if header.batch else self._store_one
+            return store(channel, request, header, topic, queue_id)
+        except Rejected as rejected:
+            return self.error_response(request, rejected)
 
-    def admit(
-        self, channel: Channel, request: Command, header: SendMessageRequestHeader
-    ) -> tuple[TopicConfig, int] | Command:
-        """Return the topic and queue id for a message, or the response that rejects it."""
-        refusal = self._refusal(request, header)
-        if refusal is not None:
-            return refusal
+    def admit(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
+        """Return the topic and queue id for a message. Raises Rejected; see `error_response`."""
+        self._check(header)
         try:
             topic = self._topic(header.topic) or self._create_topic(channel, header)
         except UsageError as error:
-            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         if topic is None:
-            remark = f"topic[{header.topic}] not exist, apply first please!{FAQ}"
-            return self._reject(request, ResponseCode.TOPIC_NOT_EXIST, remark)
+            raise topic_not_found(header.topic)
         queue_id = header.queue_id
         if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
             remark = (
                 f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
                 f"Producer: {channel.remote_address}"
             )
-            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
         return topic, queue_id
 
-    def _refusal(self, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        """Return the response to a send that is rejected whatever its topic's configuration, else None."""
+    def _check(self, header: SendMessageRequestHeader) -> None:
+        """Raise Rejected for a send that is rejected whatever its topic's configuration."""
         topic = self._topic(header.topic)
         slave_rejection = self.store.rejection(Reason.SLAVE)
         if slave_rejection is not None:  # before a topic is made for it
-            return self._error_response(request, slave_rejection)
+            raise Rejected(_code_of(slave_rejection), str(slave_rejection))
         if self.clock() < self._accepts_from_ms:
             remark = f"broker unable to service, until {self._accepts_from_ms} ms since 1970"
-            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         if topic is not None and topic.order and not self.config.permission & PERM_WRITE:
             remark = f"the broker[{self.config.name}] sending message is forbidden"
-            return self._reject(request, ResponseCode.NO_PERMISSION, remark)
+            raise Rejected(ResponseCode.NO_PERMISSION, remark)
         if header.topic in NOT_WRITABLE:
             remark = f"the topic[{header.topic}] is conflict with system reserved words."
-            return self._reject(request, ResponseCode.SYSTEM_ERROR, remark)
-        return None
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
 
     def _create_topic(self, channel: Channel, header: SendMessageRequestHeader) -> TopicConfig | None:
         sys_flag = 0
         if header.unit_mode:
             is_retry = header.topic.startswith(RETRY_TOPIC_PREFIX)
-            sys_flag = TopicSysFlag.build(unit=not is_retry, unit_sub=is_retry)
+            sys_flag = TopicSysFlag.UNIT_SUB if is_retry else TopicSysFlag.UNIT
         topic = self.topics.create_for_send(
             header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag
         )
@@ -239,9 +232,7 @@ class SendHandler:
         message.body = request.body
         message.properties = _without_cluster(text).encode() + self._cluster_property
         if header.topic.startswith(RETRY_TOPIC_PREFIX):
-            refusal = self._give_up_retries(request, header, message)
-            if refusal is not None:
-                return refusal
+            self._move_to_dlq_if_exhausted(request, header, message)
         if "DELAY\x01" in text or "TRAN_MSG\x01" in text or header.sys_flag & _TRANSACTION_MASK:
             return self._store_special(channel, request, message, queue_id)
         return self._append_one(channel, request, message, queue_id)
@@ -255,17 +246,17 @@ class SendHandler:
         if is_half(properties):
             if self.config.send.reject_transactions:
                 remark = f"the broker[{self.config.name}] sending transaction message is forbidden"
-                return self._reject(request, ResponseCode.NO_PERMISSION, remark)
+                raise Rejected(ResponseCode.NO_PERMISSION, remark)
             ensure_topic(self.topics, HALF_TOPIC, 1, PERM_READ | PERM_WRITE)
             to_half_message(message, properties)
         elif message.sys_flag & MessageSysFlag.TRANSACTION_PREPARED:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
-            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         elif not message.topic.startswith(DLQ_TOPIC_PREFIX):  # a dead letter is not delayed
             try:
                 level = delay_level(properties)
             except UsageError as error:
-                return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
+                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
             if level > 0 and self._level_max:
                 level = to_delayed_message(message, properties, level, self._level_max)
         refusal = self._append_one(channel, request, message, queue_id)
@@ -273,22 +264,21 @@ class SendHandler:
             self.on_delayed(level)
         return refusal
 
-    def _give_up_retries(
+    def _move_to_dlq_if_exhausted(
         self, request: Command, header: SendMessageRequestHeader, message: MessageInner
-    ) -> Command | None:
+    ) -> None:
         """Move a message of a retry topic to the dead letters if it was retried often enough.
 
-        A consumer sends such messages if CONSUMER_SEND_MSG_BACK fails. Returns a rejection or None.
+        A consumer sends such messages if CONSUMER_SEND_MSG_BACK fails. Raises Rejected.
         """
         group = header.topic.removeprefix(RETRY_TOPIC_PREFIX)
         settings = self.find_group(group)
         if settings is None:
             remark = f"subscription group not exist, {group} {FAQ}"
-            return self._reject(request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if (header.reconsume_times or 0) >= retry_times_max(request, header.max_reconsume_times, settings):
             message.topic, message.queue_id = DLQ_TOPIC_PREFIX + group, 0
             ensure_topic(self.topics, message.topic, 1, PERM_WRITE)
-        return None
 
     def message(
         self, channel: Channel, header: SendMessageRequestHeader, topic: TopicConfig, queue_id: int
@@ -318,7 +308,7 @@ class SendHandler:
     ) -> Command | None:
         if header.topic.startswith(RETRY_TOPIC_PREFIX):
             remark = f"batch request does not support retry group {header.topic}"
-            return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         shared = self.message(channel, header, topic, queue_id)
         common = (header.properties or "").encode()
         try:
@@ -326,7 +316,7 @@ class SendHandler:
             _check_batch(common, request.body, batch.properties)
             receipts = self.store.append_batch(shared, batch)
         except RocketError as error:
-            return self._error_response(request, error)
+            return self.error_response(request, error)
         self.is_run_open = True
         if not request.is_oneway:
             positions = tuple([receipt.physical_offset for receipt in receipts])
@@ -343,7 +333,7 @@ class SendHandler:
         """
         receipt = self._append(message)
         self.is_run_open = True
-        self._stored.append(stored)
+        self._stored_listeners.append(stored)
         return receipt
 
     def stored_record(self, offset: int) -> Record | None:
@@ -366,11 +356,11 @@ class SendHandler:
         except StoreError as error:
             log.error("%d sends cannot be written: %s", len(waiting), error)
             for parked in waiting:
-                parked.channel.reply(self._error_response(parked.request, error))
+                parked.channel.reply(self.error_response(parked.request, error))
             self._notify_stored(error)
             return
         if self.commits is not None:
-            stored_later, self._stored = self._stored, []
+            stored_later, self._stored_listeners = self._stored_listeners, []
             self.answers.drop_bodies(waiting)
             self.commits.hold(waiting, stored_later)
             return
@@ -379,12 +369,12 @@ class SendHandler:
         stored = self.answers.stored
         for parked in waiting:
             parked[0].reply(stored(parked))
-        if self._stored:
+        if self._stored_listeners:
             self._notify_stored(None)
         self.schedule_dispatch()
 
     def _notify_stored(self, error: StoreError | None) -> None:
-        listeners, self._stored = self._stored, []
+        listeners, self._stored_listeners = self._stored_listeners, []
         for listener in listeners:
             listener(error)
 
@@ -396,19 +386,10 @@ class SendHandler:
         park(wanting, self.store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
-    def _error_response(self, request: Command, error: RocketError) -> Command:
+    def error_response(self, request: Command, error: RocketError) -> Command:
         """Return the response to a send that was not stored, with the code that clients act on."""
-        if isinstance(error, PendingFull):
-            return self._reject(request, ResponseCode.SYSTEM_ERROR, PC_BUSY)
-        if isinstance(error, StoreBusy):
-            return self._reject(request, ResponseCode.SYSTEM_BUSY, str(error))
-        if isinstance(error, StoreError):
-            # Java clients try another broker after this code.
-            return self._reject(request, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
-        return self._reject(request, ResponseCode.MESSAGE_ILLEGAL, str(error))
-
-    def _reject(self, request: Command, code: int, remark: str) -> Command:
-        return self.answers.refused(request, code, remark)
+        remark = PC_BUSY if isinstance(error, PendingFull) else str(error)
+        return self.answers.refused(request, _code_of(error), remark)
 
     # -- channels -----------------------------------------------------------------------------
 
@@ -489,3 +470,16 @@ def _topic_text(topic: TopicConfig) -> str:
         f"topicFilterType={topic.topic_filter_type}, topicSysFlag={topic.topic_sys_flag}, "
         f"order={'true' if topic.order else 'false'}]"
     )
+
+
+def _code_of(error: RocketError) -> int:
+    """Return the response code for a send that was not stored."""
+    if isinstance(error, Rejected):
+        return error.code
+    if isinstance(error, PendingFull):
+        return ResponseCode.SYSTEM_ERROR
+    if isinstance(error, StoreBusy):
+        return ResponseCode.SYSTEM_BUSY
+    if isinstance(error, StoreError):
+        return ResponseCode.SERVICE_NOT_AVAILABLE  # Java clients try another broker after it
+    return ResponseCode.MESSAGE_ILLEGAL

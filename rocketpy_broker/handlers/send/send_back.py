@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from rocketpy.errors import RocketError, UsageError
+from rocketpy.errors import UsageError
 from rocketpy.protocol.bodies import (
     DLQ_TOPIC_PREFIX,
     PERM_READ,
@@ -31,7 +31,7 @@ from rocketpy.protocol.message.sysflag import TopicSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.handlers.base import FAQ, handles
+from rocketpy_broker.handlers.base import FAQ, Rejected, handles
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler, respond_when_stored, retry_times_max
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
 from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
@@ -66,17 +66,15 @@ class SendBackHandler:
         header = request.header_as(ConsumerSendMsgBackRequestHeader)
         group = self.find_group(header.group)
         if group is None:
-            remark = f"subscription group not exist, {header.group} {FAQ}"
-            return request.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark=remark)
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            raise Rejected(code, f"subscription group not exist, {header.group} {FAQ}")
         if not self.config.permission & PERM_WRITE:
-            remark = f"the broker[{self.config.name}] sending message is forbidden"
-            return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+            text = f"the broker[{self.config.name}] sending message is forbidden"
+            raise Rejected(ResponseCode.NO_PERMISSION, text)
         if group.retry_queue_nums <= 0:  # the group is configured without retries
             return request.reply()
-        try:
-            return self._put_back(channel, request, header, group)
-        except RocketError as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self._put_back(channel, request, header, group)
+        return None
 
     def _put_back(
         self,
@@ -84,19 +82,17 @@ class SendBackHandler:
         request: Command,
         header: ConsumerSendMsgBackRequestHeader,
         group: SubscriptionGroupConfig,
-    ) -> Command | None:
+    ) -> None:
         """Append the message. Raises RocketError if that fails."""
         topic = RETRY_TOPIC_PREFIX + header.group
         queues = group.retry_queue_nums
-        sys_flag = TopicSysFlag.build(unit_sub=header.unit_mode)
+        sys_flag = header.unit_mode * TopicSysFlag.UNIT_SUB
         settings = ensure_topic(self.topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
         if not settings.perm & PERM_WRITE:
-            remark = f"the topic[{topic}] sending message is forbidden"
-            return request.reply(ResponseCode.NO_PERMISSION, remark=remark)
+            raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
         record = self.send.stored_record(header.offset)
         if record is None:
-            remark = f"look message by offset failed, {header.offset}"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         level = header.delay_level
         properties = props.decode(record.properties)
         properties.setdefault(props.PROPERTY_RETRY_TOPIC, record.topic)
@@ -114,7 +110,6 @@ class SendBackHandler:
         if level:
             self.on_delayed(level)
         self.on_send_back(header.group, properties[props.PROPERTY_RETRY_TOPIC])
-        return None
 
     def _dead_letter(self, record: Record, group: str, properties: dict[str, str]) -> MessageInner:
         topic = DLQ_TOPIC_PREFIX + group

@@ -19,7 +19,7 @@ from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import handles
+from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.handlers.send.send import SendHandler, respond_when_stored
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
 from rocketpy_broker.services.transactions.half_messages import HalfMessage
@@ -51,8 +51,7 @@ class TransactionHandler:
         _, offset = decode_message_id(header.msg_id or "")
         record = self.send.stored_record(offset)
         if record is None or record.topic != CHECK_MAX_TOPIC:
-            remark = f"there is no message of {CHECK_MAX_TOPIC} at {offset}"
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, f"there is no message of {CHECK_MAX_TOPIC} at {offset}")
         properties = props.decode(record.properties)
         if (
             props.PROPERTY_TRANSACTION_CHECK_TIMES in properties

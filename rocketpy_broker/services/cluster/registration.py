@@ -20,6 +20,7 @@ import msgspec
 
 from rocketpy.errors import RocketError, TransportError
 from rocketpy.protocol.bodies import (
+    MASTER_ID,
     PERM_READ,
     PERM_WRITE,
     ClusterInfo,
@@ -27,9 +28,11 @@ from rocketpy.protocol.bodies import (
     KVTable,
     RegisterBrokerBody,
     TopicConfig,
+    TopicRouteData,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
@@ -47,6 +50,7 @@ log = logging.getLogger("rocketpy.broker.registration")
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _WAIT_REGISTERED_S: Final = 1.0
 """How long an operator's change waits until name servers accept it; the same as in RocketMQ 5."""
+_ROUTES_AT_ONCE: Final = 100
 _PART_BYTES: Final = 1 << 20
 """Approximate size of the topics in one request. A larger one would delay a name server's other clients."""
 _TOPIC_BYTES: Final = 160
@@ -131,6 +135,8 @@ class Registrar:
         self._progress = asyncio.Event()
         """Set when a name server has accepted changes, or is found to be unreachable."""
         self._may_be_roleless = False
+        self._hidden: frozenset[str] = frozenset()
+        """Topics that are registered as read-only."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -168,6 +174,57 @@ class Registrar:
         for server in self._servers:
             server.is_registered = False
             server.wake.set()
+
+    async def movable_topics(self) -> frozenset[str]:
+        """Return the topics that producers can send to at the master of another broker, as name servers know.
+
+        Empty if no name server responds, which is logged.
+        """
+        for server in self._servers:
+            try:
+                return await self._movable_at(server)
+            except RocketError as error:
+                log.warning("cannot look for other brokers at name server %s: %s", server.address, error)
+        return frozenset()
+
+    async def _movable_at(self, server: _NameServerState) -> frozenset[str]:
+        channel = await self._channel(server)
+        limit = asyncio.Semaphore(_ROUTES_AT_ONCE)
+
+        async def is_movable(name: str) -> bool:
+            code = RequestCode.GET_ROUTEINTO_BY_TOPIC
+            async with limit:
+                request = Command.request(code, GetRouteInfoRequestHeader(topic=name))
+                answer = await self._request(channel, request)
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return False
+            if answer.code != ResponseCode.SUCCESS:
+                raise refusal(code, answer, server.address)
+            return self._is_elsewhere(TopicRouteData.decode(answer.body))
+
+        names = self.topics.names
+        movable = await asyncio.gather(*map(is_movable, names))
+        return frozenset(name for name, may_move in zip(names, movable, strict=True) if may_move)
+
+    def _is_elsewhere(self, route: TopicRouteData) -> bool:
+        masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+        return any(
+            queues.perm & PERM_WRITE and queues.write_queue_nums and queues.broker_name in masters
+            for queues in route.queue_datas
+            if queues.broker_name != self.config.name
+        )
+
+    async def hide(self, topics: frozenset[str]) -> None:
+        """Register topics as read-only from now on, so that name servers hide them from producers.
+
+        Returns when the reachable name servers have accepted that, but at the latest after a second.
+        """
+        self._hidden = topics
+        self._changes += 1
+        for server in self._servers:
+            server.changes.add(self._changes)
+        self.refresh(self.broker_id)
+        await self.wait_registered()
 
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
         """Register new and changed topics at all name servers.
@@ -401,7 +458,7 @@ class Registrar:
         return chunks
 
     def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:
-        """Return the registration of these topics; brokerPermission limits the permissions of them all.
+        """Return the registration of these topics; brokerPermission and `hide` limit their permissions.
 
         later: number of requests that follow with other topics. A name server ignores topics whose version is
         the last that it got, so each request has its own version, and the last one has the table's.
@@ -415,6 +472,15 @@ class Registrar:
             for name, topic in topics.topic_config_table.items():
                 limited = msgspec.structs.replace(topic, perm=self.config.permission)
                 topics.topic_config_table[name] = limited
+        if self._hidden:
+            # Name servers ignore topics with a version that they have.
+            version = topics.data_version
+            topics.data_version = DataVersion(counter=version.counter, timestamp=version.timestamp + 1)
+            for name in topics.topic_config_table.keys() & self._hidden:
+                topic = topics.topic_config_table[name]
+                topics.topic_config_table[name] = msgspec.structs.replace(
+                    topic, perm=topic.perm & ~PERM_WRITE
+                )
         body = RegisterBrokerBody(topic_config_serialize_wrapper=topics).encode(compressed)
         header = RegisterBrokerRequestHeader(
             broker_name=self.config.name,

@@ -49,8 +49,10 @@ def to_delayed_message(message: MessageInner, properties: dict[str, str], level:
 
 
 def to_half_message(message: MessageInner, properties: dict[str, str]) -> None:
-    """Turn a message into a half message; see `to_delayed_message`. It is in a queue, so its sysFlag is NOT.
+    """Turn a message into a half message; see `to_delayed_message`.
 
+    Its transaction type becomes TRANSACTION_NOT: consume queues leave out prepared messages, but a half
+    message must be in the queue of HALF_TOPIC.
     DELAY is removed, as in RocketMQ's clients: a half message cannot be delayed as well.
     """
     properties.pop(props.PROPERTY_DELAY_TIME_LEVEL, None)
@@ -73,7 +75,7 @@ def real_queue(properties: bytes) -> tuple[str, int]:
         place = (topic or b"").decode(), int(queue_id or b"")
     except ValueError:
         place = "", -1
-    if not 0 <= place[1] < 2**31:
+    if not place[0] or not 0 <= place[1] < 2**31:
         raise MessageInvalid(
             f"REAL_TOPIC {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r} name no queue"
         )
@@ -83,7 +85,8 @@ def real_queue(properties: bytes) -> tuple[str, int]:
 def copy_to(record: Record, topic: str, queue_id: int) -> MessageInner:
     """Return a copy of a stored message for another queue.
 
-    Its size limit is not checked: a longer topic name or an added property cannot make it too large.
+    The size limit is not checked, so that a longer topic or an added property does not make a stored message
+    undeliverable.
     """
     return MessageInner(
         topic,

@@ -1,1 +1,1 @@
-"""State besides messages: topics, groups, offsets, clients, locks and held pulls."""
+"""State besides messages: topics, groups, offsets, clients and locks."""

@@ -10,10 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 from rocketpy.errors import GroupInvalid, UsageError
-from rocketpy.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rocketpy.protocol.bodies import (
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
 from rocketpy_broker.services.metadata.offsets import check_group_name
@@ -21,14 +25,6 @@ from rocketpy_broker.services.metadata.persistent_table import PersistentTable, 
 from rocketpy_broker.store.files.disk import Clock, Disk, system_clock
 
 log = logging.getLogger("rocketpy.broker.groups")
-
-SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
-"""Groups that exist on every broker."""
-
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, SubscriptionGroupWrapper]):

@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import GroupInvalid, StoreDamaged, TopicInvalid
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, PERM_WRITE, RETRY_TOPIC_PREFIX, TopicConfig
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    TopicConfig,
+)
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
-from rocketpy_broker.services.metadata.groups import SYSTEM_GROUP_PREFIX, SubscriptionGroupTable
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets, check_group_name
 from rocketpy_broker.services.metadata.topics import TopicTable, check_topic_name, own_topic
 from rocketpy_broker.store import MessageStore
@@ -70,20 +77,22 @@ def restore_missing_tables(
     *,
     is_certain: bool,
 ) -> None:
-    """Restore the loaded tables whose files are missing, if possible. The store is dispatched.
+    """Restore the loaded tables whose files are missing, if possible.
+
+    Call it after the store has dispatched everything.
 
     is_certain: whether the files were there before (`RecoveryReport.from_rocketpy`), and no other broker has
-    them.
-    It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot be restored.
+    them. It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot be
+    restored.
     """
     stored = {topic for topic, _ in _stored(store)}
     if delay.is_missing:
         if SCHEDULE_TOPIC in stored:
-            _fail(delay.path, "delayed messages are delivered again", is_certain)
+            _report_missing(delay.path, "delayed messages are delivered again", is_certain)
         delay.create()
     if offsets.is_missing:
         if stored - topics.system - {SCHEDULE_TOPIC}:
-            _fail(offsets.path, "consumer groups skip messages or get them again", is_certain)
+            _report_missing(offsets.path, "consumer groups skip messages or get them again", is_certain)
         offsets.create()
     if topics.is_missing:
         restored = restore_topics(store, topics)
@@ -96,7 +105,7 @@ def restore_missing_tables(
         _warn("consumer groups", groups.path, restored, "with default settings")
 
 
-def _fail(path: Path, consequence: str, is_certain: bool) -> None:
+def _report_missing(path: Path, consequence: str, is_certain: bool) -> None:
     if not is_certain:
         log.warning("%s is missing; unless a master has it, %s", path, consequence)
         return
@@ -110,7 +119,7 @@ def _warn(what: str, path: Path, names: list[str], how: str) -> None:
     if names:
         more = ", ..." if len(names) > _NAMED_MAX else ""
         log.warning(
-            "%s is missing, but the store holds messages: made %d %s again, %s (%s%s). Compare them with "
+            "%s is missing, but the store holds messages: restored %d %s, %s (%s%s). Compare them with "
             "a copy of the file, or restore it",
             path, len(names), what, how, ", ".join(names[:_NAMED_MAX]), more,
         )  # fmt: skip

@@ -1,15 +1,14 @@
 """Counters by topic and group, with sums and rates over the last minute, hour and day.
 
 Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
-difference to an older sample. What was put is read from the consume queues, so a send pays nothing for it.
+difference to an older sample. What was put is counted by the consume queues, so a send pays nothing for it.
 Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
 Differs: sums of hour and day are there from the start and not after their first 10 minutes or hour.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rocketpy.protocol.bodies import BrokerStatsItem
@@ -25,8 +24,12 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 
-_PERIODS: Final = {"minute": (SAMPLE_MS, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}
-"""Period -> ms between its samples, and their number."""
+_PERIODS: Final = {
+    "minute": (SAMPLE_MS, 60_000),
+    "hour": (600_000, 3_600_000),
+    "day": (3_600_000, 86_400_000),
+}
+"""Period -> ms between its samples, and its length in ms."""
 _KEYS_MAX: Final = 100_000
 """Counters of further keys are not kept. Not in RocketMQ."""
 
@@ -38,50 +41,90 @@ class _Sample(NamedTuple):
 
 
 class Counter:
-    """A growing value. times: number of increments."""
+    """A growing value. times: number of increments.
 
-    __slots__ = ("_samples", "times", "value")
+    A value that does not change is not sampled: a broker may have many thousand topics without traffic.
+    """
+
+    __slots__ = ("_samples", "_settled", "times", "value")
 
     def __init__(self) -> None:
         self.value = 0
         self.times = 0
-        self._samples: dict[str, deque[_Sample]] = {}
+        self._samples: dict[str, list[_Sample]] = {period: [] for period in _PERIODS}
+        self._settled: int | None = None
+        """`times` in the last sample of each period, if they agree."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the samples have the present value."""
+        return self.times == self._settled
 
     def add(self, amount: int) -> None:
         """Add an amount in one increment."""
         self.value += amount
         self.times += 1
 
-    def sample(self, now_ms: float) -> None:
-        """Store a sample of each period whose last sample is old enough."""
-        for period, (apart_ms, count) in _PERIODS.items():
-            samples = self._samples.setdefault(period, deque(maxlen=count))
-            if not samples or now_ms - samples[-1].at_ms >= apart_ms:
-                samples.append(_Sample(now_ms, self.value, self.times))
+    def sample(self, now_ms: float, before_ms: float | None) -> None:
+        """Store a sample of each period whose last sample is old enough, and differs.
+
+        before_ms: when all counters were sampled before; None for the first time.
+        """
+        current = _Sample(now_ms, self.value, self.times)
+        self._settled = self.times
+        for period, (apart_ms, length_ms) in _PERIODS.items():
+            samples = self._samples[period]
+            if samples:
+                last = samples[-1]
+                if last.times == self.times:
+                    continue
+                if now_ms - last.at_ms < apart_ms:
+                    self._settled = None
+                    continue
+                if before_ms is not None and before_ms - last.at_ms >= apart_ms:
+                    samples.append(last._replace(at_ms=before_ms))  # it was settled until then
+            samples.append(current)
+            while samples[1:] and samples[1].at_ms <= now_ms - length_ms:
+                del samples[0]
 
     def over(self, period: str, now_ms: float) -> BrokerStatsItem:
         """Return sum, rate per second and average increment over a period: minute, hour or day."""
-        samples = self._samples.get(period)
-        if not samples:
+        _, length_ms = _PERIODS[period]
+        first = _at(self._samples[period], now_ms - length_ms)
+        if first is None:
             return BrokerStatsItem(sum=0, tps=0.0, avgpt=0.0)
-        first = samples[0]
         total, times = self.value - first.value, self.times - first.times
-        elapsed_ms = now_ms - first.at_ms
         return BrokerStatsItem(
-            sum=total,
-            tps=total * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0,
-            avgpt=total / times if times else 0.0,
+            sum=total, tps=self._rate(first, now_ms), avgpt=total / times if times else 0.0
         )
 
     def rate_since(self, since_ms: float, now_ms: float) -> float:
-        """Return the rate per second since the newest sample that is at least as old as `since_ms`."""
-        samples = [sample for kept in self._samples.values() for sample in kept]
-        older = [sample for sample in samples if sample.at_ms <= since_ms] or samples[:1]
-        if not older:
-            return 0.0
-        first = max(older, key=lambda sample: sample.at_ms)
+        """Return the rate per second since the newest sample taken at or before `since_ms`.
+
+        Without one, since the oldest sample.
+        """
+        samples = sorted(sample for kept in self._samples.values() for sample in kept)
+        first = _at(samples, since_ms)
+        return self._rate(first, now_ms) if first is not None else 0.0
+
+    def _rate(self, first: _Sample, now_ms: float) -> float:
         elapsed_ms = now_ms - first.at_ms
         return (self.value - first.value) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
+
+
+def _at(samples: Sequence[_Sample], since_ms: float) -> _Sample | None:
+    """Return the newest sample taken at or before a time, or else the oldest one; None without samples.
+
+    Where the next sample shows that the value was the same until then, the time of the sample is `since_ms`.
+    """
+    first: _Sample | None = None
+    for sample in reversed(samples):
+        following, first = first, sample
+        if sample.at_ms <= since_ms:
+            if following is None or following.times == sample.times:
+                return sample._replace(at_ms=since_ms)
+            break
+    return first
 
 
 class BrokerStats:
@@ -93,6 +136,11 @@ class BrokerStats:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._counters: dict[tuple[str, str], Counter] = {}
+        self._moving: set[Counter] = set()
+        """Those whose samples may differ from the present value."""
+        self._put_counts: dict[str, int] = {}
+        """The messages of each topic in the last sample."""
+        self._sampled_ms: float | None = None
         self.pulled_total = 0
         """Messages pulled since the start."""
 
@@ -114,16 +162,21 @@ class BrokerStats:
         """
         put_total = 0
         for topic, count, size in puts:
-            counter = self._counter(TOPIC_PUT_NUMS, topic)
-            counter.value = counter.times = count
-            counter = self._counter(TOPIC_PUT_SIZE, topic)
-            counter.value, counter.times = size, count
             put_total += count
+            if count != self._put_counts.get(topic):
+                self._put_counts[topic] = count
+                counter = self._counter(TOPIC_PUT_NUMS, topic)
+                counter.value = counter.times = count
+                counter = self._counter(TOPIC_PUT_SIZE, topic)
+                counter.value, counter.times = size, count
         for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.pulled_total)):
             counter = self._counter(name, self._cluster)
             counter.value = counter.times = total
-        for counter in self._counters.values():
-            counter.sample(now_ms)
+        for counter in list(self._moving):
+            counter.sample(now_ms, self._sampled_ms)
+            if counter.is_settled:
+                self._moving.discard(counter)
+        self._sampled_ms = now_ms
 
     def find(self, name: str, key: str) -> Counter | None:
         """Return a counter; None if nothing was counted under that key."""
@@ -147,29 +200,29 @@ class BrokerStats:
         counter = self._counters.get((name, key))
         if counter is None:
             counter = Counter()
-            if len(self._counters) < _KEYS_MAX:
-                self._counters[name, key] = counter
+            if len(self._counters) >= _KEYS_MAX:
+                return counter
+            self._counters[name, key] = counter
+        self._moving.add(counter)
         return counter
 
 
 class PutCounts:
-    """Messages stored by topic since this object was created, read from the open store's consume queues."""
+    """Messages stored by topic since this object was created, also of queues that were deleted since."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._queues = store.queues.queues
-        self._begin = {key: (queue.next_offset, queue.put_bytes) for key, queue in self._queues.items()}
+        self._puts = store.queues.puts
+        self._begin = {topic: (puts.count, puts.size) for topic, puts in self._puts.items()}
+        self._begin_total = sum(count for count, _ in self._begin.values())
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
         """Yield topic, number of messages, and their bytes in the commit log."""
-        counts: dict[str, tuple[int, int]] = {}
-        for key, queue in self._queues.items():
-            begin, begin_bytes = self._begin.get(key, (0, 0))
-            count, size = counts.get(key[0], (0, 0))
-            new = max(queue.next_offset - begin, 0)
-            counts[key[0]] = count + new, size + max(queue.put_bytes - begin_bytes, 0)
-        return iter([(topic, count, size) for topic, (count, size) in counts.items()])
+        for topic, puts in self._puts.items():
+            count, size = self._begin.get(topic, (0, 0))
+            yield topic, puts.count - count, puts.size - size
 
     @property
     def total(self) -> int:
         """Number of messages of all topics."""
-        return sum(count for _, count, _ in self)
+        # Clients ask for it often, and there may be many thousand topics.
+        return sum([puts.count for puts in self._puts.values()]) - self._begin_total

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from rocketpy.protocol.message import properties as props
+from rocketpy_broker.config.model import TransactionConfig
 
 
 @dataclass(slots=True)
@@ -148,23 +148,17 @@ class CheckAction(Enum):
     DISCARD = "checked often enough, or too old"
 
 
-class CheckRules(NamedTuple):
-    """Settings of checks, from TransactionConfig."""
-
-    timeout_ms: int
-    check_max: int
-    reserved_ms: int
-
-
-def check_action(properties: Mapping[str, str], born_ms: int, now_ms: int, rules: CheckRules) -> CheckAction:
+def check_action(
+    properties: Mapping[str, str], born_ms: int, now_ms: int, config: TransactionConfig
+) -> CheckAction:
     """Return what to do with a half message. born_ms: by the producer's clock, so it may be in the future."""
     age_ms = now_ms - born_ms
-    if check_times(properties) >= rules.check_max or age_ms > rules.reserved_ms:
+    if check_times(properties) >= config.check_max or age_ms > config.reserved_ms:
         return CheckAction.DISCARD
     immunity = properties.get(props.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
     if immunity is not None:
-        return CheckAction.RENEW if age_ms < _immunity_ms(immunity, rules.timeout_ms) else CheckAction.CHECK
-    return CheckAction.WAIT if 0 <= age_ms < rules.timeout_ms else CheckAction.CHECK
+        return CheckAction.RENEW if age_ms < _immunity_ms(immunity, config.timeout_ms) else CheckAction.CHECK
+    return CheckAction.WAIT if 0 <= age_ms < config.timeout_ms else CheckAction.CHECK
 
 
 def check_times(properties: Mapping[str, str]) -> int:

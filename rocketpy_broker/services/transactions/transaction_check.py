@@ -26,12 +26,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import TransactionConfig
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
-from rocketpy_broker.services.transactions.half_messages import (
-    CheckAction,
-    CheckRules,
-    check_action,
-    check_times,
-)
+from rocketpy_broker.services.transactions.half_messages import CheckAction, check_action, check_times
 from rocketpy_broker.services.transactions.transactions import OpenHalfMessage, TransactionService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -81,7 +76,6 @@ class TransactionChecker:
 
     def __post_init__(self) -> None:
         self._interval_s = self.config.check_interval_ms / 1000
-        self._rules = CheckRules(self.config.timeout_ms, self.config.check_max, self.config.reserved_ms)
         self._turn = 0
         self._unasked: Counter[str] = Counter()
         """Number of checks in this round without an online producer, by group."""
@@ -172,7 +166,7 @@ class TransactionChecker:
         if half is None:
             return None  # it has ended meanwhile
         properties = props.decode(half.record.properties)
-        action = check_action(properties, half.record.born_timestamp, now_ms, self._rules)
+        action = check_action(properties, half.record.born_timestamp, now_ms, self.config)
         if action is not CheckAction.WAIT:
             message = self._copy(half, action, properties)
             try:
