@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from rocketpy.errors import RemoteProtocolError, RocketError
+from rocketpy.errors import RocketError
 from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.replication.dledger.authentication import authenticate
 from rocketpy_broker.replication.dledger.core.messages import (
@@ -62,40 +62,25 @@ async def find_peers(
     Raises RocketError if no name server responds.
     """
     places = await find_broker_addresses(namesrv, name, options)
-    return await asyncio.gather(
-        *(
-            _ask_broker(PeerReport(broker_name=name, broker_id=id_, address=address), options)
-            for name, id_, address in places
-        )
-    )
-
-
-async def _ask_broker(report: PeerReport, options: ChannelOptions | None) -> PeerReport:
-    try:
-        table = await ask_runtime_info(report.address, options)
-        return _read(report, table)
-    except RocketError as error:
-        return replace(report, problem=str(error))
+    reports = (PeerReport(broker_name=name, broker_id=id_, address=address) for name, id_, address in places)
+    return await asyncio.gather(*(ask_runtime_info(report, _read, options) for report in reports))
 
 
 def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
-    try:
-        return replace(
-            report,
-            answers=True,
-            group=table.get("dledgerGroup", ""),
-            peer=table.get("dledgerSelfId", ""),
-            role=table.get("dledgerRole", ""),
-            term=int(table.get("dledgerTerm", -1)),
-            leader=table.get("dledgerLeader", ""),
-            end_index=int(table.get("dledgerEndIndex", -1)),
-            committed_index=int(table.get("dledgerCommittedIndex", -1)),
-            leader_changes=int(table.get("dledgerLeaderChanges", -1)),
-            lags=msgspec.json.decode(table.get("dledgerLags", "{}"), type=dict[str, int]),
-            problem=table.get("dledgerProblem", ""),
-        )
-    except ValueError as error:  # msgspec's errors are ValueErrors
-        raise RemoteProtocolError(f"{report.address} sent invalid runtime info: {error!r}") from error
+    return replace(
+        report,
+        answers=True,
+        group=table.get("dledgerGroup", ""),
+        peer=table.get("dledgerSelfId", ""),
+        role=table.get("dledgerRole", ""),
+        term=int(table.get("dledgerTerm", -1)),
+        leader=table.get("dledgerLeader", ""),
+        end_index=int(table.get("dledgerEndIndex", -1)),
+        committed_index=int(table.get("dledgerCommittedIndex", -1)),
+        leader_changes=int(table.get("dledgerLeaderChanges", -1)),
+        lags=msgspec.json.decode(table.get("dledgerLags", "{}"), type=dict[str, int]),
+        problem=table.get("dledgerProblem", ""),
+    )
 
 
 async def ask_peers(

@@ -7,8 +7,9 @@ reports only the end of its log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.transport import Address, ChannelOptions
 from rocketpy_broker.replication.ha.connected_slaves import SlaveState
 from rocketpy_broker.services.cluster.remoting_client import RemotingClient
+
+R = TypeVar("R", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,39 +80,42 @@ async def find_broker_addresses(
     ]
 
 
-async def ask_runtime_info(address: str, options: ChannelOptions | None = None) -> dict[str, str]:
-    """Return the runtime info of a broker. Raises RocketError."""
-    body = await _ask(Address.parse(address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
-    return KVTable.decode(body).table
-
-
 async def ask_broker(
     address: str, name: str = "", broker_id: int = -1, options: ChannelOptions | None = None
 ) -> BrokerReport:
     """Query one broker. An error is its `problem`. name, broker_id: as name servers know them."""
-    replica = BrokerReport(name=name, broker_id=broker_id, address=address)
+    return await ask_runtime_info(
+        BrokerReport(name=name, broker_id=broker_id, address=address), _read, options
+    )
+
+
+async def ask_runtime_info(
+    report: R, read: Callable[[R, Mapping[str, str]], R], options: ChannelOptions | None
+) -> R:
+    """Return a report on a broker with what `read` finds in its runtime info. An error is its `problem`."""
     try:
-        return _read(replica, await ask_runtime_info(address, options))
+        body = await _ask(Address.parse(report.address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
+        return read(report, KVTable.decode(body).table)
     except RocketError as error:
-        return replace(replica, problem=str(error))
-
-
-def _read(replica: BrokerReport, table: dict[str, str]) -> BrokerReport:
-    try:
-        return replace(
-            replica,
-            name=table.get("haBrokerName", replica.name),
-            broker_id=int(table.get("haBrokerId", replica.broker_id)),
-            answers=True,
-            role=table.get("haRole", ""),
-            epoch=int(table.get("haEpoch", 0)),
-            max_offset=int(table["commitLogMaxOffset"]),
-            state=table.get("haState", ""),
-            problem=table.get("haProblem", ""),
-            slaves=msgspec.json.decode(table.get("haSlaves", "[]"), type=tuple[SlaveState, ...]),
-        )
+        problem = str(error)
     except (KeyError, ValueError) as error:  # msgspec's errors are ValueErrors
-        raise RemoteProtocolError(f"{replica.address} sent invalid runtime info: {error!r}") from error
+        problem = f"{report.address} sent invalid runtime info: {error!r}"
+    return replace(report, problem=problem)
+
+
+def _read(replica: BrokerReport, table: Mapping[str, str]) -> BrokerReport:
+    return replace(
+        replica,
+        name=table.get("haBrokerName", replica.name),
+        broker_id=int(table.get("haBrokerId", replica.broker_id)),
+        answers=True,
+        role=table.get("haRole", ""),
+        epoch=int(table.get("haEpoch", 0)),
+        max_offset=int(table["commitLogMaxOffset"]),
+        state=table.get("haState", ""),
+        problem=table.get("haProblem", ""),
+        slaves=msgspec.json.decode(table.get("haSlaves", "[]"), type=tuple[SlaveState, ...]),
+    )
 
 
 async def _first_answer(

@@ -41,7 +41,10 @@ class PendingFull(StoreBusy):
 
 
 class OverloadDetector:
-    """Decides from the loop's delay whether to reject messages. Call `sample` every `interval_ms`."""
+    """Decides from the loop's delay and the duration of writes whether to reject messages.
+
+    Call `sample` every `interval_ms`, and `wrote_in` after each write.
+    """
 
     interval_ms = 50
 
@@ -65,7 +68,7 @@ class OverloadDetector:
         )
 
     def wrote_in(self, taken_ms: int) -> StoreBusy | None:
-        """Return the same for the duration of a write."""
+        """Return why messages are rejected after a write that took `taken_ms`; None if it was fast enough."""
         limit = self._config.page_cache_ms
         if not self._config.enabled or not limit or taken_ms <= limit:
             return None

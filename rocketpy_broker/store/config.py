@@ -17,6 +17,8 @@ from rocketpy_broker.store.setting import LIVE, NEXT_START, check_ranges, mirror
 
 _UNIT_BYTES = 20
 _HOUR_MS = 3_600_000
+_PULL_BYTES = 1, 1 << 30
+_PULL_COUNT = 1, 1 << 20
 
 
 class FlushDiskType(Enum):
@@ -79,7 +81,7 @@ class IndexConfig:
     """Hash slots of one file. The file that is being written takes four bytes of memory for each slot."""
     entries: int = setting("maxIndexNum", 20_000_000, limits=(2, 1 << 28))
     """Entries of one file, plus one."""
-    query_count_max: int = setting("maxMsgsNumBatch", 64, change=LIVE)
+    query_count_max: int = setting("maxMsgsNumBatch", 64, limits=(1, 65_536), change=LIVE)
     """Most messages that a query by key returns."""
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class FlushConfig:
         "flushIntervalConsumeQueue", 1000, limits=(1, _HOUR_MS), change=NEXT_START
     )
     """How often all queues are flushed and the checkpoint moves (RocketMQ: completely only every 60 s)."""
-    sync_timeout_ms: int = setting("syncFlushTimeout", 5000, change=NEXT_START)
+    sync_timeout_ms: int = setting("syncFlushTimeout", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
     """How long a SYNC_FLUSH response waits before it is FLUSH_DISK_TIMEOUT."""
 
     def __post_init__(self) -> None:
@@ -118,20 +120,27 @@ class FlushConfig:
 class ReadConfig:
     """Limits of one pull."""
 
-    memory_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", 256 * 1024, change=LIVE)
+    memory_bytes_max: int = setting(
+        "maxTransferBytesOnMessageInMemory", 256 * 1024, limits=_PULL_BYTES, change=LIVE
+    )
     """Most bytes of messages that are in memory."""
-    memory_count_max: int = setting("maxTransferCountOnMessageInMemory", 32, change=LIVE)
+    memory_count_max: int = setting("maxTransferCountOnMessageInMemory", 32, limits=_PULL_COUNT, change=LIVE)
     """Most messages that are in memory."""
-    disk_bytes_max: int = setting("maxTransferBytesOnMessageInDisk", 64 * 1024, change=LIVE)
+    disk_bytes_max: int = setting(
+        "maxTransferBytesOnMessageInDisk", 64 * 1024, limits=_PULL_BYTES, change=LIVE
+    )
     """Most bytes of messages that are on disk."""
-    disk_count_max: int = setting("maxTransferCountOnMessageInDisk", 8, change=LIVE)
+    disk_count_max: int = setting("maxTransferCountOnMessageInDisk", 8, limits=_PULL_COUNT, change=LIVE)
     """Most messages that are on disk."""
-    memory_ratio_percent: int = setting("accessMessageInMemoryMaxRatio", 40, change=LIVE)
+    memory_ratio_percent: int = setting("accessMessageInMemoryMaxRatio", 40, limits=(0, 100), change=LIVE)
     """Share of physical memory whose size counts as "in memory", measured from the end of the log."""
     physical_memory_bytes: int = field(
         default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
     """Memory of this machine."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @property
     def memory_window_bytes(self) -> int:
@@ -177,9 +186,11 @@ class RetentionConfig:
     keeps acknowledged messages and rejects new ones."""
     interval_ms: int = setting("cleanResourceInterval", 10_000, limits=(1, _HOUR_MS), change=LIVE)
     """How often the disk is checked."""
-    file_pause_ms: int = setting("deleteCommitLogFilesInterval", 100, change=LIVE)
+    file_pause_ms: int = setting("deleteCommitLogFilesInterval", 100, limits=(0, _HOUR_MS), change=LIVE)
     """Pause between the deletions of two files."""
-    grace_ms: int = setting("destroyMapedFileIntervalForcibly", 120_000, change=LIVE)
+    grace_ms: int = setting(
+        "destroyMapedFileIntervalForcibly", 120_000, limits=(0, 24 * _HOUR_MS), change=LIVE
+    )
     """How long a file stays that is being read."""
     batch_files_max: int = setting(None, 10, limits=(1, 10_000))
     """Commit log files that are deleted in one pass (fixed in RocketMQ)."""

@@ -34,8 +34,6 @@ from rocketpy_broker.store.store_reads import MakeLog, StoreReads
 
 logger = logging.getLogger("rocketpy_broker.store.message_store")
 
-_SLOW_WRITE_MS = 100
-
 
 class MessageStore(StoreReads):
     """One store directory.
@@ -86,8 +84,8 @@ class MessageStore(StoreReads):
     def _recover(self) -> RecoveryReport:
         self.checkpoint = self.checkpoint_file.load()
         # The checkpoint records a clean stop, too: an operator may have removed the file `abort`.
-        ran_on = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
-        clean = not self.disk.exists(self._abort_path) and not ran_on
+        was_running = self.checkpoint.flushed_offset >= 0 > self.checkpoint.log_end
+        clean = not self.disk.exists(self._abort_path) and not was_running
         self._saved_checkpoint = dataclasses.replace(self.checkpoint)
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
@@ -219,8 +217,9 @@ class MessageStore(StoreReads):
             waiting = self.dispatcher.add(requests)
             taken_ms = self.clock() - begin
             self.stats.count_run(requests, taken_ms, waiting)
-            if taken_ms > _SLOW_WRITE_MS:
-                self.reject(Reason.BUSY, self.overload_detector.wrote_in(taken_ms))
+            busy = self.overload_detector.wrote_in(taken_ms)
+            if busy is not None:
+                self.reject(Reason.BUSY, busy)
 
     def publish(self, requests: list[DispatchRequest]) -> None:
         """Queue records that a group committed, for the next `dispatch`."""
@@ -276,7 +275,7 @@ class MessageStore(StoreReads):
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
         """Delete a consume queue; if it is created again, its offsets continue. Raises StoreError."""
-        queue = self.queues.queues.pop((topic, queue_id), None)
+        queue = self.queues.remove(topic, queue_id)
         if queue is not None:
             self.dispatcher.forget(self.table[topic, queue_id])
             queue.destroy()
@@ -332,8 +331,7 @@ class MessageStore(StoreReads):
             if self.index.directory_changed:
                 plan.directories.update({self.index.directory: None, self.config.root: None})
                 self.index.directory_changed = False
-        for queue in self.queues.queues.values():
-            plan.add(queue.files)
+        self.queues.plan_flush(plan)
 
     def _plan_checkpoint(self, plan: FlushPlan) -> None:
         checkpoint = dataclasses.replace(self.checkpoint)

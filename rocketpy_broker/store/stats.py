@@ -35,7 +35,7 @@ class StoreStats:
     """Counters of one store. Times in ms."""
 
     __slots__ = ("_samples", "dispatch_waiting_max", "forced_messages", "found", "missed", "put_bytes",
-                 "put_ms_max", "put_times", "runs", "times_by_duration", "transferred")  # fmt: skip
+                 "put_ms_max", "put_times", "times_by_duration", "transferred")  # fmt: skip
 
     def __init__(self) -> None:
         self.put_times = 0
@@ -43,8 +43,6 @@ class StoreStats:
         self.put_bytes = 0
         """Bytes of their records."""
         self.put_ms_max = 0
-        self.runs = 0
-        """Writes to the log; one write may hold many messages."""
         self.times_by_duration = [0] * len(_LABELS)
         """Messages by duration of their write."""
         self.found = 0
@@ -63,7 +61,6 @@ class StoreStats:
         """Count the messages of one write. waiting: records that then wait for dispatch."""
         count = len(requests)
         last = requests[-1]
-        self.runs += 1
         self.put_times += count
         self.put_bytes += last[1] + last[2] - requests[0][1]
         self.dispatch_waiting_max = max(self.dispatch_waiting_max, waiting)

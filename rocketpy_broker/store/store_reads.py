@@ -15,7 +15,7 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.log.messages import QueueTable
 from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.queue_reader import (
     Accepts,
     GetMessageResult,
@@ -23,6 +23,7 @@ from rocketpy_broker.store.queue.queue_reader import (
     QueueReader,
     offset_by_time,
 )
+from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 from rocketpy_broker.store.stats import StoreStats
 
 MakeLog = Callable[[StoreConfig, QueueTable, Clock, Disk], MessageLog]
@@ -81,7 +82,7 @@ class StoreReads:
         """Messages of a queue from queue offset `offset` on.
 
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
-        only messages with one of these tags codes. accepts: only messages whose properties it accepts.
+        only messages with one of these tag codes. accepts: only messages whose properties it accepts.
         is_over: asked before each further message that `accepts` would see; True ends the search there.
         At most 1024 units are read, or the limits of `ReadConfig`. Returns whole records, as stored.
         Raises StoreError when the disk cannot be read.

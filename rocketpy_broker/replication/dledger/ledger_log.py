@@ -48,18 +48,16 @@ from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
-from rocketpy_broker.store.log.message_log import RecordScan, RecoveryReport
+from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
 from rocketpy_broker.store.log.messages import (
     NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
-    TIMESTAMP_BYTES,
     AppendReceipt,
     DispatchRequest,
     MessageInner,
     QueueTable,
+    dispatch_request,
     peek_message,
-    store_host_flag,
-    timestamp_in,
     too_large,
     with_hosts,
 )
@@ -81,8 +79,8 @@ class Appender(Protocol):
         """Append an entry. Raises NotLeader, NotEnoughReplicas (too many are uncommitted), DiskFull."""
 
 
-class LedgerLog:
-    """A `MessageLog`. committed: returns the saved committed index; called once the ledger is open."""
+class LedgerLog(MessageLog):
+    """Appends entries, and reads the committed ones. committed: returns the saved committed index."""
 
     def __init__(
         self,
@@ -100,7 +98,7 @@ class LedgerLog:
         self._load_committed = committed
         self._message_bytes_max = config.commit_log.message_bytes_max
         self._old = MappedFileQueue(disk, config.commit_log_directory, ledger.data.file_bytes)
-        self.files = JoinedFiles(self._old, ledger.data)
+        self.files: JoinedFiles = JoinedFiles(self._old, ledger.data)
         self.set_store_host(config.store_host)
         self._leader: Appender | None = None
         self._taken: deque[tuple[int, DispatchRequest]] = deque()
@@ -111,9 +109,7 @@ class LedgerLog:
         """Entries up to here are committed, and were returned for dispatch."""
         self._committed_end = 0
         self._appended_end = 0
-        self.last_store_timestamp = 0
         self.tail = LogTail(0)
-        self.rollback_error: StoreError | None = None
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -201,11 +197,6 @@ class LedgerLog:
     # -- offsets ---------------------------------------------------------------------------------
 
     @property
-    def min_offset(self) -> int:
-        """Start of the oldest file."""
-        return self.files.min_offset
-
-    @property
     def first_offset(self) -> int:
         """Start of the oldest record, after the header of its entry."""
         return self.min_offset + (0 if self._old.mapped_files else HEADER_BYTES)
@@ -225,22 +216,12 @@ class LedgerLog:
         """Committed entries are durable, here or on other peers."""
         return self.max_offset
 
-    def roll_next_file(self, offset: int) -> int:
-        """Return the start of the file after the one with this offset."""
-        size = self.files.file_bytes
-        return offset + size - offset % size
-
     # -- appending -------------------------------------------------------------------------------
 
     def set_appender(self, appender: Appender | None) -> None:
         """Accept messages from now on; None: reject them. Uncommitted ones may be lost then."""
         self._leader = appender
         self._taken.clear()
-
-    def set_store_host(self, host: bytes) -> None:
-        """Change the address in records from now on: 8 or 20 bytes."""
-        self._store_host = host
-        self._store_flag = store_host_flag(host)
 
     def append(self, message: MessageInner) -> AppendReceipt:
         """Append the entry of a message, which is stored once the group has committed it.
@@ -343,10 +324,7 @@ class LedgerLog:
             return None
         if not view.sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = max(cursor.next_offset, view.queue_offset + 1)
-        return (
-            cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset,
-            view.sys_flag, view.properties,
-        )  # fmt: skip
+        return dispatch_request(cursor, view)
 
     @property
     def has_gap(self) -> bool:
@@ -377,22 +355,10 @@ class LedgerLog:
                 return None
         return self.read(offset, size) if size > 0 else None
 
-    def store_timestamp(self, offset: int) -> int:
-        """Return the store time of the record at that offset, ms; -1 if there is none."""
-        return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
-
     # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
         """Add nothing: the peer flushes the ledger."""
-
-    def needs_preallocation(self) -> bool:
-        """Whether to preallocate; the peer does it."""
-        return False
-
-    def preallocate_ahead(self) -> MappedFile | None:
-        """Do nothing; see `needs_preallocation`."""
-        return None
 
     def adopt_preallocated(self, file: MappedFile) -> None:
         """Do nothing; see `needs_preallocation`."""

@@ -16,7 +16,7 @@ from rocketpy_broker.replication.ha.log import EpochFile, StoreTarget
 from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, Poll, Send
 from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.slave import SlaveSession
-from rocketpy_broker.store.copy.backlog import Backlog
+from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.ha")
@@ -155,7 +155,7 @@ class HaClient:
                 if session.is_copying:
                     connection.set_receiver(lambda data: self._step(session, connection, DataReceived(data)))
         finally:
-            connection.close()
+            connection.abort()
         raise ConnectionLost(f"{address} is no longer the master")
 
     def _step(self, session: SlaveSession, connection: _MasterConnection, event: DataReceived | Poll) -> None:
@@ -226,18 +226,12 @@ class _MasterConnection(StreamProtocol):
     """
 
     def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
         self._receiver: Callable[[bytes], None] | None = None
         self._data: list[bytes] = []
         self._size = 0
         self._has_news = asyncio.Event()
         self._lost: Exception | None = None
         self._has_heard = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - guaranteed by asyncio
-        self._transport = transport
 
     def set_receiver(self, receiver: Callable[[bytes], None]) -> None:
         """Pass received bytes to `receiver` from now on. If it raises ConnectionLost, so does `read`."""
@@ -250,7 +244,7 @@ class _MasterConnection(StreamProtocol):
                 self._receiver(data)
             except ConnectionLost as error:
                 self.connection_lost(error)
-                self.close()
+                self.abort()
             return
         self._data.append(data)
         self._size += len(data)
@@ -284,8 +278,3 @@ class _MasterConnection(StreamProtocol):
         """Send bytes."""
         if self._transport is not None:
             self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()

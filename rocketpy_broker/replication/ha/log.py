@@ -9,10 +9,10 @@ import msgspec
 from rocketpy.errors import StoreError
 from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
 from rocketpy_broker.store import FlushDiskType, MessageStore
-from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.replica import ReplicaLog
 from rocketpy_broker.store.files.disk import Disk
 from rocketpy_broker.store.files.state_file import load_state, save_state
+from rocketpy_broker.store.replica.backlog import Backlog
+from rocketpy_broker.store.replica.replica_log import ReplicaLog
 
 
 class EpochFile:

@@ -156,7 +156,6 @@ class _SlaveConnection(StreamProtocol):
     def __init__(self, server: HaServer) -> None:
         self._server = server
         self._session: MasterSession | None = None
-        self._transport: asyncio.Transport | None = None
         self._address = "?"
         self._is_full = False
         self._next_poll: asyncio.Handle | None = None
@@ -165,15 +164,13 @@ class _SlaveConnection(StreamProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - guaranteed by asyncio
-        self._transport = transport
         self._address = _address_text(transport.get_extra_info("peername"))
         names = certificate_names(transport)
         if self._server.rejects_certificate(names):
             shown = ", ".join(sorted(names)) or "no name"
             text = "HA connection from %s: its certificate has %s, which is not in replicaCertNames"
             self._server.limited_log.warning(shown, text, self._address, shown)
-            transport.abort()
+            self.abort()
             return
         self._session = self._server.open_session(self, self._host)
 
@@ -220,11 +217,6 @@ class _SlaveConnection(StreamProtocol):
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()
             self._abort_timer = asyncio.get_running_loop().call_later(_CLOSE_WAIT_S, self._transport.abort)
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def _step(self, event: DataReceived | Poll) -> None:
         if self._session is None or self._transport is None or self._abort_timer is not None:

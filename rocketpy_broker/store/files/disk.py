@@ -323,20 +323,31 @@ class OsDisk(Disk):
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             if error.errno in {errno.EAGAIN, errno.EACCES}:
-                return _lock_holder(handle)
+                return _lock_holder(handle) or 0
             raise
         return None
 
 
-def _lock_holder(handle: int) -> int:
-    """Process id of the lock's holder, 0 when it is not known."""
+def lock_holder(path: Path) -> int | None:
+    """Process id of the holder of a lock, 0 when it is not known, None when nobody has it. Raises OSError.
+
+    The lock is not taken meanwhile.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _lock_holder(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock_holder(handle: int) -> int | None:
     question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
         answer = fcntl.fcntl(handle, fcntl.F_GETLK, question)
     except OSError:
         return 0
     kind, _, _, _, pid = _FLOCK.unpack(answer)
-    return 0 if kind == fcntl.F_UNLCK else int(pid)
+    return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def make_durable_dir(disk: Disk, directory: Path) -> None:

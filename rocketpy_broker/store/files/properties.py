@@ -105,7 +105,10 @@ def _unescape(text: str, number: int, source: str) -> str:
             raise ConfigInvalid(f"{source}:{number}: \\u needs four hexadecimal digits")
         return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _CONTROLS.get(escaped, escaped)
 
-    return _ESCAPE.sub(character, text) if "\\" in text else text
+    if "\\" not in text:
+        return text
+    # Java writes a character beyond U+FFFF as the two escapes of its surrogates.
+    return _ESCAPE.sub(character, text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def with_settings(text: str, wanted: Mapping[str, str]) -> str:

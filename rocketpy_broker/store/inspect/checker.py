@@ -1,4 +1,4 @@
-"""Reads an open store and reports every inconsistency with its place.
+"""Reads a store and reports every inconsistency with its place.
 
 The commit log is authoritative. Each record must be in its consume queue and index. Both must contain nothing
 else. A queue holds it at its queue offset and with its tags code; in SCHEDULE_TOPIC_XXXX the code is the due
@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rocketpy.errors import StoreError
 from rocketpy.protocol.java import utf8_hash
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find
@@ -24,7 +23,6 @@ from rocketpy_broker.store.inspect.inspection import ReadOnlyStore
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.log.messages import NOT_IN_QUEUE
-from rocketpy_broker.store.message_store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, ConsumeQueue
 
 _PROBLEMS_MAX = 1000
@@ -55,26 +53,8 @@ class CheckReport:
             self.problems.append(problem)
 
 
-def check_store(store: MessageStore) -> CheckReport:
-    """Check an open store; all must be dispatched. Reads everything; memory grows with the records.
-
-    Raises StoreError when the disk fails.
-    """
-    if store.dispatcher.waiting:
-        raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; dispatch or stop first")
-    report = CheckReport()
-    log = store.commit_log
-    index = None if store.index is None else store.index.files
-    scan = log.scan(log.min_offset, log.max_offset, check_crc=True, bulk=None)
-    _check_all(scan, log.files, store.queues.queues, index, store.dispatcher.tags_code_of, report)
-    if scan.end != store.max_physical_offset:
-        reason = scan.stop.reason if scan.stop is not None else "zeros"
-        report.add(f"commit log: readable to {scan.end}, ends at {store.max_physical_offset}: {reason}")
-    return report
-
-
 def check_files(stored: ReadOnlyStore) -> CheckReport:
-    """Check the files of a stopped store, rocketpy's or a Java broker's; see `check_store`.
+    """Check the files of a stopped store, rocketpy's or a Java broker's. Reads everything.
 
     After an unclean stop consume queues and index may lack records that the next start adds. These are
     counted as `behind`, and are no problems.
@@ -82,14 +62,14 @@ def check_files(stored: ReadOnlyStore) -> CheckReport:
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
     index = stored.index_files if stored.has_index else None
     scan = stored.scan(stored.log.min_offset)
-    _check_all(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
+    check_log(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
     for problem in stored.problems_behind(scan):
         report.add(problem)
     report.log_end = scan.end
     return report
 
 
-def _check_all(
+def check_log(
     scan: RecordScan,
     files: LogFiles,
     queues: Mapping[tuple[str, int], ConsumeQueue],
@@ -97,6 +77,7 @@ def _check_all(
     tags_code_of: Callable[[RecordView], int],
     report: CheckReport,
 ) -> None:
+    """Read the log with `scan`, and report where queues or index differ from it. index: None without one."""
     in_queues: dict[tuple[str, int], dict[int, _Unit]] = defaultdict(dict)
     entries: list[tuple[int, int]] = []
     for view in scan:

@@ -22,7 +22,8 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue
 from rocketpy_broker.store.log.message_log import RecordScan
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.dispatch import Dispatcher
+from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
 _SLOTS_PER_ENTRY = 4
 _LOG_NAME_DIGITS = 20

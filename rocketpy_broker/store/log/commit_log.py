@@ -37,18 +37,15 @@ from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogScan, LogTail, find_record, has_lost_sector
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallocator
-from rocketpy_broker.store.log.message_log import RecordScan, RecoveryReport
+from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
 from rocketpy_broker.store.log.messages import (
     NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
-    TIMESTAMP_BYTES,
     AppendReceipt,
     DispatchRequest,
     MessageInner,
     QueueTable,
     peek_message,
-    store_host_flag,
-    timestamp_in,
     too_large,
     with_hosts,
 )
@@ -59,13 +56,13 @@ _READ_BYTES: Final = 1024
 _new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tests/bench/store_append.py
 
 
-class CommitLog:
-    """Appends to and reads from the log's files: a `MessageLog`."""
+class CommitLog(MessageLog):
+    """Appends to and reads from the log's files."""
 
     def __init__(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> None:
         log = config.commit_log
         self._disk = disk
-        self.files = MappedFileQueue(
+        self.files: MappedFileQueue = MappedFileQueue(
             disk, config.commit_log_directory, log.segment_bytes, reserve_bytes=log.reserve_bytes
         )
         self.table = table
@@ -81,11 +78,7 @@ class CommitLog:
         """Physical offset of the next record."""
         self._limit = 0
         """A record must end at or before this offset, else the file is at its end."""
-        self.last_store_timestamp = 0
-        """Of the newest record written, ms; 0 when not known."""
         self.tail = LogTail(0)
-        self.rollback_error: StoreError | None = None
-        """Why a failed run could not be wiped."""
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -153,17 +146,7 @@ class CommitLog:
         """Close all files."""
         self.files.close()
 
-    def set_store_host(self, host: bytes) -> None:
-        """Change the address written into records from now on: 8 or 20 bytes."""
-        self._store_host = host
-        self._store_flag = store_host_flag(host)
-
     # -- offsets ---------------------------------------------------------------------------------
-
-    @property
-    def min_offset(self) -> int:
-        """Where the oldest file starts."""
-        return self.files.min_offset
 
     @property
     def first_offset(self) -> int:
@@ -182,11 +165,6 @@ class CommitLog:
             file = self._sealed[0][0]
             return file.start + file.wrote
         return self.files.max_offset
-
-    def roll_next_file(self, offset: int) -> int:
-        """Where the file after the one with this offset starts."""
-        size = self.files.file_bytes
-        return offset + size - offset % size
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -397,10 +375,6 @@ class CommitLog:
                 return data[:size]
         return file.read(position, size) if 0 < size <= there else None
 
-    def store_timestamp(self, offset: int) -> int:
-        """When the record at that offset was stored, ms; -1 when there is none."""
-        return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
-
     # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
@@ -421,10 +395,6 @@ class CommitLog:
 
     def persist_min_offset(self) -> None:
         """The store's checkpoint already has it."""
-
-    def take_expired_side_files(self) -> list[MappedFile]:
-        """A commit log has no side files."""
-        return []
 
 
 def check_end(

@@ -92,12 +92,14 @@ class Flushable(Protocol):
 
 
 def flush_now(flushed: Flushable, plan: FlushPlan) -> None:
-    """Run and finish a plan in this thread. Raises FlushFailed."""
+    """Run and finish a plan in this thread. Raises FlushFailed; an interrupted flush has failed, too."""
     try:
         flushed.run_flush(plan)
-    except Exception as error:  # noqa: BLE001 - raised below as FlushFailed
+    except BaseException as error:  # what is durable is unknown, whatever ended the flush
         failure = flush_failure(error)
         flushed.finish_flush(plan, failure)
+        if not isinstance(error, Exception):
+            raise
         raise failure from failure.__cause__
     flushed.finish_flush(plan)
 

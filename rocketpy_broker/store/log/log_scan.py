@@ -43,6 +43,15 @@ class LogTail:
             self.offset, self._newer = self._newer, boundary
 
 
+def files_from(files: LogFiles, offset: int) -> Iterator[tuple[MappedFile, int]]:
+    """Yield the file with `offset` and the position of that, then the following files with position 0."""
+    file = files.find(offset)
+    position = offset - file.start if file is not None else 0
+    while file is not None:
+        yield file, position
+        file, position = files.find(file.end), 0
+
+
 BulkReader = Callable[[bytes, int, int], tuple[int, int]]
 """Takes plain records from a window, with (window, position, physical offset of the window's first byte).
 
@@ -72,13 +81,10 @@ class LogScan:
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
-        file = self._files.find(self.end)
-        position = self.end - file.start if file is not None else 0
-        while file is not None:
+        for file, position in files_from(self._files, self.end):
             ended = yield from self._scan_segment(file, position)
             if not ended:
                 return
-            file, position = self._files.find(file.end), 0
 
     def _scan_segment(self, file: MappedFile, position: int) -> Generator[RecordView, None, bool]:
         """Yields a file's records; returns whether the log may go on in the next file."""
@@ -191,13 +197,10 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 def find_record(files: LogFiles, offset: int) -> RecordView | None:
     """Return the first whole record at or after `offset`, wherever it starts; CRC and place are checked."""
-    file = files.find(offset)
-    position = offset - file.start if file is not None else 0
-    while file is not None:
+    for file, position in files_from(files, offset):
         view = _find_in_segment(file, position)
         if view is not None:
             return view
-        file, position = files.find(file.end), 0
     return None
 
 

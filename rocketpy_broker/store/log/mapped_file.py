@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from rocketpy.errors import InvariantError
 from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
@@ -26,14 +27,25 @@ class MappedFile:
     """A file of `size` bytes that holds the log from offset `start` on.
 
     `reserve_bytes` at a time are preallocated ahead of what is written (0: never), so that an append
-    does not run out of space, yet an empty store does not take a whole file's blocks.
+    does not run out of space, yet an empty store does not take a whole file's blocks. opened: contains
+    this file while it is open.
     """
 
     __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "changes",
-                 "flushed", "flushed_changes", "path", "size", "start", "wrote")  # fmt: skip
+                 "flushed", "flushed_changes", "opened", "path", "size", "start", "wrote")  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: Path, start: int, size: int, *, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        start: int,
+        size: int,
+        *,
+        reserve_bytes: int = 0,
+        opened: dict[MappedFile, None] | None = None,
+    ) -> None:
         self._disk = disk
+        self.opened: Final = {} if opened is None else opened
         self.path = directory / mapped_file_name(start)
         self.start = start
         self.size = size
@@ -67,16 +79,18 @@ class MappedFile:
                 raise InvariantError(f"{self.path} was deleted and is used")
             with disk_errors("open", self.path):
                 self._handle = self._disk.open(self.path)
+            self.opened[self] = None
         return self._handle
 
     def create(self) -> None:
         """Make the file at its full length (mostly a hole) and reserve its first blocks.
 
-        Also mends a file that a crash left shorter. Raises DiskFull, StoreError.
+        Also repairs a file that a crash left shorter. Raises DiskFull, StoreError.
         """
         self.changes += 1
         with disk_errors("create", self.path):
             self._handle = self._disk.create(self.path, self.size)
+        self.opened[self] = None
         self.reserve()
 
     def wants_reserve(self) -> bool:
@@ -234,8 +248,10 @@ class MappedFile:
 
     def _close_handle(self) -> None:
         if self._handle >= 0 and self._holders == 0:
-            self._disk.close(self._handle)
-            self._handle = -1
+            # First: while a thread closes it, its number may already belong to another file.
+            handle, self._handle = self._handle, -1
+            self.opened.pop(self, None)
+            self._disk.close(handle)
 
 
 def _used(data: bytes) -> int:

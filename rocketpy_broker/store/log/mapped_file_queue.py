@@ -34,11 +34,20 @@ class FlushTarget:
 class MappedFileQueue:
     """The mapped_files of one directory, oldest first.
 
-    file_bytes: length of every file. reserve_bytes: see `MappedFile`.
+    file_bytes: length of every file. reserve_bytes, opened: see `MappedFile`; queues may share `opened`.
     """
 
-    def __init__(self, disk: Disk, directory: Path, file_bytes: int, *, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        file_bytes: int,
+        *,
+        reserve_bytes: int = 0,
+        opened: dict[MappedFile, None] | None = None,
+    ) -> None:
         self._disk = disk
+        self._opened = {} if opened is None else opened
         self.directory = directory
         self.file_bytes = file_bytes
         self._reserve_bytes = reserve_bytes
@@ -89,7 +98,7 @@ class MappedFileQueue:
         """Take over the directory's files, each as if written to its end; see `strays`.
 
         Raises StoreDamaged for files that are too long or start where none may. A file that is too short is
-        what a crash leaves, for its length is not durable before its first flush: it is mended with zeros,
+        what a crash leaves, for its length is not durable before its first flush: it is repaired with zeros,
         and recovery detects missing records.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
@@ -106,7 +115,12 @@ class MappedFileQueue:
 
     def _new_file(self, start: int) -> MappedFile:
         return MappedFile(
-            self._disk, self.directory, start, self.file_bytes, reserve_bytes=self._reserve_bytes
+            self._disk,
+            self.directory,
+            start,
+            self.file_bytes,
+            reserve_bytes=self._reserve_bytes,
+            opened=self._opened,
         )
 
     def _check_place(self, file: MappedFile) -> None:
@@ -267,7 +281,12 @@ class MappedFileQueue:
         """Take the oldest file out, for the caller to delete; never the one being written."""
         ensure(len(self.mapped_files) > 1, f"the last file of {self.directory} is in use")
         self._unsynced_directory = True
-        return self.mapped_files.pop(0)
+        file = self.mapped_files.pop(0)
+        file.close_idle()
+        self._opened.pop(
+            file, None
+        )  # a thread deletes it, and `close_idle` of all files must not close it too
+        return file
 
     def destroy(self) -> None:
         """Delete all files and the directory."""
@@ -311,11 +330,6 @@ class MappedFileQueue:
     def directories_synced(self) -> None:
         """To be called when the directories were synced and no file has been made since."""
         self._unsynced_directory = False
-
-    @property
-    def open_files(self) -> int:
-        """How many files are open."""
-        return sum(file.is_open for file in self.mapped_files)
 
     def close_idle(self) -> int:
         """`MappedFile.close_idle` for all files; returns how many must stay open."""

@@ -20,7 +20,14 @@ from rocketpy_broker.store.log.flush import FlushPlan
 from rocketpy_broker.store.log.log_scan import BulkReader, LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.messages import (
+    TIMESTAMP_BYTES,
+    AppendReceipt,
+    DispatchRequest,
+    MessageInner,
+    store_host_flag,
+    timestamp_in,
+)
 
 logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 
@@ -68,15 +75,15 @@ class RecordScan(Protocol):
 class MessageLog(Protocol):
     """See the module. One thread calls it; `preallocate_ahead` and `persist_min_offset` may run in others."""
 
+    files: LogFiles
+    """The files that readers read and retention deletes."""
     tail: LogTail
-    last_store_timestamp: int
+    last_store_timestamp: int = 0
     """Of the newest record that may be read, ms; 0 when not known."""
-    rollback_error: StoreError | None
+    rollback_error: StoreError | None = None
     """Why the log cannot be written to until it was recovered."""
-
-    @property
-    def files(self) -> LogFiles:
-        """The files that readers read and retention deletes."""
+    _store_host: bytes
+    _store_flag: int
 
     # -- opening and closing
 
@@ -117,6 +124,7 @@ class MessageLog(Protocol):
     @property
     def min_offset(self) -> int:
         """Where the oldest file starts."""
+        return self.files.min_offset
 
     @property
     def first_offset(self) -> int:
@@ -132,11 +140,15 @@ class MessageLog(Protocol):
 
     def roll_next_file(self, offset: int) -> int:
         """Return where the file after the one with this offset starts."""
+        size = self.files.file_bytes
+        return offset + size - offset % size
 
     # -- appending
 
     def set_store_host(self, host: bytes) -> None:
         """Change the address written into records from now on: 8 or 20 bytes."""
+        self._store_host = host
+        self._store_flag = store_host_flag(host)
 
     def append(self, message: MessageInner) -> AppendReceipt:
         """Place a message in the current run; see `MessageStore.append`."""
@@ -163,6 +175,7 @@ class MessageLog(Protocol):
 
     def store_timestamp(self, offset: int) -> int:
         """Return when the record at that offset was stored, ms; -1 when there is none."""
+        return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
 
     # -- flushing, preallocation and retention
 
@@ -171,9 +184,11 @@ class MessageLog(Protocol):
 
     def needs_preallocation(self) -> bool:
         """Whether `preallocate_ahead` should be called."""
+        return False
 
     def preallocate_ahead(self) -> MappedFile | None:
         """Reserve space ahead, or make the next file; see `MessageStore.preallocate_ahead`."""
+        return None
 
     def adopt_preallocated(self, file: MappedFile) -> None:
         """Take over the file that `preallocate_ahead` made."""
@@ -183,3 +198,4 @@ class MessageLog(Protocol):
 
     def take_expired_side_files(self) -> list[MappedFile]:
         """Take out other files that are useless without the expired ones; the caller deletes them."""
+        return []

@@ -103,6 +103,14 @@ A plain tuple, since one is made for every message.
 """
 
 
+def dispatch_request(cursor: QueueCursor, view: RecordView) -> DispatchRequest:
+    """Return the request to dispatch a record of a queue."""
+    return (
+        cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
+        view.properties,
+    )  # fmt: skip
+
+
 def store_host_flag(host: bytes) -> int:
     """Return the sysFlag bit for an IPv6 store host, or 0."""
     return MessageSysFlag.STORE_HOST_V6 if len(host) == 20 else 0

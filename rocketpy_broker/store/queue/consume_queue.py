@@ -42,16 +42,28 @@ _PIECE_BYTES = UNIT_BYTES * 3200
 _pack = UNIT.pack
 
 
+class PutTotals:
+    """Messages put into queues, and their bytes in the commit log. Numbers that only grow."""
+
+    __slots__ = ("count", "size")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+
+
 class ConsumeQueue:
     """The units of one queue. `put` keeps the newest in memory; `write_out` writes them.
 
     Reads write nothing: they find the newest units in memory, so that a full disk does not stop them.
     pending_bytes_max: `put` tries to write once so many bytes wait. When that fails, the units stay in memory
     and can be read; `write_out`, called with each thorough flush, raises the error.
+    puts: totals that this queue adds to. changed: contains this queue from its first change until its next
+    flush is planned. opened: contains its open files. Queues may share all three.
     """
 
-    __slots__ = ("_pending", "_pending_max", "_write_at", "checksums", "files", "max_physical_offset",
-                 "min_offset", "next_offset", "put_bytes", "queue_id", "topic")  # fmt: skip
+    __slots__ = ("_changed", "_pending", "_pending_max", "_write_at", "checksums", "files",
+                 "max_physical_offset", "min_offset", "next_offset", "puts", "queue_id", "topic")  # fmt: skip
 
     def __init__(
         self,
@@ -62,10 +74,13 @@ class ConsumeQueue:
         segment_bytes: int,
         *,
         pending_bytes_max: int = 4096,
+        puts: PutTotals | None = None,
+        changed: dict[ConsumeQueue, None] | None = None,
+        opened: dict[MappedFile, None] | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFileQueue(disk, directory / topic / str(queue_id), segment_bytes)
+        self.files = MappedFileQueue(disk, directory / topic / str(queue_id), segment_bytes, opened=opened)
         self.checksums = QueueChecksums()
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
@@ -73,8 +88,8 @@ class ConsumeQueue:
         """Queue offset of the next unit: one after the last."""
         self.max_physical_offset = -1
         """Commit log offset just after the newest record here; records below it are here already."""
-        self.put_bytes = 0
-        """Bytes in the commit log of all records put since the queue object was made."""
+        self.puts = PutTotals() if puts is None else puts
+        self._changed = {} if changed is None else changed
         self._pending: list[bytes] = []
         self._pending_max = self._write_at = max(1, pending_bytes_max // UNIT_BYTES)
 
@@ -94,10 +109,13 @@ class ConsumeQueue:
             return False
         if queue_offset != self.next_offset and not self._jump(queue_offset):
             return False
+        if not self._pending:
+            self._changed[self] = None
         self._pending.append(_pack(offset, size, tags_code))
         self.next_offset = queue_offset + 1
         self.max_physical_offset = offset + size
-        self.put_bytes += size
+        self.puts.count += 1
+        self.puts.size += size
         if len(self._pending) >= self._write_at:
             self._try_write_out()
         return True
@@ -116,10 +134,13 @@ class ConsumeQueue:
         if not follows or offsets[0] + sizes[0] <= self.max_physical_offset:
             added = list(map(self.put, offsets, sizes, tags_codes, numbers))  # each of them
             return any(added)
+        if not self._pending:
+            self._changed[self] = None
         self._pending += map(_pack, offsets, sizes, tags_codes)
         self.next_offset = last + 1
         self.max_physical_offset = offsets[-1] + sizes[-1]
-        self.put_bytes += sum(sizes)
+        self.puts.count += len(numbers)
+        self.puts.size += sum(sizes)
         if len(self._pending) >= self._write_at:
             self._try_write_out()
         return True
@@ -147,12 +168,14 @@ class ConsumeQueue:
             "%s: no units from %d to %d; filled with blanks",
             self.files.directory, self.next_offset, queue_offset,
         )  # fmt: skip
+        self._changed[self] = None
         self._pending.extend([BLANK_UNIT] * (queue_offset - self.next_offset))
         self.next_offset = queue_offset
         return True
 
     def begin_at(self, queue_offset: int) -> None:
         """Give the first unit of a queue without any this number: those before it were never here."""
+        self._changed[self] = None
         self._pending.clear()
         self.checksums.cut(0)
         self.files.destroy()
@@ -162,6 +185,11 @@ class ConsumeQueue:
             self.files.add_file(first * UNIT_BYTES).wrote = 0
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether units wait in memory."""
+        return bool(self._pending)
 
     @property
     def needs_file(self) -> bool:
@@ -265,6 +293,7 @@ class ConsumeQueue:
         dispatched_offset: units of records below are flushed; -1 when not known. Starts where they end, or
         at the third-last file, as 4.6.0 does.
         """
+        self._changed[self] = None
         mapped_files = self.files.mapped_files
         begin = max(0, len(mapped_files) - 3)
         if dispatched_offset >= 0:
@@ -294,6 +323,7 @@ class ConsumeQueue:
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
         """Write the units of records at or after that commit log offset again, for the next flush."""
+        self._changed[self] = None
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
         self.files.mark_unflushed(mapped_files)
@@ -312,6 +342,7 @@ class ConsumeQueue:
 
     def wipe_rest(self) -> None:
         """Erase bytes after the last unit, which a crash may have left there."""
+        self._changed[self] = None
         self.write_out()
         last = self.files.last
         if last is not None:
@@ -319,6 +350,7 @@ class ConsumeQueue:
 
     def truncate(self, physical_offset: int) -> None:
         """Drop the units of records at or after that commit log offset, and stale bytes after them."""
+        self._changed[self] = None
         self.write_out()
         while (last := self.files.last) is not None:
             count, end = _count_file(last, last.wrote, physical_offset)
@@ -335,6 +367,7 @@ class ConsumeQueue:
 
     def cut(self, queue_offset: int) -> None:
         """Make `queue_offset` the next one, dropping the units after it. `max_physical_offset` stays."""
+        self._changed[self] = None
         self.write_out()
         self.checksums.cut(queue_offset * UNIT_BYTES)
         self.files.truncate(queue_offset * UNIT_BYTES)
@@ -379,6 +412,7 @@ class ConsumeQueue:
             offset, _, _ = UNIT.unpack(first.read(first.size - UNIT_BYTES, UNIT_BYTES))
             if offset >= physical_offset:
                 break
+            self._changed[self] = None
             yield self.files.take_first()
 
     # -- checksums -------------------------------------------------------------------------------

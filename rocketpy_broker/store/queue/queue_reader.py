@@ -73,8 +73,6 @@ class QueueReader:
     def __init__(self, log: MessageLog, config: ReadConfig) -> None:
         self._log = log
         self._config = config
-        self._memory_window = config.memory_window_bytes
-        self._scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
 
     def read(
         self,
@@ -118,7 +116,9 @@ class QueueReader:
         """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
         does; but at most 1024, or the limit of one pull: other requests wait meanwhile.
         """
-        scanned = min(max(_SCANNED_MIN, count_max), self._scanned_max)
+        config = self._config
+        scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
+        scanned = min(max(_SCANNED_MIN, count_max), scanned_max)
         is_filtered = tag_codes is not None or accepts is not None
         units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
         if not units:
@@ -128,16 +128,16 @@ class QueueReader:
             plain = self._read_plain(queue, offset, units, count_max, bytes_max)
             if plain is not None:
                 return plain
-        batch = _Batch(self._config, count_max, bytes_max)
+        batch = _Batch(config, count_max, bytes_max)
         status = GetMessageStatus.NO_MATCHED_MESSAGE
-        log_end = self._log.max_offset
+        log_end, memory_window = self._log.max_offset, config.memory_window_bytes
         skip_until = -1
         has_asked = False
         position = physical = 0
         for position, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
             if physical < skip_until:
                 continue
-            if batch.is_full(size, on_disk=log_end - physical > self._memory_window):
+            if batch.is_full(size, on_disk=log_end - physical > memory_window):
                 break
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
@@ -177,7 +177,7 @@ class QueueReader:
             queue.next_offset,
             chunks,
             batch.count,
-            log_end - physical > self._memory_window,
+            log_end - physical > memory_window,
         )
 
     def _read_plain(
@@ -192,7 +192,7 @@ class QueueReader:
         begin = entries[0][0]
         end = entries[-1][0] + entries[-1][1]
         file_bytes, log_end = log.files.file_bytes, log.max_offset
-        is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= self._memory_window
+        is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= config.memory_window_bytes
         if not (is_near and log.min_offset <= begin and end <= log_end):
             return None
         if begin // file_bytes != (end - 1) // file_bytes:

@@ -9,7 +9,7 @@ from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor
 from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable
+from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
 _BATCH: Final = 4096
 

@@ -33,10 +33,11 @@ from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import MessageLog, RecordScan, RecoveryReport
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueTable
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueTable, dispatch_request
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import CHECKSUM_BYTES_MAX, ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
+from rocketpy_broker.store.queue.queue_table import CHECKSUM_BYTES_MAX, ConsumeQueueTable
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
 
 
@@ -221,10 +222,7 @@ class Recovery:
     def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
         """The dispatch request of a record, and whether its consume queue lacks it."""
         cursor = self._table[view.topic, view.queue_id]
-        request = (
-            cursor, view.physical_offset, view.size, view.store_timestamp, view.queue_offset,
-            view.sys_flag, view.properties,
-        )  # fmt: skip
+        request = dispatch_request(cursor, view)
         if view.sys_flag & NOT_IN_QUEUE:
             return request, False
         queue = self._queues.queues.get((view.topic, view.queue_id))
@@ -351,7 +349,7 @@ class Recovery:
             if queue.files.mapped_files:
                 report.note(f"no commit log: queue {queue.topic}/{queue.queue_id} is dropped")
             queue.destroy()
-        self._queues.queues.clear()
+        self._queues.clear()
         if self._index is not None:
             self._index.load(clean=True, checkpoint_timestamp=0)
             self._index.destroy()

@@ -73,15 +73,13 @@ def is_hour_of(delete_when: str, now_ms: int) -> bool:
     return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
 
 
-def decide(config: RetentionConfig, use: DiskUse, now_ms: int, *, manual: bool = False) -> CleanDecision:
-    """Whether to delete now, and how. manual: an operator asked for it."""
+def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
+    """Whether to delete now, and how."""
     fullest = 100 * max(use)
     urgent = fullest > config.clean_percent
     refuse = fullest > config.refuse_percent
     reason = ""
-    if manual:
-        reason = "asked for"
-    elif urgent and config.clean_forcibly:
+    if urgent and config.clean_forcibly:
         reason = f"the disk is {fullest:.0f}% full, above {config.clean_percent}%"
     elif fullest > config.max_used_percent or min(use) < 0:
         reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
@@ -137,15 +135,10 @@ class Cleaner:
         self._use = use
         self._held_since: dict[int, int] = {}
         self._queues_cleaned_at = -1
-        self._manual = 0
         self._is_stuck = False
         """Whether the disk is nearly full and nothing is left to delete. Logged when it begins."""
         self._chosen: list[Deletion] = []
         """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
-
-    def request_manual_delete(self) -> None:
-        """Delete expired files in the next passes, whatever the hour (20 passes, as in 4.6.0)."""
-        self._manual = 20
 
     def measure(self) -> DiskUse:
         """How full the disks are. Blocks; safe in a thread."""
@@ -161,8 +154,7 @@ class Cleaner:
         Call `MessageStore.persist_min_offset` before the first step. Raises StoreError when a file cannot be
         read; the next call then returns what this one took.
         """
-        decision = decide(self._config, use, now_ms, manual=self._manual > 0)
-        self._manual = max(0, self._manual - 1)
+        decision = decide(self._config, use, now_ms)
         self._refuse(decision, use)
         if decision.reason:
             self._choose_log_files(decision, now_ms)

@@ -23,7 +23,7 @@ from rocketpy_broker.store.busy import Reason
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure
 from rocketpy_broker.store.log.message_log import RecoveryReport
 from rocketpy_broker.store.message_store import MessageStore
-from rocketpy_broker.store.queue.dispatch import make_files
+from rocketpy_broker.store.queue.queue_table import make_files
 from rocketpy_broker.store.upkeep.cleaner import Cleaner, Deletion
 
 logger = logging.getLogger("rocketpy_broker.store.driver")
@@ -82,10 +82,12 @@ class StoreDriver:
         self._dispatch_handle: asyncio.Handle | None = None
         self._dispatch_at_once = False
         self._checked_for_polls = 0
-        self._polled_queues: Collection[tuple[str, int]] = ()
-        self._on_written: Callable[[], None] | None = None
+        self.polled_queues: Collection[tuple[str, int]] = ()
+        """(topic, queue id) of the queues with long-polling consumers; read live."""
+        self.on_written: Callable[[], None] | None = None
+        """Called after each write, before the messages are dispatched."""
         self.wait_for_commit: Callable[[], Awaitable[None]] | None = None
-        """Waits until a majority of the group has what was appended. None without a group."""
+        """Waits until a majority has what was appended; raises StoreError. None without a group."""
         self._preallocating: asyncio.Task[None] | None = None
         self._marking: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
@@ -98,23 +100,6 @@ class StoreDriver:
         self._flush_began: float | None = None
         self._flush_seconds = 0.0
         self._flush_seconds_max = 0.0
-
-    def connect(
-        self,
-        *,
-        polled_queues: Collection[tuple[str, int]] | None = None,
-        on_written: Callable[[], None] | None = None,
-        wait_for_commit: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """Connect a part of the broker; each connects itself once, before `start`.
-
-        polled_queues: (topic, queue id) of the queues with long-polling consumers; read live. on_written:
-        called after each write, before the messages are dispatched. wait_for_commit: waits until a majority
-        of the group has what was appended; raises StoreError.
-        """
-        self._polled_queues = self._polled_queues if polled_queues is None else polled_queues
-        self._on_written = on_written or self._on_written
-        self.wait_for_commit = wait_for_commit or self.wait_for_commit
 
     async def start(self) -> RecoveryReport:
         """Open the store in a thread and start the tasks. Raises what `MessageStore.open` raises.
@@ -188,15 +173,15 @@ class StoreDriver:
         first, so readers never see the delay. Queues with long-polling consumers are dispatched in the next
         turn.
         """
-        if self._on_written is not None:
-            self._on_written()
+        if self.on_written is not None:
+            self.on_written()
         if self._loop is None or self._dispatch_at_once:
             return
         dispatcher = self.store.dispatcher
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
                 self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
-        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self._polled_queues and self._is_polled()):
+        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.polled_queues and self._is_polled()):
             self._dispatch_at_once = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
@@ -208,7 +193,7 @@ class StoreDriver:
         """Whether a record since the last check is for a queue with long-polling consumers."""
         fresh = self.store.dispatcher.waiting_since(self._checked_for_polls)
         self._checked_for_polls += len(fresh)
-        polled = self._polled_queues
+        polled = self.polled_queues
         return any((cursor.topic, cursor.queue_id) in polled for cursor, *_ in fresh)
 
     def _dispatch(self) -> None:

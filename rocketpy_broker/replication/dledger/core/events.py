@@ -9,7 +9,6 @@ from rocketpy_broker.replication.dledger.core.messages import (
     HeartBeatRequest,
     PushEntryRequest,
     RaftMessage,
-    RaftResponseCode,
 )
 from rocketpy_broker.replication.dledger.core.raft_state import TermState
 
@@ -38,14 +37,6 @@ class ResponseReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Propose:
-    """Append this body. proposal_id: chosen by the shell; one `ProposalResult` carries it."""
-
-    proposal_id: int
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Expire:
     """The shell is about to delete the entries before this one, which is committed and stored.
 
@@ -55,7 +46,7 @@ class Expire:
     begin_index: int
 
 
-Event = Tick | RequestReceived | ResponseReceived | Propose | Expire
+Event = Tick | RequestReceived | ResponseReceived | Expire
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +67,18 @@ class SendResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalResult:
-    """The result of a proposal. code: SUCCESS once it is committed. index, pos: -1 if it was not appended.
-
-    After WAIT_QUORUM_ACK_TIMEOUT or TERM_CHANGED the entry may still be committed.
-    """
-
-    proposal_id: int
-    code: RaftResponseCode
-    index: int = -1
-    pos: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class Ready:
     """Work for the shell, in the order of the fields; `RaftNode.advance` follows.
 
     term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: may be
-    sent only then, since they promise what was written; see `requests_before_write`. results: for the
-    proposers. committed_index: entries up to here may be applied.
+    sent only then, since they promise what was written; see `requests_before_write`.
+    committed_index: entries up to here may be applied.
     """
 
     term_state: TermState | None
     write: Write
     requests: tuple[SendRequest, ...]
     responses: tuple[SendResponse, ...]
-    results: tuple[ProposalResult, ...]
     committed_index: int
 
     @property
@@ -126,26 +103,23 @@ class Ready:
 
     def __bool__(self) -> bool:
         """Whether there is any work. A new committed_index alone is none."""
-        return bool(
-            self.term_state is not None or self.write or self.requests or self.responses or self.results
-        )
+        return bool(self.term_state is not None or self.write or self.requests or self.responses)
 
 
 class Outbox:
-    """Collects the requests, responses and results of the next Ready."""
+    """Collects the requests and responses of the next Ready."""
 
     def __init__(self) -> None:
         self.requests: list[SendRequest] = []
         self.responses: list[SendResponse] = []
-        self.results: list[ProposalResult] = []
         self._number = 0
 
     def __bool__(self) -> bool:
-        return bool(self.requests or self.responses or self.results)
+        return bool(self.requests or self.responses)
 
     def clear(self) -> None:
         """Start the next Ready."""
-        self.requests, self.responses, self.results = [], [], []
+        self.requests, self.responses = [], []
 
     def request(self, peer: str, message: RaftMessage) -> int:
         """Add a request; return its number, which the response carries."""

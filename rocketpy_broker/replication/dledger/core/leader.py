@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry
-from rocketpy_broker.replication.dledger.core.events import Outbox, ProposalResult
+from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
 from rocketpy_broker.replication.dledger.core.messages import (
     PushEntryRequest,
@@ -98,26 +98,16 @@ class Leader:
         self._outbox = outbox
         self.term = state.term
         self.followers = [PeerProgress(peer) for peer in settings.others]
-        self._pending: deque[tuple[int, int, float, int]] = deque()
-        """Index, proposal id, deadline and position of uncommitted proposals, in order."""
         self._last_matched: list[int] = []
         """Durable index of each peer at the last `maybe_commit`."""
         if settings.no_op is not None:
             pos = view.next_entry_pos(len(settings.no_op(0)))
             self._append(settings.no_op(pos + HEADER_BYTES))
 
-    # -- proposals ----------------------------------------------------------------------------
-
-    def propose(self, proposal_id: int, body: bytes, now_ms: float) -> None:
-        """Append an entry; its `ProposalResult` follows."""
-        if len(self._pending) >= self._settings.pending_max:
-            self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.LEADER_PENDING_FULL))
-            return
-        entry = self._append(body)
-        self._pending.append((entry.index, proposal_id, now_ms + self._settings.append_wait_ms, entry.pos))
+    # -- entries ------------------------------------------------------------------------------
 
     def append(self, body: bytes) -> Entry | None:
-        """Append an entry without a result; None if too many are uncommitted. `push` sends it."""
+        """Append an entry; None if too many are uncommitted. `push` sends it."""
         if self._view.end_index - self._state.committed_index >= self._settings.pending_max:
             return None
         return self._append(body)
@@ -128,7 +118,7 @@ class Leader:
         return entry
 
     def maybe_commit(self) -> None:
-        """Commit the entries that are durable on a majority, and finish their proposals."""
+        """Commit the entries that are durable on a majority."""
         known = [self._view.durable_index, *[peer.match_index for peer in self.followers]]
         if known == self._last_matched:
             return
@@ -137,24 +127,6 @@ class Leader:
         # Figure 8 of the Raft paper: an entry of an earlier term may be on a majority and still be replaced.
         if index > self._state.committed_index and self._view.get(index).term == self.term:
             self._state.commit(index)
-        while self._pending and self._pending[0][0] <= self._state.committed_index:
-            self._finish_first(_SUCCESS)
-
-    def fail_pending(self) -> None:
-        """Finish all proposals, as this term is over; they may be committed or not."""
-        while self._pending:
-            self._finish_first(RaftResponseCode.TERM_CHANGED)
-
-    def _finish_first(self, code: RaftResponseCode) -> None:
-        index, proposal_id, _, pos = self._pending.popleft()
-        self._outbox.results.append(ProposalResult(proposal_id, code, index, pos))
-
-    # -- time ---------------------------------------------------------------------------------
-
-    def tick(self, now_ms: float) -> None:
-        """Finish proposals that have timed out."""
-        while self._pending and self._pending[0][2] <= now_ms:
-            self._finish_first(RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
 
     def push(self, now_ms: float) -> None:
         """Send the followers their missing entries."""

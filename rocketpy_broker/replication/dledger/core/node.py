@@ -12,8 +12,8 @@ Events may be stepped while a Ready is being stored. Only one Ready is taken at 
 A broker appends its messages with `append` and `push`, without an event each. Responses to a leader take
 effect with `push`, or when a Ready is taken.
 
-Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries, and PULL gets a
-response, where 0.1 sends none.
+Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries; PULL gets a response, where
+0.1 sends none; APPEND is rejected, since only the owner of the peer appends.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from rocketpy_broker.replication.dledger.core.events import (
     Event,
     Expire,
     Outbox,
-    ProposalResult,
-    Propose,
     Ready,
     RequestReceived,
     ResponseReceived,
@@ -40,7 +38,6 @@ from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Stored
 from rocketpy_broker.replication.dledger.core.messages import (
     RESPONSE_TYPES,
     AppendEntryRequest,
-    AppendEntryResponse,
     GetEntriesRequest,
     GetEntriesResponse,
     HeartBeatRequest,
@@ -92,8 +89,6 @@ class RaftNode:
         self._is_ready_taken = False
         self._deferred_response_ms: float | None = None
         """Time of the last response whose effects were deferred; None: there is none."""
-        self._wire_appends: dict[int, tuple[int, AppendEntryRequest]] = {}
-        """Request id and request of appends over the wire, by their negative proposal id."""
 
     @property
     def role(self) -> Role:
@@ -113,18 +108,13 @@ class RaftNode:
                 if self._is_still_leader:  # many responses arrive at once, and their effects are done once
                     self._deferred_response_ms = now_ms
                     return
-            case Propose(proposal_id, body):
-                self._propose(proposal_id, body, now_ms)
             case Expire(begin_index):
                 ensure(begin_index <= self.state.committed_index, f"{begin_index} is not committed")
                 self.view.expire(begin_index)
         self._update_leader(now_ms)
-        if isinstance(event, Tick) and self._leader is not None:
-            self._leader.tick(now_ms)
-            self._respond_to_appends()
 
     def append(self, body: bytes) -> Entry | None:
-        """Append an entry without a `ProposalResult`; `push` must follow.
+        """Append an entry as the leader; `push` must follow.
 
         It is committed once the committed index has reached it in this term. Returns None if too many entries
         are uncommitted. Raises NotLeader.
@@ -154,13 +144,12 @@ class RaftNode:
             self._update_leader(self._deferred_response_ms)
         outbox = self._outbox
         if self._is_ready_taken or not (outbox or self.view.has_unwritten or self.state.has_unsaved_term):
-            return Ready(None, _NOTHING, (), (), (), self.state.committed_index)
+            return Ready(None, _NOTHING, (), (), self.state.committed_index)
         ready = Ready(
             self.state.take_unsaved_term(),
             self.view.take(),
             tuple(outbox.requests),
             tuple(outbox.responses),
-            tuple(outbox.results),
             self.state.committed_index,
         )
         outbox.clear()
@@ -179,14 +168,12 @@ class RaftNode:
         self._deferred_response_ms = None
         state, leader = self.state, self._leader
         if leader is not None and not self._is_still_leader:
-            leader.fail_pending()
             self._leader = leader = None
         if leader is None and state.role is Role.LEADER:
             self._leader = leader = Leader(self._settings, state, self.view, self._outbox)
         if leader is not None:
             leader.maybe_commit()
             leader.push(now_ms)
-        self._respond_to_appends()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -200,10 +187,6 @@ class RaftNode:
             self._elector.on_heartbeat(request_id, message, now_ms)
         elif isinstance(message, PushEntryRequest):
             self._follower.on_push(request_id, message, now_ms)
-        elif isinstance(message, AppendEntryRequest) and self._leader is not None:
-            proposal_id = -1 - request_id
-            self._wire_appends[proposal_id] = request_id, message
-            self._leader.propose(proposal_id, message.body or b"", now_ms)
         elif isinstance(message, GetEntriesRequest):
             self._outbox.respond(request_id, self._get(message))
         else:
@@ -219,8 +202,7 @@ class RaftNode:
             return RaftResponseCode.UNKNOWN_GROUP
         if isinstance(message, AppendEntryRequest | GetEntriesRequest) and self._leader is None:
             return RaftResponseCode.NOT_LEADER
-        is_closed = isinstance(message, AppendEntryRequest) and not self._settings.takes_appends
-        if is_closed or isinstance(message, PullEntriesRequest):
+        if isinstance(message, AppendEntryRequest | PullEntriesRequest):
             return RaftResponseCode.UNSUPPORTED
         return None
 
@@ -240,30 +222,6 @@ class RaftNode:
         if entry is None or index > self.state.committed_index:
             return self._error_response(request, RaftResponseCode.INDEX_OUT_OF_RANGE)
         return GetEntriesResponse(group=request.group, entries=[entry])
-
-    def _propose(self, proposal_id: int, body: bytes, now_ms: float) -> None:
-        if self._leader is None:
-            self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.NOT_LEADER))
-        else:
-            self._leader.propose(proposal_id, body, now_ms)
-
-    def _respond_to_appends(self) -> None:
-        """Turn the results of appends over the wire into responses."""
-        if not self._wire_appends:
-            return
-        results = self._outbox.results
-        for result in [result for result in results if result.proposal_id in self._wire_appends]:
-            results.remove(result)
-            request_id, request = self._wire_appends.pop(result.proposal_id)
-            response = AppendEntryResponse(
-                code=result.code,
-                group=request.group,
-                index=result.index,
-                leader_id=self.state.leader_id,
-                pos=result.pos,
-                term=self.state.term,
-            )
-            self._outbox.respond(request_id, response)
 
     # -- responses ----------------------------------------------------------------------------
 

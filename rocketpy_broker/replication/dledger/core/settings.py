@@ -35,8 +35,6 @@ class RaftSettings:
     """Interval in which idle followers receive the committed index."""
     retry_ms: int = 500
     """Wait before a failed COMPARE or TRUNCATE is repeated."""
-    append_wait_ms: int = 3000
-    """Timeout of a proposal (0.1: 2.5 s, and RocketMQ's commit log waits 3 s for that result)."""
     pending_max: int = 10_000
     """maxPendingRequestsNum: limit of uncommitted entries; more are rejected with LEADER_PENDING_FULL."""
     in_flight_max: int = 1000
@@ -50,8 +48,6 @@ class RaftSettings:
     of earlier terms are committed with the first appended entry (openmessaging/dledger #305)."""
     secret: str = field(default="", repr=False)
     """dLegerSecret, a setting of rocketpy: all peers must have the same. Empty: no authentication."""
-    takes_appends: bool = True
-    """Whether clients may append over the wire. A broker sets False: only it appends, and only messages."""
 
     def __post_init__(self) -> None:
         if self.self_id not in self.peers:

@@ -8,7 +8,7 @@ from typing import Final
 
 from rocketpy.errors import RecordCorrupt, TornTail
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, MAGIC, Blank, Entry, decode_entry
-from rocketpy_broker.store.log.log_scan import LogTail
+from rocketpy_broker.store.log.log_scan import LogTail, files_from
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
@@ -44,13 +44,10 @@ class EntryScan:
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[Entry]:
-        file = self._files.find(self.end)
-        position = self.end - file.start if file is not None else 0
-        while file is not None:
+        for file, position in files_from(self._files, self.end):
             is_full = yield from self._scan_segment(file, position)
             if not is_full:
                 return
-            file, position = self._files.find(file.end), 0
 
     def _scan_segment(self, file: MappedFile, position: int) -> Generator[Entry, None, bool]:
         """Yield the entries of a file; return whether a blank ends it."""
@@ -113,17 +110,15 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 def _find_entries(files: MappedFileQueue, offset: int, check: CheckEntry) -> Iterator[Entry]:
     """Yield the valid entries from `offset` on, at any position."""
-    file = files.find(offset)
-    position = offset - file.start if file is not None else 0
-    while file is not None:
-        for at, size in file.data_ranges(position):
+    for file, start in files_from(files, offset):
+        position = start
+        for at, size in file.data_ranges(start):
             begin = max(position, at - len(_MAGIC))
             if begin >= at + size:
                 continue  # the previous entry covers this range
             for found in _find_in_range(file, begin, at + size, check):
                 yield found
                 position = found.end_pos - file.start
-        file, position = files.find(file.end), 0
 
 
 def _find_in_range(file: MappedFile, begin: int, end: int, check: CheckEntry) -> Iterator[Entry]:

@@ -26,7 +26,7 @@ from rocketpy_broker.replication.dledger.core.entry import (
     encode_index_unit,
 )
 from rocketpy_broker.replication.dledger.core.log_view import Write
-from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry, accept_any
+from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry
 from rocketpy_broker.replication.dledger.storage.reader import LedgerReader
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery, LedgerReport, write_units
 from rocketpy_broker.replication.dledger.storage.state_files import is_sealed
@@ -55,8 +55,8 @@ class LedgerFiles:
         directory: Path,
         config: CommitLogConfig,
         *,
+        check: CheckEntry,
         disk: Disk | None = None,
-        check: CheckEntry = accept_any,
         index_file_bytes: int = INDEX_FILE_BYTES,
     ) -> None:
         self._disk: Disk = OsDisk() if disk is None else disk

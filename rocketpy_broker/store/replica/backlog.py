@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from rocketpy.errors import StoreDamaged
-from rocketpy_broker.store.copy.copied_records import RecordParser
 from rocketpy_broker.store.log.mapped_file_queue import read_across
 from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.replica.copied_records import RecordParser
 
 _PIECE_BYTES: Final = 1 << 20
 _WAITING_MAX: Final = 10_000

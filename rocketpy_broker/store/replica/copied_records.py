@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rocketpy.errors import RecordCorrupt, StoreDamaged, TopicInvalid, TornTail
 from rocketpy.protocol.message.record import BLANK_MAGIC, MIN_BLANK_BYTES, RecordView, peek, read_start
-from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, check_topic
+from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, check_topic, dispatch_request
 from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.message_store import MessageStore
 
@@ -92,10 +92,7 @@ class RecordParser:
         check_topic(view.topic, view.queue_id)
         cursor = self._store.table[view.topic, view.queue_id]
         self._plain.learn(cursor)
-        return (
-            cursor, place, view.size, view.store_timestamp, view.queue_offset, view.sys_flag,
-            view.properties,
-        )  # fmt: skip
+        return dispatch_request(cursor, view)
 
     def request_of(self, view: RecordView) -> DispatchRequest:
         """The request of a record that stands in the log. Raises RecordCorrupt, TopicInvalid."""

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from rocketpy.errors import StoreError
 from rocketpy.protocol.message.record import MIN_BLANK_BYTES
-from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.copied_records import ParsedRecords, RecordParser
 from rocketpy_broker.store.files.state_file import save_state
 from rocketpy_broker.store.log.log_scan import LogScan, LogTail
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, read_across
 from rocketpy_broker.store.message_store import MessageStore
+from rocketpy_broker.store.replica.backlog import Backlog
+from rocketpy_broker.store.replica.copied_records import ParsedRecords, RecordParser
 
 logger = logging.getLogger("rocketpy_broker.store.replica")
 
@@ -54,7 +54,9 @@ class ReplicaLog:
         return self._files.max_offset + len(self._held)
 
     def append(self, offset: int, data: bytes) -> None:
-        """Take bytes for the log's end, `offset`; an empty log begins with the file that starts there.
+        """Append bytes at `offset`, which must be the end of the log.
+
+        An empty log begins with the file that starts there.
 
         Complete records survive the end of this process, and are queued for dispatch, here or by the backlog.
         Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (an invalid record) the store
@@ -121,15 +123,15 @@ class ReplicaLog:
 
     # -- cutting ------------------------------------------------------------------------------
 
-    def cut(self, end: int, aside: Path) -> None:
+    def cut(self, end: int, saved_to: Path) -> None:
         """Cut the log at `end`, where a record ends, and everything that was made of the records after it.
 
-        aside: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
+        saved_to: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
         StoreError, FlushFailed. A crash in between leaves the log as it was, or cut.
         """
         store, files = self._store, self._files
-        logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, aside)
-        self._save_tail(end, aside)
+        logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, saved_to)
+        self._save_tail(end, saved_to)
         self._held.clear()
         if self._backlog is not None:
             self._backlog.drain()
@@ -150,7 +152,7 @@ class ReplicaLog:
         files.delete_preallocated()
         files.truncate(end)
         store.dispatcher.offset = end
-        self._mend_index()
+        self._rebuild_index_after(end)
         for cursor in store.table.values():
             cursor.next_offset = 0
         store.queues.fill(store.table, files.min_offset)
@@ -158,13 +160,13 @@ class ReplicaLog:
         store.commit_log.start(LogTail(tail if tail <= end else files.min_offset))
         store.flush(thorough=True)
 
-    def _save_tail(self, end: int, aside: Path) -> None:
-        save_state(self._store.disk, aside, read_across(self._files, end, self._files.max_offset) or b"")
+    def _save_tail(self, end: int, saved_to: Path) -> None:
+        save_state(self._store.disk, saved_to, read_across(self._files, end, self._files.max_offset) or b"")
 
-    def _mend_index(self) -> None:
-        """Delete index files with records that were cut, and index the other records of those files again."""
+    def _rebuild_index_after(self, end: int) -> None:
+        """Delete index files with records that were cut at `end`; index the others of those files again."""
         index = self._store.index
-        if index is None or index.cut_from(self._files.max_offset):
+        if index is None or index.cut_from(end):
             return
         begin = max(index.end_offset if index.files else 0, self._files.min_offset)
         file = self._files.find(begin)
