@@ -13,7 +13,7 @@ import asyncio
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -49,6 +49,8 @@ _SMALL_FILES: Final = {
     "maxIndexNum": "2000000",
 }
 """Smaller files for a temporary store."""
+_RESERVE_BYTES: Final = 8 << 20
+"""Disk blocks that a temporary store allocates ahead of the end of its log; 64 MiB for others."""
 _ELECTION_KEYS: Final = {
     "dLegerHeartbeatMillis": "300",
     "dLegerHeartbeatsMissed": "5",
@@ -76,6 +78,7 @@ class EmbeddedCluster(Lifecycle):
         namesrv: Listening address of the name server; None for a free one.
         settings: Keys of broker.conf for every broker, with texts, numbers or booleans. Name and address
             (listenPort, …) are possible only with a single broker.
+        make_broker: Makes each broker from its settings; tests may add an `intercept` or a `disk`.
 
     Raises:
         ConfigInvalid: An argument or a setting is wrong.
@@ -91,6 +94,7 @@ class EmbeddedCluster(Lifecycle):
         slaves: int = 0,
         namesrv: str | None = None,
         settings: Mapping[str, SettingValue] | None = None,
+        make_broker: Callable[[BrokerConfig], Broker] = Broker,
     ) -> None:
         if not 1 <= brokers <= 26:
             raise ConfigInvalid(f"an embedded cluster has 1 to 26 brokers, not {brokers}")
@@ -112,6 +116,7 @@ class EmbeddedCluster(Lifecycle):
         self._memory = self._prefix if transport == "memory" else None
         self._namesrv_listen = namesrv or self._listen_text("namesrv")
         self._settings = dict(settings or {})
+        self._make_broker = make_broker
         self._check_settings(brokers * replicas * (1 + slaves))
         if "brokerName" in self._settings:
             self._names = [str(self._settings["brokerName"])]
@@ -160,7 +165,10 @@ class EmbeddedCluster(Lifecycle):
             self._check_layout(root)
             for name in self._names:
                 for settings in self._all_settings(name, root):
-                    broker = Broker(_with_short_intervals(load_broker_config(overrides=settings)))
+                    config = _with_short_intervals(load_broker_config(overrides=settings))
+                    if self._store is None:
+                        config = _with_small_reserve(config)
+                    broker = self._make_broker(config)
                     self.brokers.append(broker)
                     await broker.start()
             await self._ready()
@@ -284,6 +292,12 @@ class EmbeddedCluster(Lifecycle):
         return all(slave.slave_state() is HaClientState.COPIES for slave in slaves) and all(
             len(master.slaves()) == self._slaves and master.connected.acked >= 0 for master in masters
         )
+
+
+def _with_small_reserve(config: BrokerConfig) -> BrokerConfig:
+    """Reserve few disk blocks at a time, since a temporary directory is often in memory."""
+    log = replace(config.store.commit_log, reserve_bytes=_RESERVE_BYTES)
+    return replace(config, store=replace(config.store, commit_log=log))
 
 
 def _with_short_intervals(config: BrokerConfig) -> BrokerConfig:

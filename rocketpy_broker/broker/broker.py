@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,10 +17,11 @@ from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.message.record import host_bytes
 from rocketpy.runtime.tasks import Closable, Step, Tasks, close_all
 from rocketpy.telemetry.plugin import find_telemetry
-from rocketpy.transport import Address, Server, TlsFiles
+from rocketpy.transport import Address, Endpoint, Server, TlsFiles
 from rocketpy_broker.broker.consumer_services import BrokerContext, ConsumerServices
 from rocketpy_broker.broker.delivery_services import DeliveryServices
 from rocketpy_broker.broker.dledger_role import DLedgerReplication
+from rocketpy_broker.broker.drain import drain
 from rocketpy_broker.broker.expired_queue_offsets import ExpiredQueueOffsets
 from rocketpy_broker.broker.ha_role import HaReplication
 from rocketpy_broker.broker.open_files import fit_open_files_limit
@@ -34,11 +35,11 @@ from rocketpy_broker.handlers.base import handler_table
 from rocketpy_broker.handlers.send.response import SendResponses
 from rocketpy_broker.handlers.send.response_waiters import FlushWaiters
 from rocketpy_broker.metrics.collecting import BrokerState, MetricSources
-from rocketpy_broker.metrics.health import Check, add_probes, broker_checks
-from rocketpy_broker.metrics.http_server import HttpServer
+from rocketpy_broker.metrics.health import Check, probe_server
 from rocketpy_broker.metrics.reporting import MetricsReporter
 from rocketpy_broker.metrics.tracing import SendTracing, TracedResponses
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
+from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.security.guard import create_access_guard
 from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
@@ -52,6 +53,8 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver, StoreHealth
 
 log = logging.getLogger("rocketpy.broker")
 
+_FLUSH_S_MAX = 10.0
+"""A longer flush means that the disk hangs."""
 _NO_HOST = "127.0.0.1"
 """Host in message ids for an address without an IP address (memory://, a host name)."""
 
@@ -82,9 +85,17 @@ class Broker:
     Args:
         config: Settings of the broker.
         disk: File system of the store; None for the real one.
+        intercept: Wraps the endpoint that gets the requests of clients, so that tests can delay or refuse
+            them; None for no wrapper.
     """
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk | None = None,
+        intercept: Callable[[Endpoint], Endpoint] | None = None,
+    ) -> None:
         self.config = config = fit_open_files_limit(config)
         self.store = _store(config, disk)
         self.recovery: RecoveryReport | None = None
@@ -93,6 +104,7 @@ class Broker:
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
         self._access = create_access_guard(config.listen, BROKER_PERMISSIONS, self.tasks)
         self._endpoint = RequestRouter(self.tasks, self._access)
+        self._listener = self._endpoint if intercept is None else intercept(self._endpoint)
         self._driver = StoreDriver(self.store, on_failure=self.tasks.fail_with)
         self._context = BrokerContext(config, self.store, self._driver, self.topics, self.tasks, self._access)
         self.consumers = ConsumerServices(self._context)
@@ -119,15 +131,11 @@ class Broker:
         self._waiters: FlushWaiters | None = None
         self.metrics: MetricsReporter | None = None
         """Reporter of metrics, while the broker runs."""
-        self.http: HttpServer | None = None
+        self.http = probe_server(config.metrics, self.tasks, self.readiness)
         """HTTP server for metrics and probes; None without metricsPort."""
-        if config.metrics.port is not None:
-            self.http = HttpServer(config.metrics.host, config.metrics.port, self.tasks)
-            add_probes(self.http, live=self._live_checks, ready=self.readiness)
         self._is_serving = False
         self.phase: str | None = "not started"
         """Current step of start or stop; None while it serves."""
-        self._holds_spares = False
 
     def _make_replication(self) -> HaReplication | DLedgerReplication:
         if not isinstance(self.store, LedgerStore) or self._expired_offsets is None:
@@ -198,22 +206,26 @@ class Broker:
     def readiness(self) -> list[Check]:
         """Return the checks of /readyz."""
         health = self.health()
-        return broker_checks(
-            phase=self.phase,
-            failure=health.failure,
-            flushing_s=health.store.flushing_seconds,
-            name_servers=[str(namesrv) for namesrv in self.config.registration.namesrv],
-            registered_at=health.registered_at,
-            problems=health.registration_problems,
-            slave_state=self._replication.slave_state(),
-            peer=self._replication.health(),
-        )
-
-    def _live_checks(self) -> list[Check]:
-        """Return the checks of /livez: failures that need a restart, so not a full disk or a lost name
-        server.
-        """
-        return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
+        flushing_s = health.store.flushing_seconds
+        hangs = f"a flush has not finished after {flushing_s:.0f} s" if flushing_s > _FLUSH_S_MAX else None
+        name_servers = self.config.registration.namesrv
+        unregistered = None
+        if name_servers and not health.registered_at:
+            reasons = "; ".join(health.registration_problems) or ", ".join(map(str, name_servers))
+            unregistered = f"not registered at any name server: {reasons}"
+        checks = [
+            Check("serving", self.phase),
+            Check("store", health.failure),
+            Check("disk", hangs),
+            Check("registration", unregistered),
+        ]
+        if (slave_state := self._replication.slave_state()) is not None:
+            refused = slave_state is HaClientState.REFUSED
+            checks.append(Check("replication", "the master rejected it; see the log" if refused else None))
+        if (peer := self._replication.health()) is not None:
+            no_leader = None if peer.leader_id is not None else f"no leader in term {peer.term}"
+            checks.append(Check("dledger", peer.problem or no_leader))
+        return checks
 
     async def wait_failed(self) -> RocketError:
         """Wait for a failure that needs a restart, and return it."""
@@ -229,7 +241,6 @@ class Broker:
             OSError: A port or a file cannot be used.
         """
         spare_descriptors.hold()
-        self._holds_spares = True
         try:
             self.phase = "opening the store"
             if self.http is not None:
@@ -271,7 +282,7 @@ class Broker:
         await self._save_tables()
 
     async def _listen(self) -> None:
-        self._servers = await serve_ports(self.config, self._endpoint, self.tasks.fail_with)
+        self._servers = await serve_ports(self.config, self._listener, self.tasks.fail_with)
         await self._replication.listen(self.address)
 
     def _serve(self) -> None:
@@ -424,6 +435,17 @@ class Broker:
         log.critical("broker %s has failed and must be restarted: %s", self.config.name, failure)
 
     # -- stopping -----------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Move producers to other brokers before `close`; return when they have left and slaves have all.
+
+        The broker serves on, but /readyz fails. There is no time limit: cancel it to stop waiting. It does
+        nothing on a slave.
+        """
+        if self._registrar is None or self._replication.is_slave:
+            return
+        self.phase = "draining: waiting until producers use other brokers and slaves have all messages"
+        await drain(self.config, self.topics.names, self._registrar, self._endpoint, self._replication)
 
     async def close(self) -> None:
         """Stop in order. `phase` names the current step.

@@ -19,6 +19,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.admin.consume_stats import ConsumeStatsHandler
 from rocketpy_broker.handlers.clients.client_calls import ClientCallHandler
 from rocketpy_broker.handlers.clients.clients import ClientHandler
+from rocketpy_broker.handlers.pull.long_polling import PullRequestHoldTable
 from rocketpy_broker.handlers.pull.offsets import OffsetHandler
 from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, PullHandler, offset_moved_message
 from rocketpy_broker.handlers.pull.pull_checks import ExpressionPolicy, PullChecks
@@ -28,7 +29,6 @@ from rocketpy_broker.security.required_permissions import permissions_to_read
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import QueueLocks
-from rocketpy_broker.services.metadata.long_polling import PullRequestHoldTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.services.periodic import PeriodicCalls
@@ -77,7 +77,7 @@ class ConsumerServices:
         self.clients = ClientRegistry(lambda channel, size: channel.memory.add("subscriptions", size))
         self.locks = QueueLocks()
         self.holds = PullRequestHoldTable(lambda channel, size: channel.memory.add("pulls", size))
-        driver.connect(polled_queues=self.holds.queues)
+        driver.polled_queues = self.holds.queues
         self.stats = BrokerStats(config.cluster_name)
         self.puts = PutCounts(store)
         self.booted_ms = system_clock()

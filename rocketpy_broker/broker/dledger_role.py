@@ -77,7 +77,6 @@ class DLedgerReplication:
             file_bytes=config.store.commit_log.segment_bytes,
             no_op=store.log.no_op,
             secret=dledger.secret,
-            takes_appends=False,
         )
         host = own.host if own.scheme == "memory" else config.listen.address.host
         self.peer = Peer(
@@ -102,7 +101,7 @@ class DLedgerReplication:
         self._task: asyncio.Task[None] | None = None
         self._waiters: CommitWaiters | None = None
         self._leader_id: str | None = None
-        driver.connect(wait_for_commit=self._wait_for_commit)
+        driver.wait_for_commit = self._wait_for_commit
 
     # -- start and stop---------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class HaReplication:
         )
         self._waiters: ReplicaWaiters | None = None
         self._is_closing = False
-        driver.connect(on_written=self._wake_slaves)
+        driver.on_written = self._wake_slaves
 
     def _server_settings(self, settings: HaSettings) -> HaSettings:
         """Return the settings of the HA port. With access control and no secret, it rejects every slave."""

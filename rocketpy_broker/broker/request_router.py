@@ -11,7 +11,7 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
-from rocketpy_broker.handlers.base import Handler
+from rocketpy_broker.handlers.base import Handler, Rejected, error_response
 from rocketpy_broker.handlers.send.send import SendHandler
 from rocketpy_broker.security.guard import AccessGuard
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
@@ -58,6 +58,12 @@ class RequestRouter:
         for channel in self._channels:
             send.channel_opened(channel)
 
+    def watch(self, codes: Iterable[int], seen: Callable[[Command], None]) -> None:
+        """Call `seen` with each request, before it is handled, that has one of these codes."""
+        for code in codes:
+            if (handler := self._handlers.get(code)) is not None:
+                self._handlers[code] = _watched(handler, seen)
+
     def refuse(self, reason: str) -> None:
         """Respond SERVICE_NOT_AVAILABLE to every request; clients try another broker."""
         self._handlers = {}
@@ -91,6 +97,8 @@ class RequestRouter:
             return handler(channel, request)
         except ChangePending as pending:
             return self._wait(pending, handler, channel, request)
+        except Rejected as rejected:
+            return error_response(request, rejected)
         except InvariantError as error:
             self._tasks.fail(f"request {request.code}", error)
             raise
@@ -164,6 +172,14 @@ def _after_run(send: SendHandler, handler: Handler) -> Handler:
     def handle(channel: Channel, request: Command) -> Command | bytes | None:
         if send.is_run_open:
             send.end_of_buffer()
+        return handler(channel, request)
+
+    return handle
+
+
+def _watched(handler: Handler, seen: Callable[[Command], None]) -> Handler:
+    def handle(channel: Channel, request: Command) -> Command | bytes | None:
+        seen(request)
         return handler(channel, request)
 
     return handle

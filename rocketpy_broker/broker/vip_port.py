@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from rocketpy.runtime.tasks import OnFailure
-from rocketpy.transport import MemoryBudget, Server, serve
-from rocketpy_broker.broker.request_router import RequestRouter
+from rocketpy.transport import Endpoint, MemoryBudget, Server, serve
 from rocketpy_broker.config.model import BrokerConfig
 
 log = logging.getLogger("rocketpy.broker")
@@ -25,7 +24,7 @@ _TRIES: Final = 16
 """With listenPort 0: number of free ports to try until listenPort - 2 is free, too."""
 
 
-async def serve_ports(config: BrokerConfig, endpoint: RequestRouter, on_failure: OnFailure) -> list[Server]:
+async def serve_ports(config: BrokerConfig, endpoint: Endpoint, on_failure: OnFailure) -> list[Server]:
     """Listen at listenPort, and at listenPort - 2 if `BrokerConfig.vip_channel` allows it.
 
     Return the servers, that of listenPort first. on_failure: see `serve`. Raises OSError if listenPort is in
@@ -47,7 +46,7 @@ async def serve_ports(config: BrokerConfig, endpoint: RequestRouter, on_failure:
 
 
 async def _serve_first(
-    config: BrokerConfig, endpoint: RequestRouter, on_failure: OnFailure, memory: MemoryBudget
+    config: BrokerConfig, endpoint: Endpoint, on_failure: OnFailure, memory: MemoryBudget
 ) -> Server:
     address = config.listen.address
     try:
@@ -63,7 +62,7 @@ async def _serve_first(
 
 
 async def _serve_second(
-    config: BrokerConfig, endpoint: RequestRouter, first: Server, on_failure: OnFailure, *, may_fail: bool
+    config: BrokerConfig, endpoint: Endpoint, first: Server, on_failure: OnFailure, *, may_fail: bool
 ) -> Server | None:
     """Listen at the second port; None without one. may_fail: log a warning instead of an OSError."""
     address = first.address

@@ -2,7 +2,8 @@
 
 It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT stop it
 cleanly: it unregisters at its name servers, flushes, and marks its store as closed. A second signal, or a
-stop that takes longer than --stop-timeout, ends it at once with exit status 3.
+stop that takes longer than --stop-timeout, ends it at once with exit status 3. SIGUSR1 drains a broker before
+it stops, which ``rocketpy-broker stop --drain`` requests.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.broker.open_files import raise_open_files_limit
 from rocketpy_broker.cli.dledger import add_dledger_commands
 from rocketpy_broker.cli.ha import add_ha_commands
-from rocketpy_broker.cli.process import STOP_TIMEOUT_S, ShutdownGuard, notify, tune_garbage_collection
+from rocketpy_broker.cli.process import DRAIN_SIGNAL, STOP_TIMEOUT_S, ShutdownGuard, notify, tune_memory
 from rocketpy_broker.cli.promote import add_promote_command
+from rocketpy_broker.cli.stop import add_stop_command
 from rocketpy_broker.cli.store import add_store_commands
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.config.model import DEFAULT_BROKER_PORT
@@ -34,6 +36,8 @@ from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_broker.namesrv import NameServer
 
 Service = Callable[[ShutdownGuard], Coroutine[Any, Any, None]]
+Drain = Callable[[], Coroutine[Any, Any, None]]
+"""Moves clients to other servers before a stop."""
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -90,7 +94,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rocketpy-broker", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="namesrv|broker|dev|store|ha|dledger|promote")
+    commands = parser.add_subparsers(
+        required=True, metavar="namesrv|broker|dev|stop|store|ha|dledger|promote"
+    )
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)
     for command in (namesrv, broker):
@@ -118,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
             default=[],
             help="a setting that takes precedence over the file; may be repeated",
         )
+    add_stop_command(commands, _seconds)
     add_store_commands(commands)
     add_ha_commands(commands)
     add_dledger_commands(commands)
@@ -174,21 +181,26 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 
 def _namesrv(options: argparse.Namespace) -> Service:
     config = load_namesrv_config(options.config, _overrides(options), source=_SOURCE)
-    return _serve("namesrv", NameServer(config))
+    return _serve("namesrv", NameServer(config), _at_once)
 
 
 def _broker(options: argparse.Namespace) -> Service:
     config = load_broker_config(options.config, _overrides(options), source=_SOURCE)
-    return _serve(config.name, Broker(config))
+    broker = Broker(config)
+    return _serve(config.name, broker, broker.drain)
 
 
-def _serve(name: str, server: Broker | NameServer) -> Service:
+async def _at_once() -> None:
+    """Drain what has nobody to move: a name server, or servers for development."""
+
+
+def _serve(name: str, server: Broker | NameServer, drain: Drain) -> Service:
     async def serve(guard: ShutdownGuard) -> None:
         guard.watch(server)
         await server.start()
         _print_ready(name, server.address)
         try:
-            await _stopped_or_failed(guard, server)
+            await _stopped_or_failed(guard, drain, server)
         finally:
             await server.close()
 
@@ -205,7 +217,7 @@ def _dev(options: argparse.Namespace) -> Service:
             _print_ready("namesrv", cluster.namesrv_address)
             for broker in cluster.brokers:
                 _print_ready(broker.config.name, broker.address)
-            await _stopped_or_failed(guard, *cluster.servers)
+            await _stopped_or_failed(guard, _at_once, *cluster.servers)
 
     return serve
 
@@ -235,20 +247,32 @@ async def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def _stopped_or_failed(guard: ShutdownGuard, *servers: Broker | NameServer) -> None:
-    """Return after a signal, or raise the failure of a server. Either begins the stop."""
-    tune_garbage_collection()
+async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broker | NameServer) -> None:
+    """Return after a signal and the drain that it wants, or raise the failure of a server.
+
+    Either begins the stop.
+    """
+    tune_memory()
     if not guard.requested.is_set():
         notify("READY=1")
     stopping = joined(guard.requested.wait(), "wait for a signal")
+    draining = joined(_drained(guard, drain), "drain")
     failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
-    await asyncio.wait({stopping, *failing}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({stopping, draining, *failing}, return_when=asyncio.FIRST_COMPLETED)
     guard.begin()
-    for waiting in (stopping, *failing):
+    for waiting in (stopping, draining, *failing):
         waiting.cancel()
     for failed in failing:
         if failed.done() and not failed.cancelled():
             raise failed.result()
+    if draining.done() and not draining.cancelled():
+        draining.result()
+
+
+async def _drained(guard: ShutdownGuard, drain: Drain) -> None:
+    await guard.drain_requested.wait()
+    log.warning("draining, as %s asks for; SIGTERM stops at once", DRAIN_SIGNAL.name)
+    await drain()
 
 
 def _print_ready(name: str, address: object) -> None:

@@ -111,14 +111,11 @@ def _table(reports: Sequence[PeerReport]) -> list[tuple[str, ...]]:
 def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
     """Return a row of the table. lag: entries that the peer lacks, according to its leader."""
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
+    identity = (group, peer, report.address, _known(report.broker_id))
     if not report.answers:
-        rest = ("?", "-", "-", "-", "-", "-", f"does not answer: {report.problem}")
-        return (group, peer, report.address, _known(report.broker_id), *rest)
+        return (*identity, "?", "-", "-", "-", "-", "-", f"does not answer: {report.problem}")
     return (
-        group,
-        peer,
-        report.address,
-        _known(report.broker_id),
+        *identity,
         report.role or "?",
         _known(report.term),
         report.leader or "-",

@@ -152,6 +152,9 @@ class RegistrationConfig:
     """How long to wait for the response of one name server."""
     compressed: bool = setting("compressedRegister", False, change=LIVE)
     """Whether registrations are compressed."""
+    drain_wait_ms: int = setting("drainWaitMs", 30_000, limits=(0, _HOUR_MS), change=LIVE)
+    """Shortest drain before a stop (not in RocketMQ): the interval at which producers refresh routes
+    (`ClientConfig.route_refresh_ms`, Java's pollNameServerInterval)."""
     roleless_ms: int = 10_000
     """A DLedger broker without a role for this long after its start registers with the id -1, so that
     consumers can read from it (fixed in RocketMQ)."""

@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
-from rocketpy.protocol.java import string_hash
+from rocketpy.protocol.java import string_hashes
 from rocketpy.protocol.message import properties as props
 from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
@@ -133,7 +133,7 @@ def _tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
 
 def _compile_tags(text: str) -> frozenset[int]:
     # Not with `tags_code`, whose cache is for the tags of messages.
-    return frozenset(map(string_hash, {tag.strip() for tag in text.split("||")} - {""}))
+    return frozenset(string_hashes({tag.strip() for tag in text.split("||")} - {""}))
 
 
 _codes_of: Final = CompileCache(_compile_tags, TAGS_CHARACTERS_MAX)

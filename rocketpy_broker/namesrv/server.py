@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from rocketpy.errors import InvariantError, RocketError, UsageError
-from rocketpy.protocol.bodies import DataVersion, KVTable, RegisterBrokerBody, TopicConfig, TopicList
+from rocketpy.protocol.bodies import (
+    ORDER_TOPIC_NAMESPACE,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicList,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
     DeleteTopicInNamesrvRequestHeader,
     GetKVConfigRequestHeader,
@@ -26,8 +34,6 @@ from rocketpy.protocol.headers import (
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
-    Header,
-    Int32,
     PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
@@ -45,14 +51,13 @@ from rocketpy.transport import Address, Channel, Server, TlsFiles, serve
 from rocketpy_broker.broker.open_files import fit_namesrv_open_files_limit
 from rocketpy_broker.config.live import namesrv_live_config
 from rocketpy_broker.config.model import NamesrvConfig
-from rocketpy_broker.handlers.base import respond_later, update_settings
-from rocketpy_broker.metrics.health import Check, add_probes
-from rocketpy_broker.metrics.http_server import HttpServer
-from rocketpy_broker.namesrv.kv_config import NAMESPACE_ORDER_TOPIC_CONFIG, KvChange, KvConfig
+from rocketpy_broker.handlers.base import FAQ, Rejected, error_response, respond_later, update_settings
+from rocketpy_broker.metrics.health import Check, probe_server, task_check
+from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 from rocketpy_broker.namesrv.registration_checks import check_registration
 from rocketpy_broker.namesrv.route_table import BrokerIdentity, RouteTable
 from rocketpy_broker.security.guard import create_access_guard
-from rocketpy_broker.security.permissions import ADD_WRITE_PERM_OF_BROKER, NAMESRV_PERMISSIONS
+from rocketpy_broker.security.permissions import NAMESRV_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import BatchSaver
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.files.state_file import load_state, save_state
@@ -61,16 +66,8 @@ log = logging.getLogger("rocketpy.namesrv")
 
 Handler = Callable[[Channel, Command], Command | None]
 
-_FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""4.6.0 appends this to some remarks, and tools search for it."""
 _ORDER_BYTES_MAX: Final = 8 << 20
 """Limit of order configurations in the response to a registration. An older file may hold more."""
-
-
-class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """Response to ADD_WRITE_PERM_OF_BROKER: number of topics that became writable (RocketMQ 4.9)."""
-
-    add_topic_count: Int32
 
 
 class NameServer:
@@ -90,19 +87,19 @@ class NameServer:
         self._scan: asyncio.TimerHandle | None = None
         self.tasks = Tasks("the name server")
         self._access = create_access_guard(self.config.listen, NAMESRV_PERMISSIONS, self.tasks)
-        self._kv_saver: BatchSaver[KvChange] = BatchSaver(
-            self.tasks, "kvConfig.json", prepare=self._prepare_kv, use=self._use_kv
-        )
+        kv_path = self.config.kv_config_path
+        self._kv_saver: BatchSaver[KvChange] | None = None
+        """Saves key-value settings; None without a file."""
+        if kv_path is not None:
+            prepare = partial(self._prepare_kv, kv_path)
+            self._kv_saver = BatchSaver(self.tasks, "kvConfig.json", prepare=prepare, use=self._use_kv)
         self._kv_unsaved_bytes = 0
         self._routes: dict[str, bytes] = {}
         """Encoded routes by topic, valid while `RouteTable.changes` is `_routes_at`."""
         self._routes_at = 0
         self._live = namesrv_live_config(self.config)
-        self.http: HttpServer | None = None
+        self.http = probe_server(self.config.metrics, self.tasks, self.readiness)
         """HTTP server for probes; None without metricsPort."""
-        if self.config.metrics.port is not None:
-            self.http = HttpServer(self.config.metrics.host, self.config.metrics.port, self.tasks)
-            add_probes(self.http, live=self._live_checks, ready=self.readiness)
         self.phase: str | None = "not started"
         """Current step of start or stop; None while it serves."""
         self._handlers = self._handler_table()
@@ -152,11 +149,7 @@ class NameServer:
 
     def readiness(self) -> list[Check]:
         """Return the checks of /readyz."""
-        return [Check("serving", self.phase), *self._live_checks()]
-
-    def _live_checks(self) -> list[Check]:
-        """Return the checks of /livez: failures that need a restart."""
-        return [Check("tasks", None if self.tasks.failure is None else str(self.tasks.failure))]
+        return [Check("serving", self.phase), task_check(self.tasks)]
 
     @property
     def tls_problem(self) -> str:
@@ -186,6 +179,8 @@ class NameServer:
         refusal = None if self._access is None else self._access.check(channel, request)
         try:
             return handler(channel, request) if refusal is None else refusal
+        except Rejected as rejected:
+            return error_response(request, rejected)
         except InvariantError as error:
             self.tasks.fail(f"request {request.code}", error)
             raise
@@ -225,7 +220,7 @@ class NameServer:
     def _register(self, channel: Channel, request: Command) -> Command:
         header = request.header_as(RegisterBrokerRequestHeader)
         if header.body_crc32 and crc32(request.body) != header.body_crc32:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         body = RegisterBrokerBody()
         if request.body:
             body = RegisterBrokerBody.decode(request.body, compressed=header.compressed)
@@ -241,8 +236,8 @@ class NameServer:
         except UsageError as error:
             remark = f"broker {broker.name[:200]} is not registered: {error}"
             log.warning("%s: %s", channel.remote_address, remark)
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        hint = self.routes.register(
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark) from None
+        master = self.routes.register(
             broker,
             ha_address=header.ha_server_addr,
             topics=topics.topic_config_table,
@@ -252,8 +247,8 @@ class NameServer:
             now_ms=self._now_ms(),
             account=account,
         )
-        answer = RegisterBrokerResponseHeader(ha_server_addr=hint.ha_address, master_addr=hint.address)
-        order = self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b""
+        answer = RegisterBrokerResponseHeader(ha_server_addr=master.ha_address, master_addr=master.address)
+        order = self._kv_body(ORDER_TOPIC_NAMESPACE) or b""
         return request.reply(header=answer, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
 
     def _account(self, channel: Channel, request: Command) -> str:
@@ -305,7 +300,7 @@ class NameServer:
         if live is not None and live.account != self._account(channel, request):
             remark = f"the broker at {header.broker_addr} was registered by another account"
             log.warning("unregistration by %s rejected: %s", channel.remote_address, remark)
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         self.routes.unregister(_identity(header))
         log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
         return request.reply()
@@ -333,12 +328,10 @@ class NameServer:
             return request.reply(body=known)
         route = self.routes.route(topic)
         if route is None:
-            return request.reply(
-                ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"No topic route info in name server for the topic: {topic}{_FAQ}",
-            )
+            remark = f"No topic route info in name server for the topic: {topic}{FAQ}"
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)
         if self.config.order_message_enable:
-            route.order_topic_conf = self.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, topic)
+            route.order_topic_conf = self.kv.get(ORDER_TOPIC_NAMESPACE, topic)
             return request.reply(body=route.encode())
         body = self._routes[topic] = route.encode()
         return request.reply(body=body)
@@ -385,7 +378,7 @@ class NameServer:
         respond_later(self.tasks, channel, request, self._change_kv(request, change))
 
     async def _change_kv(self, request: Command, change: KvChange) -> Command:
-        if self.config.kv_config_path is None:
+        if self._kv_saver is None:
             self._use_kv([change])
         else:
             self._kv_unsaved_bytes += change.size
@@ -415,18 +408,15 @@ class NameServer:
         namespace = request.header_as(GetKVListByNamespaceRequestHeader).namespace
         body = self._kv_body(namespace)
         if body is None:
-            return request.reply(
-                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}"
-            )
+            raise Rejected(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return request.reply(body=body)
 
     def _kv_body(self, namespace: str) -> bytes | None:
         table = self.kv.namespace(namespace)
         return None if table is None else KVTable(table=table).encode()
 
-    def _prepare_kv(self, changes: Sequence[KvChange]) -> Callable[[], None]:
-        path = self.config.kv_config_path
-        return partial(save_state, OsDisk(), path or Path(), self.kv.encode(changes))
+    def _prepare_kv(self, path: Path, changes: Sequence[KvChange]) -> Callable[[], None]:
+        return partial(save_state, OsDisk(), path, self.kv.encode(changes))
 
     def _use_kv(self, changes: Sequence[KvChange]) -> None:
         for change in changes:
@@ -434,13 +424,13 @@ class NameServer:
 
     def _check_kv_bytes(self) -> None:
         """Log an error for an older file with more order configurations than a response may hold."""
-        order = self._kv_body(NAMESPACE_ORDER_TOPIC_CONFIG) or b""
+        order = self._kv_body(ORDER_TOPIC_NAMESPACE) or b""
         if len(order) > _ORDER_BYTES_MAX:
             log.error(
                 "%s has %d bytes in %s; brokers receive none of it above %d bytes. Delete unused keys",
                 self.config.kv_config_path,
                 len(order),
-                NAMESPACE_ORDER_TOPIC_CONFIG,
+                ORDER_TOPIC_NAMESPACE,
                 _ORDER_BYTES_MAX,
             )
 
@@ -463,7 +453,7 @@ class NameServer:
             RequestCode.GET_ROUTEINTO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lists(routes.topics),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,

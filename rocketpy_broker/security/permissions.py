@@ -15,9 +15,6 @@ from typing import Final
 
 from rocketpy.protocol.codes import RequestCode
 
-ADD_WRITE_PERM_OF_BROKER: Final = 327
-"""Request code of RocketMQ 4.9, the opposite of WIPE_WRITE_PERM_OF_BROKER."""
-
 
 class Permission(Enum):
     """Who may use a request code."""
@@ -48,7 +45,7 @@ NAMESRV_PERMISSIONS: Final = _table(
     ),
     admin=(
         RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.GET_TOPICS_BY_CLUSTER, RequestCode.GET_UNIT_TOPIC_LIST,
         RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
