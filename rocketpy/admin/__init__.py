@@ -1,6 +1,56 @@
 """Clients for administration: topics, offsets, messages and dead letters."""
 
-from rocketpy.admin.admin_client import AdminClient, DeadLetters
-from rocketpy.client.admin import QueryResult
+from rocketpy.admin.accounts import AccessRules, Account, Accounts, RulesVersion
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.brokers import Brokers, BrokerStatistic, BrokerSummary, ProducerMember, StatsPeriod
+from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters, ResendProgress
+from rocketpy.admin.groups import (
+    GroupChanges,
+    GroupLag,
+    Groups,
+    GroupSettings,
+    GroupSummary,
+    Member,
+    QueueLag,
+)
+from rocketpy.admin.messages import Delivery, Messages, MessageTrack, TrackState
+from rocketpy.admin.name_servers import NameServers
+from rocketpy.admin.reset import OffsetChange, ResetTo
+from rocketpy.admin.topics import Permission, QueueOffsets, TopicDescription, Topics, TopicSettings
+from rocketpy.client.message_index import QueryResult
 
-__all__ = ["AdminClient", "DeadLetters", "QueryResult"]
+__all__ = [
+    "AccessRules",
+    "Account",
+    "Accounts",
+    "AdminClient",
+    "BrokerStatistic",
+    "BrokerSummary",
+    "Brokers",
+    "DeadLetterQueues",
+    "DeadLetters",
+    "Delivery",
+    "GroupChanges",
+    "GroupLag",
+    "GroupSettings",
+    "GroupSummary",
+    "Groups",
+    "Member",
+    "MessageTrack",
+    "Messages",
+    "NameServers",
+    "OffsetChange",
+    "Permission",
+    "ProducerMember",
+    "QueryResult",
+    "QueueLag",
+    "QueueOffsets",
+    "ResendProgress",
+    "ResetTo",
+    "RulesVersion",
+    "StatsPeriod",
+    "TopicDescription",
+    "TopicSettings",
+    "Topics",
+    "TrackState",
+]

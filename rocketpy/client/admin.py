@@ -10,56 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
-from rocketpy.client.broker_api import BrokerApi, require_success
+from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult, gather
 from rocketpy.client.namespace import wrap, wrap_queue
-from rocketpy.client.routing.routes import member_to_read, publish_route
+from rocketpy.client.routing.routes import publish_route
 from rocketpy.config import check_number
-from rocketpy.errors import (
-    BrokerError,
-    MessageInvalid,
-    Outcome,
-    RemoteProtocolError,
-    RequestTimeout,
-    RocketError,
-    RouteNotFound,
-)
-from rocketpy.message.decode import decode_messages, undecodable
+from rocketpy.errors import BrokerError, Outcome, RequestTimeout, RocketError, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_topic
 from rocketpy.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import (
-    CreateTopicRequestHeader,
-    QueryMessageRequestHeader,
-    QueryMessageResponseHeader,
-)
-from rocketpy.protocol.message.message_id import unique_id_time_ms
+from rocketpy.protocol.headers import CreateTopicRequestHeader
 from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
 
 _TIMEOUT_MS: Final = 6000
 """RocketMQ: MQAdminImpl timeoutMillis."""
-_QUERY_TIMEOUT_MS: Final = 18_000
-FOREVER_MS: Final = 2**63 - 1
-"""Later than the store time of any message."""
-_MAX_BODY_BYTES: Final = 16 << 20
-_MAX_TOTAL_BYTES: Final = 64 << 20
-"""Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
 _CREATE_ATTEMPTS: Final = 5
 _ROUTE_POLL_S: Final = 0.05
-
-
-class QueryResult(NamedTuple):
-    """The messages that a query by key found."""
-
-    messages: list[MessageExt]
-    index_updated_ms: int
-    """When a broker last added to its index, in ms since 1970."""
 
 
 class AdminApi(Lifecycle):
@@ -109,8 +81,9 @@ class AdminApi(Lifecycle):
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=topic_sys_flag,
         )
-        created = await _gather(masters, [self._create_at(data, header) for data in masters])
-        await self._wait_until_known(client, name, {data.broker_name for data in created})
+        requests = [self._create_at(data, header) for data in masters]
+        created = await gather(masters, requests, partial=True)
+        await wait_until_known(client, name, {data.broker_name for data in created})
 
     async def _create_at(self, data: BrokerData, header: CreateTopicRequestHeader) -> BrokerData:
         address = data.broker_addrs[MASTER_ID]
@@ -124,24 +97,6 @@ class AdminApi(Lifecycle):
             else:
                 break
         return data
-
-    async def _wait_until_known(self, client: ClientInstance, topic: str, brokers: set[str]) -> None:
-        """Wait until brokers have registered a topic, which they do right after its creation."""
-        until = time.monotonic() + _TIMEOUT_MS / 1000
-        while True:
-            try:
-                route = await client.route(topic, fresh=True)
-                if brokers <= {data.broker_name for data in route.queue_datas}:
-                    return
-            except RouteNotFound:
-                pass
-            if time.monotonic() > until:
-                raise RequestTimeout(
-                    f"brokers {sorted(brokers)} created topic {topic}, but the name server does not know it "
-                    f"after {_TIMEOUT_MS} ms",
-                    outcome=Outcome.STORED,
-                )
-            await asyncio.sleep(_ROUTE_POLL_S)
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -184,13 +139,9 @@ class AdminApi(Lifecycle):
         """
         if topic is None:
             return await self._view_by_offset(message_id)
-        try:
-            begin_ms = unique_id_time_ms(message_id, time.time_ns() // 1_000_000) - 1000
-        except RemoteProtocolError as error:
-            raise MessageInvalid(str(error)) from None
-        found = await self._query(topic, message_id, 32, begin_ms, FOREVER_MS, unique=True)
-        if found.messages:
-            return min(found.messages, key=lambda message: message.store_timestamp)
+        found = await MessageIndex(self._running(), partial=True).by_unique_id(topic, message_id)
+        if found is not None:
+            return found
         try:
             return await self._view_by_offset(message_id, only_known=True)
         except RocketError as error:
@@ -215,57 +166,13 @@ class AdminApi(Lifecycle):
             begin_ms: The earliest store time, in ms since 1970.
             end_ms: The latest store time, in ms since 1970.
         """
-        return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
+        index = MessageIndex(self._running(), partial=True)
+        return await index.by_key(topic, key, max_count, begin_ms, end_ms)
 
     async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
         return await self._broker_api().view_message(
-            message_id, max_body_bytes=_MAX_BODY_BYTES, verify=True, only_known=only_known
+            message_id, max_body_bytes=MAX_BODY_BYTES, verify=True, only_known=only_known
         )
-
-    async def _query(
-        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool
-    ) -> QueryResult:
-        client = self._running()
-        header = QueryMessageRequestHeader(
-            topic=wrap(client.config.namespace, topic),
-            key=key,
-            max_num=max_count,
-            begin_timestamp=begin_ms,
-            end_timestamp=end_ms,
-            unique_key_query=unique,
-        )
-        brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
-        parts = await _gather(brokers, [self._query_at(client, data, header) for data in brokers])
-        messages = [
-            message.with_topic(topic)
-            for part in parts
-            for message in part.messages
-            # The index holds hashes of keys, so other messages may be among them.
-            if (message.message_id == key if unique else key in message.keys)
-        ]
-        return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
-
-    async def _query_at(
-        self, client: ClientInstance, data: BrokerData, header: QueryMessageRequestHeader
-    ) -> QueryResult:
-        address = data.broker_addrs[member_to_read(data.broker_addrs)]
-        response = await client.request(
-            address, Command.request(RequestCode.QUERY_MESSAGE, header), _QUERY_TIMEOUT_MS
-        )
-        if response.code == ResponseCode.QUERY_NOT_FOUND:
-            return QueryResult([], 0)
-        found = require_success(response, data.broker_name).header_as(QueryMessageResponseHeader)
-        queue = MessageQueue(header.topic, data.broker_name, 0)
-        decoded = decode_messages(response.body, queue, _MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
-        if decoded.damage is not None:
-            text = "broker %s: the rest of its response is unreadable; messages with key %s are missing: %s"
-            log.error(text, data.broker_name, header.key, decoded.damage)
-        messages = [
-            message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
-            for message in decoded.messages
-        ]
-        undecodable(messages, log)
-        return QueryResult(messages, found.index_last_update_timestamp)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -276,22 +183,23 @@ class AdminApi(Lifecycle):
         return BrokerApi(self._running(), _TIMEOUT_MS)
 
 
-R = TypeVar("R")
+async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]) -> None:
+    """Wait until brokers have registered a topic, which they do right after its creation.
 
-
-async def _gather(brokers: Sequence[BrokerData], requests: Sequence[Awaitable[R]]) -> list[R]:
-    """Return the results of the brokers that gave one; raise the first error when no broker did."""
-    results = await asyncio.gather(*requests, return_exceptions=True)
-    found: list[R] = []
-    errors: list[RocketError] = []
-    for data, result in zip(brokers, results, strict=True):
-        if isinstance(result, RocketError):
-            log.warning("broker %s: %s", data.broker_name, result)
-            errors.append(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            found.append(result)
-    if errors and not found:
-        raise errors[0]
-    return found
+    Raises RequestTimeout, with the outcome STORED.
+    """
+    until = time.monotonic() + _TIMEOUT_MS / 1000
+    while True:
+        try:
+            route = await client.route(topic, fresh=True)
+            if brokers <= {data.broker_name for data in route.queue_datas}:
+                return
+        except RouteNotFound:
+            pass
+        if time.monotonic() > until:
+            raise RequestTimeout(
+                f"brokers {sorted(brokers)} created topic {topic}, but the name server does not know it "
+                f"after {_TIMEOUT_MS} ms",
+                outcome=Outcome.STORED,
+            )
+        await asyncio.sleep(_ROUTE_POLL_S)

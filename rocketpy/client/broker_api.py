@@ -8,8 +8,9 @@ Source: RocketMQ 4.6 MQAdminImpl, MQClientAPIImpl.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final, TypeVar
 
 from rocketpy.client.instance import ClientInstance
@@ -47,6 +48,7 @@ from rocketpy.protocol.remoting.command import Command
 log: Final = logging.getLogger("rocketpy.client")
 
 H = TypeVar("H", bound=Header)
+R = TypeVar("R")
 
 _RETRY_BY_CODE: Final[dict[int, Retry]] = {
     ResponseCode.SYSTEM_BUSY: Retry.SAME_BROKER,
@@ -184,6 +186,22 @@ class BrokerApi:
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=master_only)
         response = await self.request(address, queue.broker_name, Command.request(code, header))
         return response.header_as(response_class)
+
+
+async def settle(
+    brokers: Sequence[str], calls: Sequence[Awaitable[R]]
+) -> tuple[dict[str, R], dict[str, RocketError]]:
+    """Await a call to each of some brokers, all at once; return their results, and their errors, by name."""
+    results: dict[str, R] = {}
+    errors: dict[str, RocketError] = {}
+    for name, end in zip(brokers, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        if isinstance(end, RocketError):
+            errors[name] = end
+        elif isinstance(end, BaseException):
+            raise end
+        else:
+            results[name] = end
+    return results, errors
 
 
 def require_success(response: Command, broker: str) -> Command:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.metadata import entry_points
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 from weakref import WeakKeyDictionary
@@ -152,6 +151,8 @@ def _parse_options(namesrv: str, query: str) -> tuple[tuple[str, str], ...]:
 
 
 def _find_open(group: str = ENTRY_POINT_GROUP) -> Open:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it loads 40 modules
+
     found = list(entry_points(group=group))
     if not found:
         raise ConfigInvalid(

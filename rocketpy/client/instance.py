@@ -286,7 +286,7 @@ class ClientInstance:
     async def _fetch_route(self, topic: KnownTopic) -> None:
         topic.error = ClientClosed(f"the client was closed while it fetched the route of {topic.name}")
         try:
-            route = await self._require_name_servers().route(topic.name)
+            route = await self.name_servers.route(topic.name)
             topic.error = None
             if route != topic.route:
                 topic.route = route
@@ -366,7 +366,11 @@ class ClientInstance:
 
     async def brokers(self) -> list[BrokerData]:
         """Return every broker that a name server knows. Raises TransportError, BrokerError, ClientClosed."""
-        return await self._require_name_servers().brokers()
+        return await self.name_servers.brokers()
+
+    async def topics(self) -> list[str]:
+        """Return the topics of applications, see `NameServers.topics`. Raises as `brokers` does."""
+        return await self.name_servers.topics()
 
     def broker_name(self, address: str) -> str | None:
         """Return the name of the broker at an address; None when no route has the address."""
@@ -530,7 +534,9 @@ class ClientInstance:
             if topic.route is not None:
                 yield from topic.route.broker_datas
 
-    def _require_name_servers(self) -> NameServers:
+    @property
+    def name_servers(self) -> NameServers:
+        """The name servers. Raises ClientClosed before the start."""
         if self._name_servers is None:
             raise ClientClosed("the client was not started")
         return self._name_servers

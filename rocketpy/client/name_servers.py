@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from rocketpy.client.connections import ConnectionPool, PeerConnection
@@ -25,10 +26,18 @@ from rocketpy.errors import (
     RouteNotFound,
     TransportError,
 )
-from rocketpy.message.message import DEFAULT_TOPIC
-from rocketpy.protocol.bodies import BrokerData, ClusterInfo, TopicRouteData
+from rocketpy.message.message import DEFAULT_TOPIC, REPLY_TOPIC_SUFFIX
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    BrokerData,
+    ClusterInfo,
+    TopicList,
+    TopicRouteData,
+)
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, GetTopicsByClusterRequestHeader, Header
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.connection import MAYBE_HANDLED
 from rocketpy.transport import Address, Channel, check_scheme
@@ -39,14 +48,35 @@ T = TypeVar("T")
 
 _ALWAYS_SUPPORTED: Final = (RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO)
 """Requests that every name server supports, and no broker."""
+_SYSTEM_TOPICS: Final = frozenset({
+    DEFAULT_TOPIC, SCHEDULE_TOPIC, "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+})  # fmt: skip
+_SYSTEM_PREFIXES: Final = ("RMQ_SYS_", "rmq_sys_", RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
+"""Topics that brokers create for themselves. Source: RocketMQ TopicConfigManager, TopicValidator."""
 
 
-def split_addresses(text: str) -> tuple[str, ...]:
-    """Split addresses at ``;`` or ``,``. Raises ConfigInvalid for malformed ones, and for none."""
-    addresses = tuple(str(check_scheme(Address.parse(part))) for part in re.split(r"[;,\s]+", text) if part)
+def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
+    """Split addresses of name servers at ``;``, ``,`` or white space.
+
+    Args:
+        text: The addresses.
+        tls: TCP addresses stand for TLS addresses.
+
+    Raises:
+        ConfigInvalid: An address is malformed, there is none, or only some are at ``tls://``. The scheme of
+            the name servers is that of the connections to brokers, so it must be unambiguous.
+    """
+    addresses = [check_scheme(Address.parse(part)) for part in re.split(r"[;,\s]+", text) if part]
     if not addresses:
         raise ConfigInvalid("no name server: pass namesrv='host:9876', or set NAMESRV_ADDR")
-    return addresses
+    if tls:
+        addresses = [replace(found, scheme="tls") if found.scheme == "tcp" else found for found in addresses]
+    if len({found.scheme == "tls" for found in addresses}) > 1:
+        raise ConfigInvalid(
+            f"only some of the name servers {text!r} are at tls://; write tls:// before each of them, or none"
+        )
+    return tuple(map(str, addresses))
 
 
 class NameServers:
@@ -73,6 +103,21 @@ class NameServers:
         """Return the first response of any name server, whatever its code. Raises the last TransportError."""
         return (await self._first(self._current, self._request(code, header)))[1]
 
+    async def request_each(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> dict[str, Command | TransportError]:
+        """Send a request to every name server; return the response, or the error, of each by its address."""
+        ask = self._request(code, header, body)
+
+        async def request(address: str) -> Command | TransportError:
+            try:
+                return await ask(self._pool.get(address))
+            except TransportError as error:
+                return self._with_server(address, error, self._timeout_ms)
+
+        responses = await asyncio.gather(*map(request, self.addresses))
+        return dict(zip(self.addresses, responses, strict=True))
+
     async def reach(self) -> Channel:
         """Wait until a name server responds; return its channel.
 
@@ -94,9 +139,11 @@ class NameServers:
 
         return (await self._first(self._current, reach, limit_ms))[1]
 
-    def _request(self, code: int, header: Header | None) -> Callable[[PeerConnection], Awaitable[Command]]:
+    def _request(
+        self, code: int, header: Header | None, body: bytes = b""
+    ) -> Callable[[PeerConnection], Awaitable[Command]]:
         async def ask(connection: PeerConnection) -> Command:
-            answer = await connection.request(Command.request(code, header), self._timeout_ms)
+            answer = await connection.request(Command.request(code, header, body), self._timeout_ms)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
                 raise ConnectFailed(
                     f"{connection.address} is a broker, not a name server; "
@@ -172,6 +219,29 @@ class NameServers:
             raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
         table = ClusterInfo.decode(answer.body).broker_addr_table
         return [data for _, data in sorted(table.items())]
+
+    async def topics(self, cluster: str | None = None, *, include_system: bool = False) -> list[str]:
+        """Return the topics of applications, sorted, with their namespace.
+
+        cluster: None for those of all clusters. include_system: also topics that brokers create for
+        themselves: of retries and dead letters, too. Raises TransportError, BrokerError.
+        """
+        if cluster is None:
+            known = await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        else:
+            header = GetTopicsByClusterRequestHeader(cluster=cluster)
+            known = await self._names(RequestCode.GET_TOPICS_BY_CLUSTER, header)
+        if include_system:
+            return sorted(known)
+        own = await self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        system = _SYSTEM_TOPICS.union(own, (name + REPLY_TOPIC_SUFFIX for name in own))
+        return sorted(name for name in known - system if not name.startswith(_SYSTEM_PREFIXES))
+
+    async def _names(self, code: int, header: Header | None = None) -> set[str]:
+        answer = await self.request(code, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
+        return set(TopicList.decode(answer.body).topic_list)
 
     def _next(self, number: int) -> int:
         """Make the next name server the current one, unless a concurrent request has done so.

@@ -8,6 +8,7 @@ Source: RocketMQ 4.6 NamespaceUtil.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from rocketpy.errors import UsageError
@@ -35,6 +36,11 @@ def unwrap(namespace: str, name: str) -> str:
     prefix, rest = _split_prefix(name)
     inner = rest.removeprefix(namespace + _SEPARATOR)
     return prefix + inner if inner != rest else name
+
+
+def own_names(namespace: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the servers' names that are in the namespace, without it, sorted."""
+    return tuple(sorted(own for name in names if wrap(namespace, own := unwrap(namespace, name)) == name))
 
 
 def wrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
@@ -28,7 +29,7 @@ from rocketpy.errors import ClientClosed
 from rocketpy.message.message import MessageExt, check_group, check_topic
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
 from rocketpy.results import Health
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import close_all, joined
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -146,10 +147,9 @@ class GroupConsumer(Lifecycle):
             if left:
                 text = "consumer %s closed while handlers were running for %s; these messages are redelivered"
                 log.warning(text, self.group, abbreviate(left))
-            await self._observers.close()
-            await client.shared(ClientRemotingProcessor).remove(member.group)
         finally:
-            await client.release()
+            leave = partial(client.shared(ClientRemotingProcessor).remove, member.group)
+            await close_all(self._observers, leave, client.release)
         return not left
 
     def health(self) -> Health:

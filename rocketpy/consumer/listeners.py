@@ -7,7 +7,6 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,11 +18,11 @@ from rocketpy.consumer.outcomes import ConsumeResult, HandlerResult, Later
 from rocketpy.errors import RocketError
 from rocketpy.hooks import ProcessEvent, ProcessListener, ReceiveEvent, ReceiveListener, SettleListener
 from rocketpy.message.message import MessageExt
-from rocketpy.producer import Producer
+from rocketpy.producer.producer import create_trace
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.trace import ConsumeOutcome
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
-from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
+from rocketpy.telemetry.message_trace import MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -69,7 +68,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
             ended(None, error)
             raise
         if inspect.isawaitable(returned):
-            return self._finish(returned, ended)
+            return self._finish(lambda: returned, ended)
         ended(returned, None)
         return returned
 
@@ -78,19 +77,15 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
     ) -> HandlerResult:
         ended = partial(self._ended, event, time.monotonic())
         self._started(event)
-        try:
-            returned: HandlerResult = await handler(event.messages)
-        except BaseException as error:  # raised again: listeners see every end
-            ended(None, error)
-            raise
-        ended(returned, None)
-        return returned
+        return await self._finish(partial(handler, event.messages), ended)
 
     async def _finish(
-        self, awaited: Awaitable[HandlerResult], ended: Callable[[object, BaseException | None], None]
+        self,
+        call: Callable[[], Awaitable[HandlerResult]],
+        ended: Callable[[object, BaseException | None], None],
     ) -> HandlerResult:
         try:
-            returned = await awaited
+            returned = await call()
         except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
@@ -154,10 +149,7 @@ class Observers:
         self.on_failure = failure_counter(telemetry, f"consumer {self._group}")
         client.tasks.on_failure.append(self.on_failure)
         if self._trace_config is not None:
-            sender = Producer(
-                TRACE_GROUP, config=SENDING, client=replace(config, namespace=""), telemetry=False
-            )
-            trace = MessageTrace(self._trace_config, sender)
+            trace = create_trace(self._trace_config, config)
             await trace.start(wait=wait)
             self._trace = trace
             self.process.add(trace)

@@ -14,7 +14,7 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
-from rocketpy.config import ClientConfig
+from rocketpy.config import ClientConfig, check_number
 from rocketpy.consumer.config import LitePullConfig, check_integer, check_timeout
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression
@@ -218,7 +218,7 @@ class LitePullConsumer(GroupConsumer):
 
     # -- messages -----------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+    async def poll(self, timeout_ms: int | None = None, *, max_count: int | None = None) -> list[MessageExt]:
         """Return the next messages; an empty list when none arrives in time.
 
         Messages of a queue are in order. The messages of the previous poll count as processed from now on. A
@@ -226,15 +226,18 @@ class LitePullConsumer(GroupConsumer):
 
         Args:
             timeout_ms: `LitePullConfig.poll_timeout_ms` when None.
+            max_count: Maximum number of messages; `LitePullConfig.poll_batch_size` when None.
 
         Returns:
-            At most `LitePullConfig.poll_batch_size` messages.
+            The messages.
 
         Raises:
             ClientClosed: The consumer does not run, or was started in another event loop.
-            UsageError: The timeout is not a number.
+            UsageError: The timeout is not a number, or `max_count` is not a number of 1 or more.
         """
         check_timeout("timeout_ms", timeout_ms)
+        if max_count is not None:
+            check_number("max_count", max_count, 1)
         self.member.client.check_loop()
         self._done()
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
@@ -242,7 +245,7 @@ class LitePullConsumer(GroupConsumer):
         until = loop.time() + timeout_ms / 1000
         while True:
             _ = self.member  # raises when closed
-            self._polled = self._buffer.take(self.config.poll_batch_size)
+            self._polled = self._buffer.take(max_count or self.config.poll_batch_size)
             left_s = until - loop.time()
             if self._polled or left_s <= 0:
                 return [message for _, messages in self._polled for message in messages]

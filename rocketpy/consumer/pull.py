@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from rocketpy.client.lifecycle import BoundToClient
-from rocketpy.client.namespace import wrap, wrap_queue
+from rocketpy.client.namespace import own_names, wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.consumer.config import check_integer, check_timeout
-from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse, to_pull_response
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
-from rocketpy.errors import MessageInvalid
+from rocketpy.errors import MessageInvalid, RocketError
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message.decode import decode_pull, undecodable
 from rocketpy.message.message import MessageExt, check_group
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, SubscriptionData
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.results import Health, PullResult, PullStatus
@@ -85,6 +85,13 @@ class PullConsumer(BoundToClient):
         """Return the state of its connections and the number of undecodable messages. Raises ClientClosed."""
         return replace(super().health(), undecodable=self._undecodable)
 
+    async def fetch_topics(self) -> tuple[str, ...]:
+        """Return the topics of applications, sorted; with a namespace, those in it.
+
+        Topics that brokers create for themselves are left out: of retries and dead letters, too.
+        """
+        return own_names(self._namespace, await self._running().topics())
+
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic, from a fresh route of the name server."""
         return subscribe_queues(topic, await self._running().route(self._wrapped(topic), fresh=True))
@@ -127,10 +134,88 @@ class PullConsumer(BoundToClient):
         pull = self._pull(queue, name, offset, max_count, timeout_ms, expression)
         return await (self._notify_of(pull, queue, name) if self._listeners.all else pull)
 
+    async def pull_records(
+        self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
+    ) -> list[PullResponse | RocketError]:
+        """Make several pulls of a queue at the same time, for readers that decode many records at once.
+
+        Args:
+            queue: The queue to read.
+            ranges: Offset of the first message and maximum number of messages of each pull.
+            expression: As for `pull`. A broker compares only hashes of tags, which may collide.
+
+        Returns:
+            For each pull the response, with the bytes of its records, or the error.
+        """
+        name = wrap_queue(self._namespace, queue)
+        self._telemetry.check()
+        api, timeout_ms, started_ns = self._api(), self._timeout_ms(None), time.time_ns()
+        wanted = subscription_data(queue.topic, expression, 0)
+        fields = self._pull_header(name, 0, 1, wanted).ext_fields()
+        begun = [
+            api.begin_pull(
+                name, {**fields, "queueOffset": str(offset), "maxMsgNums": str(count)}, timeout_ms, MASTER_ID
+            )
+            for offset, count in ranges
+        ]
+        responses: list[PullResponse | RocketError] = []
+        unreachable: RocketError | None = None
+        try:
+            for (offset, count), response in zip(ranges, begun, strict=True):
+                try:
+                    if response is not None:
+                        responses.append(to_pull_response(await response, name, offset))
+                    elif unreachable is not None:
+                        responses.append(unreachable)
+                    else:
+                        header = self._pull_header(name, offset, count, wanted)
+                        responses.append(await api.pull(name, header, timeout_ms))
+                except RocketError as error:
+                    unreachable = error if response is None else unreachable
+                    responses.append(error)
+        finally:
+            for response in begun:
+                if response is not None:
+                    response.cancel()
+        if self._listeners.all:
+            self._notify_of_records(queue, name, ranges, responses, started_ns, wanted.tags_set)
+        return responses
+
+    def _notify_of_records(
+        self,
+        queue: MessageQueue,
+        name: MessageQueue,
+        ranges: Sequence[tuple[int, int]],
+        responses: Sequence[PullResponse | RocketError],
+        started_ns: int,
+        tags: Collection[str],
+    ) -> None:
+        for (offset, _), response in zip(ranges, responses, strict=True):
+            end: list[MessageExt] | BaseException
+            try:
+                if isinstance(response, RocketError):
+                    raise response
+                end = self._pull_result(response, queue, offset, tags).messages
+            except RocketError as error:
+                end = error
+            self._notify(queue, name, started_ns, end)
+
+    def _notify(
+        self,
+        queue: MessageQueue,
+        name: MessageQueue,
+        started_ns: int,
+        end: list[MessageExt] | BaseException,
+    ) -> None:
+        client = self._running()
+        address = client.cached_address(name.topic, name.broker_name)
+        event = ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
+        self._listeners.notify(lambda listener: listener.received(event))
+
     async def _notify_of(
         self, pull: Coroutine[Any, Any, PullResult], queue: MessageQueue, name: MessageQueue
     ) -> PullResult:
-        client, started_ns = self._running(), time.time_ns()
+        started_ns = time.time_ns()
         end: list[MessageExt] | BaseException
         try:
             result = await pull
@@ -139,10 +224,7 @@ class PullConsumer(BoundToClient):
             end = error
             raise
         finally:
-            address = client.cached_address(name.topic, name.broker_name)
-            ended_ns = time.time_ns()
-            event = ReceiveEvent(queue, self.group, client.client_id, started_ns, ended_ns, address, end)
-            self._listeners.notify(lambda listener: listener.received(event))
+            self._notify(queue, name, started_ns, end)
         return result
 
     async def _pull(
@@ -156,25 +238,33 @@ class PullConsumer(BoundToClient):
     ) -> PullResult:
         if offset < 0 or max_count < 1:
             raise MessageInvalid(f"offset {offset} must not be negative, max_count {max_count} at least 1")
-        config, wanted = self.config, subscription_data(queue.topic, expression, 0)
-        header = PullMessageRequestHeader(
+        wanted = subscription_data(queue.topic, expression, 0)
+        header = self._pull_header(name, offset, max_count, wanted)
+        response = await self._api().pull(name, header, self._timeout_ms(timeout_ms))
+        return self._pull_result(response, queue, offset, wanted.tags_set)
+
+    def _pull_header(
+        self, name: MessageQueue, offset: int, max_count: int, wanted: SubscriptionData
+    ) -> PullMessageRequestHeader:
+        config = self.config
+        return PullMessageRequestHeader(
             consumer_group=self._wrapped(self.group),
             topic=name.topic,
-            queue_id=queue.queue_id,
+            queue_id=name.queue_id,
             queue_offset=offset,
             max_msg_nums=max_count,
-            sys_flag=PullSysFlag.build(suspend=config.suspend, subscription=True),
+            sys_flag=PullSysFlag.SUBSCRIPTION | config.suspend * PullSysFlag.SUSPEND,
             commit_offset=0,
             suspend_timeout_millis=config.suspend_timeout_ms if config.suspend else 0,
             sub_version=0,
             subscription=wanted.sub_string,
             expression_type=wanted.expression_type,
         )
-        timeout_ms = timeout_ms or config.pull_timeout_ms
-        if config.suspend:
-            timeout_ms += config.suspend_timeout_ms
-        response = await self._api().pull(name, header, timeout_ms)
-        return self._pull_result(response, queue, offset, wanted.tags_set)
+
+    def _timeout_ms(self, timeout_ms: int | None) -> int:
+        """The time-out of a pull, with the time for which the broker may hold it."""
+        config = self.config
+        return (timeout_ms or config.pull_timeout_ms) + (config.suspend_timeout_ms if config.suspend else 0)
 
     def _pull_result(
         self, response: PullResponse, queue: MessageQueue, offset: int, tags: Collection[str]
@@ -218,6 +308,16 @@ class PullConsumer(BoundToClient):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, in ms since 1970."""
         return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
+
+    async def check_filter(self, topic: str, expression: Expression) -> None:
+        """Have every broker of a topic compile a filter, to learn of a mistake before the first pull.
+
+        Raises:
+            BrokerError: A broker rejects it, with the reason as the remark.
+        """
+        subscription = subscription_data(topic, expression, 0)
+        subscription.topic = self._wrapped(topic)
+        await self._api().check_subscription(subscription)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue; None when there is none."""

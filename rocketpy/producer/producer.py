@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from rocketpy.client.admin import AdminApi
@@ -18,6 +19,7 @@ from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.config import (
     COMPRESSION_TYPES,
     ClientConfig,
+    MessageTraceConfig,
     ProducerConfig,
     check_number,
     check_timeout,
@@ -45,7 +47,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.compression import compress
 from rocketpy.results import Health, SendResult, Unfinished
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import joined
+from rocketpy.runtime.tasks import close_all, joined
 from rocketpy.telemetry.message_trace import SENDING, TRACE_GROUP, MessageTrace
 from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counter, find_telemetry
 
@@ -164,13 +166,7 @@ class Producer(AdminApi):
     async def _start_trace(self, *, wait: bool) -> None:
         """Start the message trace if the configuration asks for one."""
         if self.config.message_trace is not None:
-            sender = Producer(
-                TRACE_GROUP,
-                config=SENDING,
-                client=replace(self._client_config, namespace=""),
-                telemetry=False,
-            )
-            self._trace = MessageTrace(self.config.message_trace, sender)
+            self._trace = create_trace(self.config.message_trace, self._client_config)
             await self._trace.start(wait=wait)
             self._send_listeners += (self._trace,)
 
@@ -207,11 +203,8 @@ class Producer(AdminApi):
             _started(self._listeners).close()
             if unfinished:
                 log.warning("producer %s closed with %d messages unanswered", self.group, len(unfinished))
-            await client.remove_producer(self._wire_group)
-            if self._trace is not None:
-                await self._trace.close()
         finally:
-            await client.release()
+            await close_all(partial(client.remove_producer, self._wire_group), self._trace, client.release)
         return unfinished
 
     def health(self) -> Health:
@@ -267,7 +260,7 @@ class Producer(AdminApi):
             TransportError: A connection failed, or the time-out has passed. Each error's `outcome` tells
                 whether the message may be stored; for UsageError and RouteNotFound it is NOT_SENT.
         """
-        dispatcher = self._dispatcher or _started(self._dispatcher)
+        dispatcher = self._dispatcher or _started(self._dispatcher)  # saves a call per message
         kind = kind_of(message)
         if dispatcher.limiter.would_block(len(message.body)):
             timeout_ms = await dispatcher.wait_for_limiter(message, timeout_ms)
@@ -294,7 +287,7 @@ class Producer(AdminApi):
         Raises:
             UsageError: An argument is not valid, or FlowControlled: too much is in flight.
         """
-        dispatcher = self._dispatcher or _started(self._dispatcher)
+        dispatcher = self._dispatcher or _started(self._dispatcher)  # saves a call per message
         kind = kind_of(message)
         size = len(message.body)
         if dispatcher.limiter.would_block(size):
@@ -327,8 +320,10 @@ class Producer(AdminApi):
     ) -> list[SendResult]:
         """Send messages of one topic in few requests.
 
-        All go to one queue, in their order. A list too long for one request (`BatchConfig.max_bytes`)
-        is sent as several requests one after the other. Bodies are not compressed.
+        All go to one queue, in their order. A list too long for one request (`BatchConfig.max_bytes`) is sent
+        as several requests one after the other. A request has only compressed bodies, or none: long bodies
+        are compressed unless that takes more requests. Without `queue`, large ones are compressed on a
+        thread, and a later batch may overtake this one.
 
         Args:
             messages: The messages.
@@ -510,6 +505,12 @@ class Producer(AdminApi):
     def _oneway_ended(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self._limited_log.info(type(error).__name__, "a oneway message was not sent: %s", error)
+
+
+def create_trace(config: MessageTraceConfig, client: ClientConfig) -> MessageTrace:
+    """Return a message trace with a producer of its own. client: of the traced producer or consumer."""
+    own = replace(client, namespace="")
+    return MessageTrace(config, Producer(TRACE_GROUP, config=SENDING, client=own, telemetry=False))
 
 
 def _started(part: P | None) -> P:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar, Unpack
 
 from rocketpy import consumer
 from rocketpy.consumer.config import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
+from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.outcomes import Handler
-from rocketpy.errors import ClientClosed
+from rocketpy.errors import ClientClosed, RocketError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import PullResult
@@ -110,9 +111,9 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
         """See `rocketpy.LitePullConsumer.resume`."""
         self._loop().run(as_coroutine(lambda: self._inner.resume(queues)))
 
-    def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
+    def poll(self, timeout_ms: int | None = None, *, max_count: int | None = None) -> list[MessageExt]:
         """See `rocketpy.LitePullConsumer.poll`."""
-        return self._loop().run(self._inner.poll(timeout_ms))
+        return self._loop().run(self._inner.poll(timeout_ms, max_count=max_count))
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until the consumer is closed."""
@@ -156,6 +157,10 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
     ) -> None:
         super().__init__(consumer.PullConsumer(group, namesrv, **options))
 
+    def fetch_topics(self) -> tuple[str, ...]:
+        """See `rocketpy.PullConsumer.fetch_topics`."""
+        return self._loop().run(self._inner.fetch_topics())
+
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.PullConsumer.fetch_queues`."""
         return self._loop().run(self._inner.fetch_queues(topic))
@@ -189,6 +194,12 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
             self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
         )
 
+    def pull_records_async(
+        self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
+    ) -> Future[list[PullResponse | RocketError]]:
+        """Start pulls; return the future of their responses. See `rocketpy.PullConsumer.pull_records`."""
+        return self._loop().submit(self._inner.pull_records(queue, ranges, expression=expression))
+
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.PullConsumer.min_offset`."""
         return self._loop().run(self._inner.min_offset(queue))
@@ -200,6 +211,10 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.PullConsumer.search_offset`."""
         return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+
+    def check_filter(self, topic: str, expression: Expression) -> None:
+        """See `rocketpy.PullConsumer.check_filter`."""
+        self._loop().run(self._inner.check_filter(topic, expression))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See `rocketpy.PullConsumer.committed`."""

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -24,19 +24,20 @@ class LoopThread:
     """The thread with the event loop of all blocking clients of the process. It never ends by itself."""
 
     _current: LoopThread | None = None
-    _making = threading.Lock()
+    _creation_lock = threading.Lock()
 
     def __init__(self) -> None:
         self.pid: int = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._calls: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
         self._thread = threading.Thread(target=self._serve, name="rocketpy", daemon=True)
         self._thread.start()
 
     @classmethod
     def get(cls) -> LoopThread:
-        """Return that of this process; a forked child gets its own."""
-        with cls._making:
+        """Return the loop thread of this process; a forked child gets its own."""
+        with cls._creation_lock:
             if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
             return cls._current
@@ -52,7 +53,7 @@ class LoopThread:
                 return
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. Ctrl-C while waiting cancels it.
+        """Run a coroutine and wait for its result. Ctrl-C while waiting cancels it.
 
         Raises UsageError in the background thread, and ClientClosed in a forked child.
         """
@@ -86,23 +87,28 @@ class LoopThread:
         """
         self._check_process()
         self._calls.append(partial(contextvars.copy_context().run, function))
-        if len(self._calls) == 1:
-            self._loop.call_soon_threadsafe(self._call_all)
+        # Two threads may both find it unset: the second `_call_all` then finds no calls.
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._call_all)
+            except BaseException:  # Ctrl-C: the next call must schedule
+                self._is_scheduled = False
+                raise
 
     def _call_all(self) -> None:
-        # `call_soon` schedules this only when the queue was empty, so it must be empty at the end.
+        self._is_scheduled = False  # before the queue is emptied: a call that comes later schedules again
         while self._calls:
+            call = self._calls.popleft()
             try:
-                self._calls[0]()
+                call()
             except InvariantError:
-                if len(self._calls) > 1:
+                if self._calls:
                     self._loop.call_soon(self._call_all)
                 raise
             except BaseException:  # of a callback of the application
                 # The calls after it must still be made.
                 log.exception("a call from another thread failed")
-            finally:
-                self._calls.popleft()
 
     @property
     def is_current(self) -> bool:
@@ -117,3 +123,22 @@ class LoopThread:
 async def as_coroutine(function: Callable[[], T]) -> T:
     """Call a function in a coroutine."""
     return function()
+
+
+def iterate(loop: LoopThread, items: AsyncIterator[T]) -> Generator[T, None, None]:
+    """Yield the items of an asynchronous iterator, each when the caller asks for it."""
+
+    async def following() -> list[T]:
+        async for item in items:
+            return [item]
+        return []
+
+    async def close() -> None:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+    try:
+        while found := loop.run(following()):
+            yield found[0]
+    finally:
+        loop.run(close())

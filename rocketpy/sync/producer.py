@@ -19,8 +19,8 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from rocketpy import producer
 from rocketpy.admin import admin_client
-from rocketpy.admin.admin_client import DeadLetters
-from rocketpy.client.admin import FOREVER_MS, QueryResult
+from rocketpy.admin.dead_letters import DeadLetters
+from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.client.routing.selectors import QueueSelector
 from rocketpy.config import ClientConfig, ProducerConfig, check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
@@ -35,6 +35,7 @@ from rocketpy.producer.transaction import (
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult, SendStatus, Unfinished
 from rocketpy.runtime.tasks import joined
+from rocketpy.sync import admin
 from rocketpy.sync.blocking import Blocking
 from rocketpy.telemetry.plugin import TelemetryChoice
 
@@ -338,6 +339,15 @@ class AdminClient(_AdminApi[admin_client.AdminClient]):
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__(admin_client.AdminClient(namesrv, client=client))
+        self.topics: admin.Topics = admin.Topics(self._inner.topics, self._loop)
+        self.messages: admin.Messages = admin.Messages(self._inner.messages, self._loop)
+        self.dead_letters: admin.DeadLetterQueues = admin.DeadLetterQueues(
+            self._inner.dead_letters, self._loop
+        )
+        self.brokers: admin.Brokers = admin.Brokers(self._inner.brokers, self._loop)
+        self.name_servers: admin.NameServers = admin.NameServers(self._inner.name_servers, self._loop)
+        self.accounts: admin.Accounts = admin.Accounts(self._inner.accounts, self._loop)
+        self.groups: admin.Groups = admin.Groups(self._inner.groups, self._loop)
 
     def fetch_dead_letters(
         self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None

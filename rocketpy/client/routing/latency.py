@@ -22,12 +22,12 @@ from rocketpy.protocol.bodies import MessageQueue
 class BrokerLatencies:
     """The latest latencies of brokers, and the choice of a queue by them.
 
-    latency_ms, away_ms: the two lists, of equal length, the first one ascending. failed_ms: the latency of a
-    failed attempt. All times are in ms, `now_ms` by one monotonic clock.
+    latency_ms, not_available_ms: the two lists, of equal length, the first one ascending. failed_ms: the
+    latency of a failed attempt. All times are in ms, `now_ms` from a monotonic clock.
     """
 
     latency_ms: Sequence[int]
-    away_ms: Sequence[int]
+    not_available_ms: Sequence[int]
     failed_ms: int
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Broker name to its last latency and the time when it is available again."""
@@ -37,8 +37,8 @@ class BrokerLatencies:
         """Record the latency of an attempt, or its failure."""
         latency_ms = self.failed_ms if failed else latency_ms
         place = bisect_right(self.latency_ms, latency_ms)
-        away_ms = self.away_ms[place - 1] if place else 0
-        self._seen[broker_name] = (latency_ms, now_ms + away_ms)
+        not_available_ms = self.not_available_ms[place - 1] if place else 0
+        self._seen[broker_name] = (latency_ms, now_ms + not_available_ms)
 
     def is_available(self, broker_name: str, now_ms: float) -> bool:
         """Whether a broker is not avoided now."""

@@ -84,7 +84,7 @@ def check_route(topic: str, route: TopicRouteData) -> None:
             f"the route of {topic} has {total} queues; up to {_ROUTE_QUEUES_MAX} are accepted"
         )
     if route.order_topic_conf:
-        _order_counts(topic, route.order_topic_conf)
+        order_counts(topic, route.order_topic_conf)
 
 
 def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
@@ -177,12 +177,12 @@ def _masters(route: TopicRouteData) -> dict[str, str]:
 def _ordered_queues(topic: str, order_topic_conf: str) -> list[MessageQueue]:
     return [
         MessageQueue(topic, broker_name, queue_id)
-        for broker_name, count in _order_counts(topic, order_topic_conf)
+        for broker_name, count in order_counts(topic, order_topic_conf)
         for queue_id in range(count)
     ]
 
 
-def _order_counts(topic: str, order_topic_conf: str) -> list[tuple[str, int]]:
+def order_counts(topic: str, order_topic_conf: str) -> list[tuple[str, int]]:
     """Read ``broker-a:4;broker-b:2``. Raises RemoteProtocolError."""
     counts: list[tuple[str, int]] = []
     for part in filter(None, order_topic_conf.split(";")):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rocketpy.consumer.config import MessageModel, PushConfig
@@ -54,30 +55,43 @@ class ConsumeService(Protocol):
         """Begin no more calls and wait for running ones. Returns what unfinished handlers work on."""
 
 
-class ConcurrentConsumeService:
+@dataclass(eq=False)
+class HandlerService:
+    """Base class of the services that call the handler of a push consumer. clock: monotonic, in ms."""
+
+    adapter: HandlerAdapter
+    config: PushConfig
+    send_back: SendBack
+    stats: ConsumerStats
+    tasks: Tasks
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._limited_log = RateLimitedLog(log)
+
+    async def _sends(self, sending: Awaitable[None], problem: str, message: MessageExt) -> bool:
+        """Wait until a message is sent to the broker; return whether it was. problem: for the log."""
+        try:
+            await sending
+        except RocketError as error:
+            self._limited_log.error(type(error).__name__, problem, message, error)
+            return False
+        return True
+
+
+@dataclass(eq=False)
+class ConcurrentConsumeService(HandlerService):
     """Hands messages to a runner, and sends failed ones back."""
 
-    def __init__(
-        self,
-        adapter: HandlerAdapter,
-        config: PushConfig,
-        send_back: SendBack,
-        stats: ConsumerStats,
-        tasks: Tasks,
-        clock: Callable[[], float],
-    ) -> None:
-        self._config = config
-        self._send_back = send_back
-        self._stats = stats
-        self._tasks = tasks
-        self._clock = clock
-        self._limited_log = RateLimitedLog(log)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
         self._sending_back: set[asyncio.Task[None]] = set()
         self._max_reconsume_times = (
             _DEFAULT_MAX_RECONSUME_TIMES if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
-        kind = LoopRunner if adapter.is_async or not config.threads else ThreadRunner
-        self._runner: HandlerRunner = kind(adapter, config, self._completed, tasks)
+        kind = LoopRunner if self.adapter.is_async or not config.threads else ThreadRunner
+        self._runner: HandlerRunner = kind(self.adapter, config, self._completed, self.tasks)
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         """Handle messages; send those back that cannot be decoded."""
@@ -96,9 +110,9 @@ class ConcurrentConsumeService:
 
     async def close(self, timeout_s: float) -> Sequence[object]:
         """Close the runner, and wait for messages that are sent back."""
-        until = self._clock() + timeout_s * 1000
+        until = self.clock() + timeout_s * 1000
         left = await self._runner.close(timeout_s)
-        left_s = max(0.1, (until - self._clock()) / 1000)
+        left_s = max(0.1, (until - self.clock()) / 1000)
         if self._sending_back:
             await asyncio.wait(set(self._sending_back), timeout=left_s)
         for task in self._sending_back:
@@ -110,20 +124,20 @@ class ConcurrentConsumeService:
         now_s = time.monotonic()
         for running in self._runner.running():
             age_ms = (now_s - running.started_s) * 1000
-            messages = list(running.abandon()) if age_ms > self._config.consume_timeout_ms else ()
+            messages = list(running.abandon()) if age_ms > self.config.consume_timeout_ms else ()
             if messages:
                 log.warning("a handler has worked on %s for %d ms; they are sent back", messages, age_ms)
                 self._send_back_soon(running.puller, messages, _EXPIRED_LEVEL)
 
     def _completed(self, completed: list[CompletedCalls]) -> None:
         """Finish messages and send others back; each queue is woken once."""
-        now_ms = int(self._clock())
+        now_ms = int(self.clock())
         touched: dict[Puller, None] = {}
         for calls in completed:
             puller, messages, result = calls.puller, calls.messages, calls.result
             done = len(messages) if result.done is None else min(result.done, len(messages))
             topic = puller.process_queue.queue.topic
-            self._stats.record_handled(topic, done, len(messages) - done, calls.took_ms, calls.calls)
+            self.stats.record_handled(topic, done, len(messages) - done, calls.took_ms, calls.calls)
             if done < len(messages):
                 self._failed(puller, messages[done:], result)
                 messages = messages[:done]
@@ -133,17 +147,17 @@ class ConcurrentConsumeService:
             puller.wake()
 
     def _failed(self, puller: Puller, messages: Sequence[MessageExt], result: HandlingResult) -> None:
-        if self._config.model is MessageModel.BROADCASTING:
+        if self.config.model is MessageModel.BROADCASTING:
             log.warning("%s were not handled and are not redelivered, because the group broadcasts", messages)
-            puller.process_queue.finish(messages, int(self._clock()))
+            puller.process_queue.finish(messages, int(self.clock()))
         else:
             self._send_back_soon(puller, list(messages), result.later.delay_level)
 
     def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Send messages back that cannot be decoded, without a handler call."""
-        self._stats.record_handled(puller.process_queue.queue.topic, 0, len(messages), 0.0, calls=0)
-        if self._config.model is MessageModel.BROADCASTING:
-            puller.process_queue.finish(messages, int(self._clock()))
+        self.stats.record_handled(puller.process_queue.queue.topic, 0, len(messages), 0.0, calls=0)
+        if self.config.model is MessageModel.BROADCASTING:
+            puller.process_queue.finish(messages, int(self.clock()))
             return
         levels = {level: [m for m in messages if _reject_level(m) == level] for level in (0, _DEAD_LETTER)}
         for level, some in levels.items():
@@ -151,7 +165,7 @@ class ConcurrentConsumeService:
                 self._send_back_soon(puller, some, level)
 
     def _send_back_soon(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
-        task = self._tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")
+        task = self.tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")
         self._sending_back.add(task)
         task.add_done_callback(self._sending_back.discard)
 
@@ -161,31 +175,26 @@ class ConcurrentConsumeService:
             *(self._send_one_back(message, puller, delay_level) for message in messages)
         )
         outcome = list(zip(messages, results, strict=True))
-        process_queue.finish([message for message, ok in outcome if ok], int(self._clock()))
+        process_queue.finish([message for message, ok in outcome if ok], int(self.clock()))
         puller.wake()
         kept = [
             message.with_reconsume_times(message.reconsume_times + 1) for message, ok in outcome if not ok
         ]
         if kept:
-            await asyncio.sleep(_LOCAL_RETRY_S)
-            if not process_queue.dropped:
-                self.submit(puller, kept, len(undecodable(kept)))
+            self.tasks.spawn(self._handle_again(puller, kept), "handle again")
+
+    async def _handle_again(self, puller: Puller, messages: list[MessageExt]) -> None:
+        """Handle messages again after a pause, for which `close` does not wait."""
+        await asyncio.sleep(_LOCAL_RETRY_S)
+        if not puller.process_queue.dropped:
+            self.submit(puller, messages, len(undecodable(messages)))
 
     async def _send_one_back(self, message: MessageExt, puller: Puller, delay_level: int) -> bool:
-        try:
-            await self._send_back.send_back(
-                message, puller.process_queue.queue, delay_level, self._max_reconsume_times
-            )
-        except RocketError as error:
-            self._limited_log.error(
-                type(error).__name__,
-                "%s could not be sent back and is handled here again in %d s: %s",
-                message,
-                _LOCAL_RETRY_S,
-                error,
-            )
-            return False
-        return True
+        queue, times_max = puller.process_queue.queue, self._max_reconsume_times
+        problem = f"%s could not be sent back and is handled here again in {_LOCAL_RETRY_S:.0f} s: %s"
+        return await self._sends(
+            self.send_back.send_back(message, queue, delay_level, times_max), problem, message
+        )
 
 
 def _reject_level(message: MessageExt) -> int:

@@ -12,21 +12,18 @@ setAutoCommit, COMMIT, ROLLBACK), which RocketMQ has deprecated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.handler import HandlerAdapter
+from rocketpy.consumer.config import MessageModel
+from rocketpy.consumer.dispatch.concurrent import HandlerService
 from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
-from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import HandlingResult, Later
-from rocketpy.consumer.stats import ConsumerStats
-from rocketpy.errors import RocketError
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
-from rocketpy.runtime.tasks import Tasks
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -41,48 +38,38 @@ _CHUNK: Final = 32
 Lock = Callable[[Puller], Awaitable[bool]]
 
 
-class OrderlyConsumeService:
+@dataclass(eq=False)
+class OrderlyConsumeService(HandlerService):
     """Handles each queue in a task of its own, which runs while the queue has messages.
 
     lock: requests the broker's lock of a queue again after it has expired; None when broadcasting, where
     queues are not shared.
     """
 
-    def __init__(
-        self,
-        adapter: HandlerAdapter,
-        config: PushConfig,
-        send_back: SendBack,
-        stats: ConsumerStats,
-        tasks: Tasks,
-        clock: Callable[[], float],
-        lock: Lock | None,
-    ) -> None:
-        self._adapter = adapter
-        self._config = config
-        self._send_back = send_back
-        self._stats = stats
-        self._tasks = tasks
-        self._clock = clock
-        self._lock = lock
+    lock: Lock | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
         self._queue_tasks: dict[Puller, asyncio.Task[None]] = {}
+        self._pauses: dict[Puller, asyncio.Event] = {}
         self._closing = False
-        self._limited_log = RateLimitedLog(log)
         self._max_reconsume_times = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
-        on_threads = config.threads and not adapter.is_async
+        on_threads = config.threads and not self.adapter.is_async
         self._pool = HandlerThreadPool(config.concurrency) if on_threads else None
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         """Enqueue messages; one that cannot be decoded goes to the dead-letter topic in its turn."""
         puller.process_queue.enqueue(messages)
         if puller not in self._queue_tasks and not self._closing:
-            queue_task = self._tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
+            queue_task = self.tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
             self._queue_tasks[puller] = queue_task
 
     async def wait_released(self, puller: Puller) -> None:
         """Wait for the running handler: the next owner must not begin before it has ended."""
         queue_task = self._queue_tasks.get(puller)
         if queue_task is not None:
+            self._end_pause(puller)
             await asyncio.wait({queue_task})
 
     def in_progress(self) -> Sequence[object]:
@@ -92,6 +79,8 @@ class OrderlyConsumeService:
     async def close(self, timeout_s: float) -> Sequence[object]:
         """Begin no more calls and wait for running ones. Returns the queues of unfinished handlers."""
         self._closing = True
+        for puller in self._pauses:
+            self._end_pause(puller)
         queue_tasks = set(self._queue_tasks.values())
         late = (await asyncio.wait(queue_tasks, timeout=timeout_s))[1] if queue_tasks else set()
         left = self.in_progress() if late else ()
@@ -119,7 +108,7 @@ class OrderlyConsumeService:
             batches = self._take(puller)
             if not batches:
                 return
-            started_ms = self._clock()
+            started_ms = self.clock()
             results = await self._handle(puller, batches)
             failed: list[MessageExt] = []
             wait_ms = 0
@@ -130,21 +119,21 @@ class OrderlyConsumeService:
                 done = (
                     len(batch) if results[index].done is None else min(results[index].done or 0, len(batch))
                 )
-                process_queue.finish(batch[:done], int(self._clock()))
-                self._stats.record_handled(
+                process_queue.finish(batch[:done], int(self.clock()))
+                self.stats.record_handled(
                     process_queue.queue.topic,
                     done,
                     len(batch) - done,
-                    (self._clock() - started_ms) / len(results),
+                    (self.clock() - started_ms) / len(results),
                 )
                 if done < len(batch) and (kept := await self._count_attempt(puller, batch[done:])):
                     failed += kept
                     suspend_ms = results[index].later.suspend_ms
-                    wait_ms = self._config.suspend_ms if suspend_ms is None else suspend_ms
+                    wait_ms = self.config.suspend_ms if suspend_ms is None else suspend_ms
             process_queue.put_back(failed)
             puller.wake()
             if wait_ms:
-                await asyncio.sleep(min(max(wait_ms, 10), 30_000) / 1000)
+                await self._pause(puller, min(max(wait_ms, 10), 30_000) / 1000)
             else:
                 await asyncio.sleep(0)
 
@@ -154,12 +143,12 @@ class OrderlyConsumeService:
     def _may_call(self, puller: Puller) -> bool:
         """Return whether the lock is valid. Threads call it, too, between two batches."""
         return self._is_active(puller) and (
-            self._lock is None or puller.process_queue.is_locked(int(self._clock()))
+            self.lock is None or puller.process_queue.is_locked(int(self.clock()))
         )
 
     def _take(self, puller: Puller) -> list[list[MessageExt]]:
         """Return the next batches; a message that cannot be decoded is a batch of its own."""
-        size = self._config.batch_size
+        size = self.config.batch_size
         messages = puller.process_queue.take(size * _CHUNK if self._pool is not None else size)
         batches: list[list[MessageExt]] = []
         for message in messages:
@@ -175,7 +164,7 @@ class OrderlyConsumeService:
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
-            return [await self._adapter.handle(batches[0], threads=False)]
+            return [await self.adapter.handle(batches[0], threads=False)]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._handle_on_thread, puller, batches, loop)
 
@@ -186,7 +175,7 @@ class OrderlyConsumeService:
         for batch in batches:
             if not self._may_call(puller) or batch[0].decode_error is not None:
                 break
-            results.append(self._adapter.handle_on_thread(batch, loop))
+            results.append(self.adapter.handle_on_thread(batch, loop))
             if results[-1].done is not None:
                 break
         return results
@@ -201,35 +190,41 @@ class OrderlyConsumeService:
         for message in messages:
             if message.decode_error is None and message.reconsume_times < self._max_reconsume_times:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
-            elif self._config.model is MessageModel.BROADCASTING:
+            elif self.config.model is MessageModel.BROADCASTING:
                 log.warning("%s was not handled and is skipped, because the group broadcasts", message)
-                puller.process_queue.finish([message], int(self._clock()))
+                puller.process_queue.finish([message], int(self.clock()))
             elif await self._send_to_dead_letters(puller, message):
-                puller.process_queue.finish([message], int(self._clock()))
+                puller.process_queue.finish([message], int(self.clock()))
             else:
                 kept.append(message)
         return kept
 
     async def _send_to_dead_letters(self, puller: Puller, message: MessageExt) -> bool:
-        try:
-            if message.decode_error is not None:
-                await self._send_back.send_back(
-                    message, puller.process_queue.queue, -1, self._max_reconsume_times
-                )
-            else:
-                await self._send_back.send_to_dead_letters(message, self._max_reconsume_times)
-        except RocketError as error:
-            self._limited_log.error(
-                type(error).__name__,
-                "%s could not be sent to the dead-letter topic; its queue waits: %s",
-                message,
-                error,
-            )
-            return False
-        return True
+        times_max = self._max_reconsume_times
+        if message.decode_error is not None:
+            sending = self.send_back.send_back(message, puller.process_queue.queue, -1, times_max)
+        else:
+            sending = self.send_back.send_to_dead_letters(message, times_max)
+        problem = "%s could not be sent to the dead-letter topic; its queue waits: %s"
+        return await self._sends(sending, problem, message)
 
     async def _renew_lock(self, puller: Puller) -> None:
         """Request a lock that expired or was lost again, and pause."""
-        await asyncio.sleep(_LOCK_AGAIN_S)
-        if self._lock is not None and self._is_active(puller) and not await self._lock(puller):
-            await asyncio.sleep(_LOCK_FAILED_S)
+        await self._pause(puller, _LOCK_AGAIN_S)
+        if self.lock is not None and self._is_active(puller) and not await self.lock(puller):
+            await self._pause(puller, _LOCK_FAILED_S)
+
+    async def _pause(self, puller: Puller, pause_s: float) -> None:
+        """Pause a queue; `close` and the loss of the queue end the pause."""
+        if not self._is_active(puller):
+            return
+        ended = self._pauses[puller] = asyncio.Event()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), pause_s)
+        finally:
+            del self._pauses[puller]
+
+    def _end_pause(self, puller: Puller) -> None:
+        if puller in self._pauses:
+            self._pauses[puller].set()

@@ -118,7 +118,10 @@ class ProcessQueue:
         )
 
     def will_be_full(self, limits: Limits, next_offset: int, size: int) -> bool:
-        """Return whether pulls have to wait after messages up to an offset, of `size` bytes, are added."""
+        """Return whether pulls have to wait after messages of `size` bytes are added.
+
+        It counts every offset up to `next_offset` as a message: an upper bound.
+        """
         return (
             self.count + next_offset - self.next_offset > limits.count
             or self.size + size > limits.size

@@ -309,9 +309,9 @@ class Puller:
             queue_id=process_queue.queue.queue_id,
             queue_offset=queue_offset,
             max_msg_nums=config.pull_batch_size,
-            sys_flag=PullSysFlag.build(
-                commit_offset=offset > 0, suspend=True, subscription=context.carries_filter
-            ),
+            sys_flag=PullSysFlag.SUSPEND
+            | (offset > 0) * PullSysFlag.COMMIT_OFFSET
+            | context.carries_filter * PullSysFlag.SUBSCRIPTION,
             commit_offset=offset,
             suspend_timeout_millis=config.suspend_timeout_ms,
             sub_version=subscription.sub_version,

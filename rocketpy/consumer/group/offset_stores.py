@@ -71,29 +71,31 @@ class BrokerOffsets:
 class LocalOffsets:
     """Stores offsets in a local file, in the format of Java's clients.
 
-    file: the previous version is kept with the suffix .bak, and read if the file is damaged. A write keeps
-    the offsets of other queues.
+    file: the previous version is kept with the suffix .bak, and used if the file cannot be read. A write
+    keeps the offsets of other queues.
     """
 
     def __init__(self, file: Path) -> None:
         self._file: Final = file
         self._offsets: dict[MessageQueue, int] | None = None
-        self._writing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset. Raises ConfigInvalid when neither file can be read."""
-        return (await self._loaded()).get(queue)
+        """Return the stored offset. Raises ConfigInvalid when there are files, but none can be read."""
+        async with self._lock:
+            return (await self._loaded()).get(queue)
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
         """Write offsets to the file."""
-        async with self._writing:
+        async with self._lock:
             try:
                 known = await self._loaded()
-                if any(known.get(queue) != offset for queue, offset in offsets.items()):
-                    known.update(offsets)
-                    text = OffsetSerializeWrapper(offset_table=dict(known)).encode()
+                new = known | dict(offsets)
+                if new != known:
+                    text = OffsetSerializeWrapper(offset_table=new).encode()
                     await asyncio.to_thread(_replace_file, self._file, text)
+                    self._offsets = new  # only now: the next write repeats one that failed
             except (OSError, RocketError) as error:
                 self._limited_log.error(
                     type(error).__name__, "offsets were not written to %s: %s", self._file, error
@@ -105,17 +107,23 @@ class LocalOffsets:
         return self._offsets
 
     def _load(self) -> dict[MessageQueue, int]:
+        failed: OSError | RemoteProtocolError | None = None
         for file in (self._file, _backup_of(self._file)):
-            with contextlib.suppress(FileNotFoundError):
-                data = file.read_bytes()
-                try:
-                    return OffsetSerializeWrapper.decode(data).offset_table
-                except RemoteProtocolError as error:
-                    log.error("%s: %s", file, error)
-                    if file != self._file:
-                        raise ConfigInvalid(
-                            f"neither {self._file} nor {file} can be read: {error}"
-                        ) from error
+            try:
+                offsets = OffsetSerializeWrapper.decode(file.read_bytes()).offset_table
+            except FileNotFoundError:
+                continue
+            except (OSError, RemoteProtocolError) as error:
+                failed = failed or error
+                continue
+            if failed is not None:
+                log.error("%s cannot be read (%s); using the older offsets of %s", self._file, failed, file)
+            return offsets
+        if failed is not None:
+            raise ConfigInvalid(
+                f"neither {self._file} nor its backup can be read: {failed}. Restore one of them, or delete "
+                "both to begin without stored offsets"
+            ) from failed
         return {}
 
 

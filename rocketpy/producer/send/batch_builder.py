@@ -88,29 +88,40 @@ def check_batch(messages: Sequence[Message]) -> None:
             )
 
 
+def check_sizes(bodies: Sequence[bytes], max_message_bytes: int) -> None:
+    """Raise MessageTooLarge for a body above `max_message_bytes`."""
+    for index, body in enumerate(bodies):
+        if len(body) > max_message_bytes:
+            raise MessageTooLarge(
+                f"message {index} has a body of {len(body)} bytes, {max_message_bytes} are allowed"
+            )
+
+
 def split_batch(
-    topic: str, bodies: Sequence[bytes], properties: Sequence[bytes], max_bytes: int, max_message_bytes: int
+    topic: str,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+    max_bytes: int,
+    sys_flags: Sequence[int] = (),
 ) -> list[slice]:
     """Return which messages go into which request: as many as fit into `max_bytes` of stored records.
 
-    properties: encoded, of each message. A broker compares the records with its limit, not the bodies, so
-    records are counted, with IPv6 hosts. A single message above `max_bytes` has a request of its own.
-    Raises MessageTooLarge for a body above `max_message_bytes`.
+    bodies: as sent. properties: encoded, of each message. A broker compares the records with its limit, not
+    the bodies, so records are counted, with IPv6 hosts. A single message above `max_bytes` has a request of
+    its own. sys_flags: of each message, or empty for zeros; a request has one, which the broker gives to all
+    its messages.
     """
     bare = record_size(0, len(topic), 0, _HOSTS_V6)
     lengths = list(map(len, bodies))
-    if max(lengths) > max_message_bytes:
-        index, length = next(pair for pair in enumerate(lengths) if pair[1] > max_message_bytes)
-        raise MessageTooLarge(
-            f"message {index} has a body of {length} bytes, {max_message_bytes} are allowed"
-        )
-    if bare * len(lengths) + sum(lengths) + sum(map(len, properties)) <= max_bytes:
+    total = bare * len(lengths) + sum(lengths) + sum(map(len, properties))
+    if total <= max_bytes and len(set(sys_flags)) < 2:
         return [slice(0, len(lengths))]
     slices: list[slice] = []
     start = used = 0
     for index, length in enumerate(lengths):
         size = bare + length + len(properties[index])
-        if used and used + size > max_bytes:
+        is_other = bool(sys_flags) and sys_flags[index] != sys_flags[start]
+        if used and (is_other or used + size > max_bytes):
             slices.append(slice(start, index))
             start, used = index, 0
         used += size

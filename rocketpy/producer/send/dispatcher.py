@@ -123,7 +123,7 @@ class SendDispatcher:
         results: list[SendResult] = []
         is_given = queue is not None
         try:
-            for part in self._encoder.batch_parts(messages, event):
+            for part in await self._encoder.batch_parts(messages, event, ordered=is_given):
                 try:
                     left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
                     future: asyncio.Future[Sequence[SendResult]] = self._new_future()

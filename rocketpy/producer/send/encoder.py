@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import Any, Final, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from rocketpy.config import COMPRESSION_TYPES, ProducerConfig
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
 from rocketpy.message.message import Message
-from rocketpy.producer.send.batch_builder import BatchBuilder, split_batch
+from rocketpy.producer.send.batch_builder import BatchBuilder, check_sizes, split_batch
 from rocketpy.producer.send.pending import BatchSend, ProducerBatch, SingleRequest, SingleSend
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.producer.send.request_template import head_text, properties_text, tail_text
@@ -32,11 +32,12 @@ R = TypeVar("R")
 
 
 class BatchPart(NamedTuple):
-    """The content of one request of a `send_batch`."""
+    """The content of one request of a `send_batch`. sys_flag: how all its bodies are compressed; 0: not."""
 
     messages: Sequence[Message]
     message_ids: Sequence[str]
     body: bytes
+    sys_flag: int
 
 
 class MessageEncoder:
@@ -122,17 +123,23 @@ class MessageEncoder:
             accepted_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
             events=(event,) if event is not None else (),
+            sys_flag=part.sys_flag,
         )
         self._sender.accept(send)
         self._sender.begin(send)
 
-    def batch_parts(self, messages: Sequence[Message], event: SendEvent | None) -> Iterator[BatchPart]:
-        """Yield the requests of a `send_batch`. Raises MessageTooLarge before the first."""
+    async def batch_parts(
+        self, messages: Sequence[Message], event: SendEvent | None, *, ordered: bool
+    ) -> Iterator[BatchPart]:
+        """Return the requests of a `send_batch`. Raises MessageTooLarge.
+
+        ordered: no later batch may overtake this one, so long bodies are not compressed on a thread.
+        """
         ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
         flags: Iterable[int]
-        if isinstance(messages, MessageColumns) and event is None and not self._checksum:
-            topic, bodies, flags = messages.topic, messages.bodies, repeat(0)
-            properties = messages.property_texts(ids)
+        if isinstance(messages, MessageColumns) and event is None:
+            topic, bodies, flags = messages.topic, messages.bodies, messages.flags or repeat(0)
+            properties = messages.property_texts(ids, self._checksum)
         else:
             messages = list(messages)  # columns create each message when it is read
             ids = _own_ids(messages, ids)
@@ -144,11 +151,38 @@ class MessageEncoder:
                 properties_text(message, message_id, self._checksum, extra).encode()
                 for message, message_id, extra in zip(messages, ids, extras, strict=False)
             ]
-        config = self._config
-        elements = zip(flags, bodies, properties, strict=False)
-        for part in split_batch(topic, bodies, properties, config.batch.max_bytes, config.max_message_bytes):
-            body = encode_batch(islice(elements, part.stop - part.start))
-            yield BatchPart(messages[part], ids[part], body)
+        check_sizes(bodies, self._config.max_message_bytes)
+        packed, sys_flags = await self._compressed(bodies, ordered=ordered)
+        split = partial(split_batch, topic, properties=properties, max_bytes=self._config.batch.max_bytes)
+        parts = split(packed, sys_flags=sys_flags)
+        if sys_flags and len(parts) > len(plain_parts := split(bodies)):
+            packed, sys_flags, parts = bodies, (), plain_parts
+        elements = zip(flags, packed, properties, strict=False)
+        return (
+            BatchPart(
+                messages[part],
+                ids[part],
+                encode_batch(islice(elements, part.stop - part.start)),
+                sys_flags[part.start] if sys_flags else 0,
+            )
+            for part in parts
+        )
+
+    async def _compressed(
+        self, bodies: Sequence[bytes], *, ordered: bool
+    ) -> tuple[Sequence[bytes], Sequence[int]]:
+        """Return the bodies of a batch, the long ones compressed, and the sysFlags, if any is long."""
+        config = self._config.compression
+        lengths = [length for length in map(len, bodies) if length > self._compress_above]
+        if not lengths:
+            return bodies, ()
+        compress = partial(
+            compress_if_worth, compression_type=COMPRESSION_TYPES[config.type], level=config.level
+        )
+        work = partial(_compress_long, bodies, self._compress_above, compress)
+        if ordered or sum(lengths) <= config.off_loop_above_bytes:
+            return work()
+        return await self._loop.run_in_executor(None, work)
 
     def single(
         self,
@@ -235,6 +269,14 @@ class MessageEncoder:
         finally:
             # Also if that failed: then the body is sent as it was.
             self._sender.begin_later(send)
+
+
+def _compress_long(
+    bodies: Iterable[bytes], above_bytes: int, compress: Callable[[bytes], tuple[bytes, int]]
+) -> tuple[list[bytes], list[int]]:
+    """Return the bodies, those above a length compressed, and the sysFlag of each."""
+    pairs = [compress(body) if len(body) > above_bytes else (body, 0) for body in bodies]
+    return [body for body, _ in pairs], [sys_flag for _, sys_flag in pairs]
 
 
 def _own_ids(messages: Iterable[Message], ids: Iterable[str]) -> list[str]:

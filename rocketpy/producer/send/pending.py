@@ -37,6 +37,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     and messages, as the limiter counts them. given: the queue that the caller chose. choose: the caller's
     selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms: when
     that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
+    sys_flag: bits that say how the bodies are compressed.
     """
 
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
@@ -53,6 +54,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     count: int = 1
     sent_ms: float = 0.0
     on_wire: bool = False
+    sys_flag: int = 0
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -131,9 +133,9 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
-    tail: its properties after the two that all messages have. body, sys_flag: as sent; they differ from the
-    message's when the body is compressed. (One future instead of several, and no text that can be built
-    again for another attempt, since there may be 100,000 of these.)
+    tail: its properties after the two that all messages have. body: as sent, which may be compressed. (One
+    future instead of several, and no text that can be built again for another attempt, since there may be
+    100,000 of these.)
     """
 
     flags: ClassVar[int] = 0
@@ -145,7 +147,6 @@ class SingleRequest(PendingSend[R]):
     future: asyncio.Future[R]
     body: bytes
     tail: str
-    sys_flag: int = 0
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -245,12 +246,12 @@ class BatchRequest(PendingSend[R]):
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         return self.publish_info.batch.frame(
-            queue_id, 0, self.born_ms, 0, self.properties, opaque, self.encode_body()
+            queue_id, self.sys_flag, self.born_ms, 0, self.properties, opaque, self.encode_body()
         )
 
     def command(self, queue_id: int) -> Command:
         return self.publish_info.batch.command(
-            queue_id, 0, self.born_ms, 0, self.properties, self.encode_body()
+            queue_id, self.sys_flag, self.born_ms, 0, self.properties, self.encode_body()
         )
 
     def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:

@@ -39,17 +39,17 @@ json_text: Final = msgspec.json.Encoder().encode
 def properties_text(
     message: Message, unique_id: str, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
-    """Return the message's properties as sent; see `protocol.message.properties`.
+    """Return the properties of a message of a `send_batch`; see `protocol.message.properties`.
 
-    checksum: name of the end-to-end body checksum to add. extra: of a listener; the user's properties take
-    precedence. Raises MessageTooLarge above 32,767 bytes.
+    Without WAIT: that of the request counts. checksum: name of the end-to-end body checksum to add. extra: of
+    a listener; the user's properties take precedence. Raises MessageTooLarge above 32,767 bytes.
     """
-    head = head_text(unique_id, wait_store=message.wait_store)
+    head = f"UNIQ_KEY\x01{unique_id}\x02"
     return head + tail_text(message, len(head), checksum, extra)
 
 
 def head_text(unique_id: str, *, wait_store: bool) -> str:
-    """Return the two properties that every message has."""
+    """Return the two properties that every message has, except in a `send_batch`."""
     return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_store else 'false'}\x02"
 
 

@@ -34,8 +34,12 @@ _ERRORS: Final[dict[int, tuple[Outcome, Retry]]] = {
     ResponseCode.NO_BUYER_ID: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
     ResponseCode.NOT_IN_CURRENT_UNIT: (Outcome.NOT_SENT, Retry.OTHER_BROKER),
 }
-_ACL_REMARK: Final = "org.apache.rocketmq.acl."
-"""Start of the remark when RocketMQ's ACL rejects a request (QUIRKS 31). Nothing is stored then."""
+_FINAL_REMARKS: Final = (
+    "org.apache.rocketmq.acl.",  # RocketMQ's ACL rejects the request (QUIRKS 31)
+    "request queueId[",  # the topic has no such queue
+    "the topic[",  # its name is reserved
+)
+"""Starts of the remarks of a SYSTEM_ERROR that the same request always gets. Nothing is stored then."""
 _decode_header: Final = msgspec.json.Decoder(SendMessageResponseHeader, strict=False).decode
 _UNKNOWN_ERROR: Final = (Outcome.UNKNOWN, Retry.NONE)
 _DEFAULT_REGION: Final = "DefaultRegion"
@@ -106,6 +110,6 @@ def parse_batch_response(
 def broker_error(response: Command, broker: str) -> BrokerError:
     """Return the error that a response to a send stands for."""
     outcome, retry = _ERRORS.get(response.code, _UNKNOWN_ERROR)
-    if response.remark is not None and response.remark.startswith(_ACL_REMARK):
-        outcome = Outcome.NOT_SENT
+    if response.remark is not None and response.remark.startswith(_FINAL_REMARKS):
+        outcome, retry = Outcome.NOT_SENT, Retry.NONE
     return BrokerError(response.code, response.remark, broker, outcome=outcome, retry=retry)

@@ -223,6 +223,7 @@ def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
     if len(errors) == 1:
         return errors[0]
     error = copy_of(errors[-1])
+    error.attempts = len(attempts)
     if any(earlier.outcome is Outcome.UNKNOWN for earlier in errors):
         error.outcome = Outcome.UNKNOWN
     for number, attempt in enumerate(attempts, 1):

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from rocketpy.client.connections import PeerConnection
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.routing.latency import BrokerLatencies
@@ -84,6 +86,7 @@ class Sender:
         self._client = client
         self._group = group
         self._retry = config.retry
+        self._attempt_timeout_ms = config.attempt_timeout_ms
         self._limiter = limiter
         self._publish_infos = publish_infos
         self._listeners = listeners
@@ -95,7 +98,7 @@ class Sender:
         self._batch_support = BatchSupport(client.now_ms)
         latency = config.latency
         self._latencies = (
-            BrokerLatencies(latency.latency_ms, latency.away_ms, latency.failed_ms)
+            BrokerLatencies(latency.latency_ms, latency.not_available_ms, latency.failed_ms)
             if latency.enabled
             else None
         )
@@ -180,7 +183,7 @@ class Sender:
                 self._release_later(send)
             else:
                 send.on_wire = True
-                opaque = channel.expect(send, send.deadline_ms)
+                opaque = channel.expect(send, self._attempt_deadline_ms(send))
                 frame = send.frame(queue.queue_id, opaque)
                 if self._limiter.count == 1:
                     channel.write_now(frame)
@@ -195,6 +198,12 @@ class Sender:
             self._transmit(send, queue, connection, now_ms)
         except Exception as error:  # noqa: BLE001 - a bug or an unchecked value; other sends go on
             self._not_written(send, queue, error)
+
+    def _attempt_deadline_ms(self, send: Send) -> float:
+        """Return until when the response to a request may arrive that is written now."""
+        if self._attempt_timeout_ms is None:
+            return send.deadline_ms
+        return min(send.deadline_ms, self._client.now_ms() + self._attempt_timeout_ms)
 
     def _not_written(self, send: Send, queue: MessageQueue, error: Exception) -> None:
         send.on_wire = False
@@ -237,7 +246,7 @@ class Sender:
             connection.put_oneway(command)
             self._release_later(send)
             return
-        response = connection.put(command, send.deadline_ms - self._client.now_ms())
+        response = connection.put(command, self._attempt_deadline_ms(send) - self._client.now_ms())
         send.on_wire = True
         response.add_done_callback(partial(_pass_on, send))
 
@@ -332,7 +341,7 @@ class Sender:
         elif not isinstance(end, RocketError) and (
             end[0].status is SendStatus.SEND_OK or not self._retry.another_broker_when_not_ok
         ):
-            self._end(send, end)
+            self._end(send, _with_attempts(end, len(send.attempts) + 1) if send.attempts else end)
         else:
             self._attempt_failed(send, end)
         if batch is not None:
@@ -496,6 +505,10 @@ class Sender:
             self._sweeper.cancel()
         self._client.on_fork.remove(self._forked)
         return unfinished
+
+
+def _with_attempts(results: Sequence[SendResult], attempts: int) -> list[SendResult]:
+    return [msgspec.structs.replace(result, attempts=attempts) for result in results]
 
 
 def _may_be_stored(attempt: Attempt) -> bool:

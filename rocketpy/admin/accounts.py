@@ -1,0 +1,204 @@
+"""Accounts: who may use brokers with access control (plain_acl.yml, RocketMQ 4.x).
+
+Source: RocketMQ 4.6 DefaultMQAdminExt; mqadmin's commands updateAclConfig, deleteAccessConfig,
+updateGlobalWhiteAddr, clusterAclConfigVersion, getAccessConfigSubCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    DataVersion,
+    GetBrokerClusterAclConfigResponseBody,
+    PlainAccessConfig,
+)
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    Header,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of a broker, without its secret.
+
+    Attributes:
+        access_key: Its name.
+        white_address: Addresses from which it needs no signature; empty for none.
+        admin: Whether it is an administrator.
+        default_topic_perm: The right to other topics: ``DENY``, ``PUB``, ``SUB`` or ``PUB|SUB``; empty for
+            DENY.
+        default_group_perm: The right to other groups.
+        topic_perms: Rights by topic.
+        group_perms: Rights by consumer group.
+    """
+
+    access_key: str
+    white_address: str
+    admin: bool
+    default_topic_perm: str
+    default_group_perm: str
+    topic_perms: dict[str, str]
+    group_perms: dict[str, str]
+
+
+class AccessRules(NamedTuple):
+    """The rules of a broker.
+
+    Attributes:
+        accounts: The accounts by access key.
+        white_addresses: Addresses from which no request needs a signature.
+    """
+
+    accounts: dict[str, Account]
+    white_addresses: list[str]
+
+
+class RulesVersion(NamedTuple):
+    """The version of a broker's rules.
+
+    Attributes:
+        counter: The number of changes.
+        changed_ms: When the last one was made, in ms since 1970.
+    """
+
+    counter: int
+    changed_ms: int
+
+
+class Accounts:
+    """Accounts for access control: ``admin.accounts``.
+
+    Each broker, slaves too, has rules of its own. Every method goes to all brokers of a cluster (None: of
+    all clusters), and results have a master by its name, a slave as ``name/id``. BrokersFailed is raised if
+    some brokers failed; the same call may be repeated. Topics and groups are without the client's namespace.
+
+    A broker without access control fails: rocketpy's with BrokerError, RocketMQ 4.6.0's at `list` and
+    `versions` with RequestTimeout. RocketMQ 5.3 has other accounts, which this class does not support.
+
+    Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, and ConfigInvalid for an
+    unknown cluster.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    async def list(self, cluster: str | None = None) -> dict[str, AccessRules]:
+        """Return the rules of each broker."""
+        targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+        return await self._requests.ask_each(targets, code, decode=self._rules)
+
+    async def versions(self, cluster: str | None = None) -> dict[str, RulesVersion]:
+        """Return the version of each broker's rules, which rises with each change.
+
+        RocketMQ 4.9 has a version for each of its files instead; there, this one does not rise.
+        """
+        targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
+        return await self._requests.ask_each(targets, code, decode=_version)
+
+    async def put(
+        self,
+        access_key: str,
+        secret_key: str | None = None,
+        *,
+        admin: bool = False,
+        white_address: str | None = None,
+        default_topic_perm: str | None = None,
+        default_group_perm: str | None = None,
+        topic_perms: Mapping[str, str] | None = None,
+        group_perms: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Add an account, or change a known one.
+
+        Of a known account, arguments that are None or empty keep their value; `admin` always changes.
+
+        Args:
+            access_key: The name of the account, at least 6 characters.
+            secret_key: The secret, at least 6 characters; necessary for a new account. It is sent
+                unencrypted, unless the brokers are at ``tls://``.
+            admin: Whether it is an administrator.
+            white_address: Addresses from which it needs no signature, such as ``192.168.0.*``.
+            default_topic_perm: The right to other topics: ``DENY``, ``PUB``, ``SUB`` or ``PUB|SUB``.
+            default_group_perm: The right to other groups.
+            topic_perms: Rights by topic; replaces all earlier ones.
+            group_perms: Rights by consumer group; replaces all earlier ones.
+            cluster: The cluster; None for all.
+        """
+        header = CreateAccessConfigRequestHeader(
+            access_key=access_key,
+            secret_key=secret_key,
+            white_remote_address=white_address,
+            admin=admin,
+            default_topic_perm=default_topic_perm,
+            default_group_perm=default_group_perm,
+            topic_perms=self._joined(topic_perms),
+            group_perms=self._joined(group_perms),
+        )
+        await self._change(cluster, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+
+    async def delete(self, access_key: str, *, cluster: str | None = None) -> None:
+        """Delete an account. Raises BrokerError or BrokersFailed where it does not exist."""
+        header = DeleteAccessConfigRequestHeader(access_key=access_key)
+        await self._change(cluster, RequestCode.DELETE_ACL_CONFIG, header)
+
+    async def set_white_addresses(self, addresses: Iterable[str], *, cluster: str | None = None) -> None:
+        """Replace the addresses from which no request needs a signature, such as ``192.168.0.*``."""
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(addresses))
+        await self._change(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
+        targets = await self._members(cluster)
+        await self._requests.ask_each(targets, code, header, decode=lambda _: None)
+
+    async def _members(self, cluster: str | None) -> dict[str, str]:
+        """Return the addresses of masters and slaves."""
+        found = await self._requests.cluster(cluster)
+        return {
+            name if broker_id == MASTER_ID else f"{name}/{broker_id}": address
+            for name, data in sorted(found.broker_addr_table.items())
+            if cluster is None or name in found.cluster_addr_table[cluster]
+            for broker_id, address in sorted(data.broker_addrs.items())
+        }
+
+    def _joined(self, rights: Mapping[str, str] | None) -> str | None:
+        if rights is None:
+            return None
+        return ",".join(f"{self._requests.wrap(name)}={right}" for name, right in rights.items())
+
+    def _rules(self, response: Command) -> AccessRules:
+        body = GetBrokerClusterAclConfigResponseBody.decode(response.body)
+        accounts = {one.access_key: self._account(one) for one in body.plain_access_configs or []}
+        return AccessRules(accounts, body.global_white_addrs or [])
+
+    def _account(self, found: PlainAccessConfig) -> Account:
+        return Account(
+            found.access_key,
+            found.white_remote_address or "",
+            found.admin,
+            found.default_topic_perm or "",
+            found.default_group_perm or "",
+            self._rights(found.topic_perms),
+            self._rights(found.group_perms),
+        )
+
+    def _rights(self, texts: Iterable[str] | None) -> dict[str, str]:
+        pairs = (text.partition("=") for text in texts or ())
+        return {self._requests.unwrap(name.strip()): right.strip() for name, _, right in pairs}
+
+
+def _version(response: Command) -> RulesVersion:
+    version = DataVersion.decode(response.header_as(GetBrokerAclConfigResponseHeader).version.encode())
+    return RulesVersion(version.counter, version.timestamp)

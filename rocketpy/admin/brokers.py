@@ -1,0 +1,316 @@
+"""Brokers: which there are, their state, settings and statistics.
+
+Source: RocketMQ 4.6 DefaultMQAdminExt; mqadmin's commands clusterList, brokerStatus, getBrokerConfig,
+updateBrokerConfig, wipeWritePerm, producerConnection, statsAll, cleanExpiredCQ, cleanUnusedTopic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.errors import BrokerError, RocketError
+from rocketpy.protocol.bodies import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    Connection,
+    KVTable,
+    ProducerConnection,
+    decode_settings,
+    encode_settings,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
+from rocketpy.protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    GetProducerConnectionListRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+
+_NO_PRODUCERS: Final = "not exist"
+"""In the remark of a broker that knows no producer of a group; it has no code of its own."""
+
+
+@dataclass(frozen=True)
+class BrokerSummary:
+    """One broker, as `Brokers.list` finds it.
+
+    Attributes:
+        cluster: The name of its cluster.
+        name: Its name, which a master and its slaves share.
+        broker_id: 0 for a master.
+        address: Where clients reach it.
+        version: Such as ``V4_6_0``; None if it did not respond.
+        in_per_second: Messages stored in a second, over the last 10 s; None if it did not respond.
+        out_per_second: Messages delivered in a second, over the last 10 s; None if it did not respond.
+        error: Why it did not respond; None otherwise.
+    """
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    version: str | None
+    in_per_second: float | None
+    out_per_second: float | None
+    error: RocketError | None
+
+
+class StatsPeriod(NamedTuple):
+    """A statistic over a period.
+
+    Attributes:
+        total: The sum of its values.
+        per_second: The sum by second.
+        average: The average value.
+    """
+
+    total: int
+    per_second: float
+    average: float
+
+
+class BrokerStatistic(NamedTuple):
+    """A statistic of a broker, over its last minute, hour and day."""
+
+    minute: StatsPeriod
+    hour: StatsPeriod
+    day: StatsPeriod
+
+
+class ProducerMember(NamedTuple):
+    """A producer that is online.
+
+    Attributes:
+        client_id: Its client id.
+        address: The address of its connection, as a broker sees it.
+        language: The language of its client, such as JAVA or PYTHON.
+        version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
+        brokers: The brokers that it is connected to, sorted.
+    """
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    brokers: tuple[str, ...]
+
+
+class Brokers:
+    """Brokers: ``admin.brokers``.
+
+    Every method raises ClientClosed, TransportError and BrokerError. Those with an address go to that broker,
+    which may be a slave.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    async def list(self, cluster: str | None = None) -> tuple[BrokerSummary, ...]:
+        """Return every broker that a name server knows, sorted by cluster, name and id.
+
+        One that does not respond is in the list, with its error.
+
+        Args:
+            cluster: Only the brokers of this cluster.
+
+        Raises:
+            ConfigInvalid: A name server does not know the cluster.
+        """
+        found = await self._requests.cluster(cluster)
+        members = [
+            (of, name, broker_id, address)
+            for of, names in sorted(found.cluster_addr_table.items())
+            if cluster in (None, of)
+            for name in sorted(names)
+            if name in found.broker_addr_table
+            for broker_id, address in sorted(found.broker_addr_table[name].broker_addrs.items())
+        ]
+        return tuple(await asyncio.gather(*(self._summary(*member) for member in members)))
+
+    async def _summary(self, cluster: str, name: str, broker_id: int, address: str) -> BrokerSummary:
+        try:
+            state = await self.runtime(address)
+        except RocketError as error:
+            return BrokerSummary(cluster, name, broker_id, address, None, None, None, error)
+        return BrokerSummary(
+            cluster,
+            name,
+            broker_id,
+            address,
+            state.get("brokerVersionDesc"),
+            _first_rate(state.get("putTps")),
+            _first_rate(state.get("getTransferedTps")),
+            None,
+        )
+
+    async def runtime(self, address: str) -> dict[str, str]:
+        """Return the state of a broker: texts by RocketMQ's names, such as ``msgPutTotalTodayNow``.
+
+        Args:
+            address: The address of the broker, as in `BrokerSummary.address`.
+        """
+        response = await self._requests.ask(address, address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return KVTable.decode(response.body).table
+
+    async def config(self, address: str) -> dict[str, str]:
+        """Return the settings of a broker by their names in broker.conf.
+
+        Args:
+            address: The address of the broker.
+        """
+        response = await self._requests.ask(address, address, RequestCode.GET_BROKER_CONFIG)
+        return decode_settings(response.body)
+
+    async def set_config(self, address: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a running broker.
+
+        rocketpy's need ``remoteConfigUpdateEnable=true`` in their own file, and let few settings change.
+
+        Args:
+            address: The address of the broker.
+            changes: New values by name, as in broker.conf.
+
+        Raises:
+            BrokerError: The broker refuses it; then nothing has changed.
+        """
+        code = RequestCode.UPDATE_BROKER_CONFIG
+        await self._requests.ask(address, address, code, body=encode_settings(changes))
+
+    async def stats(self, address: str, name: str, key: str) -> BrokerStatistic:
+        """Return a statistic of a broker.
+
+        Args:
+            address: The address of the broker.
+            name: ``TOPIC_PUT_NUMS``, ``TOPIC_PUT_SIZE``, ``GROUP_GET_NUMS``, ``GROUP_GET_SIZE``,
+                ``SNDBCK_PUT_NUMS``, ``BROKER_PUT_NUMS`` or ``BROKER_GET_NUMS``.
+            key: A topic, ``topic@group``, or for the last two the cluster.
+
+        Raises:
+            BrokerError: There is none: nothing was counted since the broker's start.
+        """
+        header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
+        response = await self._requests.ask(address, address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        found = BrokerStatsData.decode(response.body)
+        return BrokerStatistic(*map(_period, (found.stats_minute, found.stats_hour, found.stats_day)))
+
+    async def producers(self, group: str) -> tuple[ProducerMember, ...]:
+        """Return the producers of a group that are online, sorted by client id; none for an unknown group.
+
+        Brokers know a producer from its first heartbeat on.
+
+        Args:
+            group: The name of the producer group.
+
+        Raises:
+            RouteNotFound: There is no broker, or one has no master.
+            BrokersFailed: Some brokers failed.
+        """
+        requests = self._requests
+        masters = await requests.masters()
+        found = await requests.each(
+            {broker: self._producers_at(address, broker, group) for broker, address in masters.items()}
+        )
+        members: dict[str, ProducerMember] = {}
+        for broker, connections in found.items():
+            for one in connections:
+                known = members.get(one.client_id)
+                brokers = (*(known.brokers if known is not None else ()), broker)
+                members[one.client_id] = ProducerMember(
+                    one.client_id, one.client_addr, one.language, version_name(one.version), brokers
+                )
+        return tuple(members[client_id] for client_id in sorted(members))
+
+    async def _producers_at(self, address: str | None, broker: str, group: str) -> Sequence[Connection]:
+        header = GetProducerConnectionListRequestHeader(producer_group=self._requests.wrap(group))
+        try:
+            response = await self._requests.ask(
+                address, broker, RequestCode.GET_PRODUCER_CONNECTION_LIST, header
+            )
+        except BrokerError as error:
+            if error.code == ResponseCode.SYSTEM_ERROR and _NO_PRODUCERS in (error.remark or ""):
+                return []
+            raise
+        return ProducerConnection.decode(response.body).connection_set
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def wipe_write_permission(self, broker: str) -> int:
+        """Have every name server hide a broker from producers, for instance before it is stopped.
+
+        It lasts until `add_write_permission`, or until the broker registers changed topics.
+
+        Args:
+            broker: The name of the broker.
+
+        Returns:
+            The highest number of topics that a name server has changed.
+
+        Raises:
+            BrokersFailed: Some name servers failed; the call may be repeated.
+        """
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
+        found = await self._requests.ask_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        return max(
+            response.header_as(WipeWritePermOfBrokerResponseHeader).wipe_topic_count
+            for response in found.values()
+        )
+
+    async def add_write_permission(self, broker: str) -> int:
+        """Undo `wipe_write_permission`. Name servers of RocketMQ support it from 4.9 on.
+
+        Before, the broker restores it when it registers a change of its topics, or is started again.
+
+        Args:
+            broker: The name of the broker.
+
+        Returns:
+            The highest number of topics that a name server has changed.
+
+        Raises:
+            BrokersFailed: Some name servers failed; the call may be repeated.
+        """
+        header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
+        found = await self._requests.ask_each_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        return max(
+            response.header_as(AddWritePermOfBrokerResponseHeader).add_topic_count
+            for response in found.values()
+        )
+
+    async def clean_expired_queues(self, cluster: str | None = None) -> None:
+        """Have every master delete the queues whose messages are all gone.
+
+        Raises:
+            BrokersFailed: Some brokers failed; the call may be repeated.
+        """
+        await self._clean(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster)
+
+    async def clean_unused_topics(self, cluster: str | None = None) -> None:
+        """Have every master delete the queues of topics that do not exist any more.
+
+        Raises:
+            BrokersFailed: Some brokers failed; the call may be repeated.
+        """
+        await self._clean(RequestCode.CLEAN_UNUSED_TOPIC, cluster)
+
+    async def _clean(self, code: RequestCode, cluster: str | None) -> None:
+        targets = await self._requests.masters(cluster)
+        await self._requests.ask_each(targets, code, decode=lambda _: None)
+
+
+def _first_rate(text: str | None) -> float | None:
+    """Return the first of some rates, that over 10 s; 0 for none yet."""
+    words = (text or "").split()
+    try:
+        return float(words[0]) if words else 0.0
+    except ValueError:
+        return None
+
+
+def _period(item: BrokerStatsItem) -> StatsPeriod:
+    return StatsPeriod(item.sum, item.tps or 0.0, item.avgpt or 0.0)

@@ -1,0 +1,262 @@
+"""DeadLetterQueues: what groups gave up, and how it is sent to them again.
+
+Source: RocketMQ 4.6 SendMessageProcessor consumerSendMsgBack and handleRetryAndDLQ (QUIRKS 37).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final, NamedTuple
+
+from rocketpy.admin.reader import Range, Reader
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.client.broker_api import BrokerApi
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.message_index import FOREVER_MS
+from rocketpy.config import check_number
+from rocketpy.consumer.dispatch.send_back import retry_topic
+from rocketpy.errors import MessageInvalid, RecordCorrupt, RouteNotFound
+from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
+from rocketpy.producer.send.response import parse_response
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue, QueueData
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.compression import compress_if_worth
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import SendResult
+
+_TIMEOUT_MS: Final = 6000
+_RETRIES_MAX: Final = 16
+"""Must exceed the 0 retries of a re-sent message; consumers send their own limit."""
+_DROPPED_PROPERTIES: Final = (
+    names.PROPERTY_DELAY_TIME_LEVEL,
+    names.PROPERTY_REAL_TOPIC,
+    names.PROPERTY_REAL_QUEUE_ID,
+    names.PROPERTY_TRANSACTION_PREPARED,
+    names.PROPERTY_WAIT_STORE_MSG_OK,
+)
+"""Properties from before the dead letter: they would delay the message, or make it a half message."""
+
+
+class DeadLetters(NamedTuple):
+    """Dead letters of a group.
+
+    Attributes:
+        messages: The dead letters.
+        next_offsets: The offset after them, for each queue that was read.
+    """
+
+    messages: list[MessageExt]
+    next_offsets: dict[MessageQueue, int]
+
+
+class ResendProgress(NamedTuple):
+    """How far `DeadLetterQueues.resend_all` is.
+
+    Attributes:
+        resent: The number of dead letters that were sent again.
+        skipped: The number that were not wanted.
+        damaged: The dead letters that cannot be sent, because their records are damaged.
+        next_offsets: Where to go on in each queue that was begun.
+    """
+
+    resent: int
+    skipped: int
+    damaged: tuple[MessageExt, ...]
+    next_offsets: dict[MessageQueue, int]
+
+
+class DeadLetterQueues:
+    """Dead letters of consumer groups: ``admin.dead_letters``.
+
+    Reading and sending them again removes none; they stay until they expire. Brokers before RocketMQ 4.9
+    create the topic of dead letters for writing only. It is made readable first, permanently, which needs
+    the keys of an administrator under access control.
+
+    Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+        self._reader = Reader(requests.running)
+
+    async def groups(self) -> tuple[str, ...]:
+        """Return the groups that have a topic of dead letters, sorted; with a namespace, those in it."""
+        topics = await self._requests.topics(include_system=True)
+        return tuple(
+            topic.removeprefix(DLQ_TOPIC_PREFIX) for topic in topics if topic.startswith(DLQ_TOPIC_PREFIX)
+        )
+
+    async def fetch(
+        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> DeadLetters:
+        """Read a number of dead letters; see `AdminClient.fetch_dead_letters`."""
+        check_number("max_count", max_count, 1)
+        found = DeadLetters([], {})
+        for queue, begin, end in await self._ranges(group, offsets=offsets):
+            offset, before = begin, -1
+            while before < offset < end and (room := max_count - len(found.messages)):
+                before = offset
+                part, offset = await self._reader.read(queue, offset, end, room)
+                found.messages.extend(part)
+            found.next_offsets[queue] = offset
+        return found
+
+    async def read(
+        self, group: str, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> AsyncIterator[MessageExt]:
+        """Yield the dead letters of a group that exist now, one queue after the other.
+
+        Args:
+            group: The consumer group; one without dead letters yields nothing.
+            begin_ms: The earliest time at which a message became a dead letter, in ms since 1970.
+            end_ms: The latest time.
+
+        Raises:
+            GroupInvalid: The name of the group is invalid.
+        """
+        for found in await self._ranges(group, begin_ms=begin_ms):
+            async for message in self._reader.messages(found, begin_ms, end_ms):
+                yield message
+
+    async def resend(self, message: MessageExt) -> SendResult:
+        """Send a dead letter to its group again; see `AdminClient.resend_dead_letter`."""
+        client = self._requests.running()
+        dead_topic = self._requests.wrap(message.topic)
+        group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
+        if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
+            raise MessageInvalid(f"{message} is not a dead letter: pass a message from fetch_dead_letters")
+        body, flags = _body_to_resend(message)
+        address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
+        queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
+        header = SendMessageRequestHeaderV2(
+            producer_group=group,
+            topic=queue.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1,
+            queue_id=queue.queue_id,
+            sys_flag=flags,
+            born_timestamp=message.born_timestamp,
+            flag=message.flag,
+            properties=_properties_to_resend(message),
+            reconsume_times=0,
+            max_reconsume_times=_RETRIES_MAX,
+        )
+        command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
+        # Sent once: a repeated request might store it twice.
+        answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
+        return parse_response(answer, queue, message.message_id)
+
+    async def resend_all(
+        self,
+        group: str,
+        *,
+        wanted: Callable[[MessageExt], bool] | None = None,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        on_progress: Callable[[ResendProgress], object] | None = None,
+    ) -> ResendProgress:
+        """Send the dead letters of a group that exist now to it again.
+
+        Those that fail again become new dead letters, which this call does not send. An error ends it; then
+        the last progress shows what was sent, and its `next_offsets` continue with the message that failed.
+        That message may be stored twice if the outcome of the error is UNKNOWN.
+
+        Args:
+            group: The consumer group.
+            wanted: Returns whether to send a dead letter; None sends all.
+            offsets: Where to begin in each queue: `ResendProgress.next_offsets` of an earlier call. Other
+                queues begin with their oldest message.
+            on_progress: Called after each dead letter.
+
+        Returns:
+            The final progress.
+
+        Raises:
+            GroupInvalid: The name of the group is invalid.
+        """
+        progress = ResendProgress(0, 0, (), {})
+        for queue, begin, end in await self._ranges(group, offsets=offsets):
+            progress = progress._replace(next_offsets=progress.next_offsets | {queue: begin})
+            offset, before = begin, -1
+            while before < offset < end:
+                before = offset
+                part, offset = await self._reader.read(queue, offset, end)
+                for message in part:
+                    progress = await self._resend_one(message, progress, wanted)
+                    if on_progress is not None:
+                        on_progress(progress)
+            progress = progress._replace(next_offsets=progress.next_offsets | {queue: offset})
+        return progress
+
+    async def _resend_one(
+        self, message: MessageExt, progress: ResendProgress, wanted: Callable[[MessageExt], bool] | None
+    ) -> ResendProgress:
+        resent, skipped, damaged, offsets = progress
+        if wanted is not None and not wanted(message):
+            skipped += 1
+        else:
+            try:
+                await self.resend(message)
+                resent += 1
+            except MessageInvalid:
+                damaged += (message,)
+        return ResendProgress(resent, skipped, damaged, offsets | {message.queue: message.queue_offset + 1})
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _ranges(
+        self, group: str, *, begin_ms: int = 0, offsets: Mapping[MessageQueue, int] | None = None
+    ) -> list[Range]:
+        """Return the ranges of a group's dead letters, which are made readable; none without the topic."""
+        client = self._requests.running()
+        topic = DLQ_TOPIC_PREFIX + check_group(group)
+        wrapped = self._requests.wrap(topic)
+        try:
+            route = await client.route(wrapped, fresh=True)
+        except RouteNotFound:
+            return []
+        queues: list[MessageQueue] = []
+        for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+            if not data.perm & PERM_READ:
+                await self._make_readable(client, wrapped, data)
+            queues += (
+                MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)
+            )
+        return await self._reader.ranges(queues, begin_ms=begin_ms, offsets=offsets, of_master=True)
+
+    async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
+        """Add the read permission to a topic, at the master of a broker."""
+        address, _ = await client.find_broker(topic, data.broker_name, only=True)
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=data.read_queue_nums,
+            write_queue_nums=data.write_queue_nums,
+            perm=data.perm | PERM_READ,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=data.topic_syn_flag,
+        )
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await BrokerApi(client, _TIMEOUT_MS).request(address, data.broker_name, command)
+
+
+def _body_to_resend(message: MessageExt) -> tuple[bytes, int]:
+    """Return the body to send for a dead letter, and the compression bits of its sysFlag."""
+    if isinstance(message.decode_error, RecordCorrupt):
+        raise MessageInvalid(f"{message} is damaged and cannot be sent again: {message.decode_error}")
+    compression = message.sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
+    compressed = message.sys_flag & MessageSysFlag.COMPRESSED
+    if compressed and message.decode_error is None:
+        return compress_if_worth(message.body, compression)
+    return message.body, compressed | compression
+
+
+def _properties_to_resend(message: MessageExt) -> str:
+    """Return the properties to send for a dead letter."""
+    properties: dict[str, str | None] = dict(message.properties)
+    for name in _DROPPED_PROPERTIES:
+        properties.pop(name, None)
+    properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    return names.encode(properties)

@@ -1,0 +1,532 @@
+"""Groups: consumer groups, their members, and how far they are.
+
+Source: RocketMQ 4.6 DefaultMQAdminExtImpl, ConsumerProgressSubCommand, ResetOffsetByTimeCommand,
+CloneGroupOffsetCommand, DeleteSubscriptionGroupCommand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, NamedTuple, TypedDict, Unpack, cast
+
+from rocketpy.admin.requests import AdminRequests, Masters, masters_of
+from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
+from rocketpy.admin.topics import Topics
+from rocketpy.config import check_number
+from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
+from rocketpy.message.message import check_group
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import (
+    DLQ_TOPIC_PREFIX,
+    RETRY_TOPIC_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    GroupList,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
+from rocketpy.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+
+log: Final = logging.getLogger("rocketpy.client")
+
+_BROADCASTING: Final = "BROADCASTING"
+_SETTINGS: Final = {
+    "enabled": "consumeEnable",
+    "broadcast": "consumeBroadcastEnable",
+    "max_retries": "retryMaxTimes",
+    "retry_queues": "retryQueueNums",
+    "broker_id": "brokerId",
+    "broker_id_when_slow": "whichBrokerWhenConsumeSlowly",
+    "notify_changes": "notifyConsumerIdsChangedEnable",
+}
+"""Settings of a group -> their names in RocketMQ's SubscriptionGroupConfig."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of a consumer group on one broker. Source: RocketMQ SubscriptionGroupConfig.
+
+    Attributes:
+        enabled: Whether the group may consume.
+        broadcast: Whether the group may broadcast: each member receives all messages.
+        max_retries: How often a message is redelivered before it becomes a dead letter.
+        retry_queues: The number of queues of the group's retry topic.
+        broker_id: The id of the broker to read from: 0 is the master.
+        broker_id_when_slow: The id of the broker to read from when the group is far behind.
+        notify_changes: Whether members are told when others come and go.
+    """
+
+    enabled: bool = True
+    broadcast: bool = True
+    max_retries: int = 16
+    retry_queues: int = 1
+    broker_id: int = 0
+    broker_id_when_slow: int = 1
+    notify_changes: bool = True
+
+
+class GroupChanges(TypedDict, total=False):
+    """Settings to change; see `GroupSettings`."""
+
+    enabled: bool
+    broadcast: bool
+    max_retries: int
+    retry_queues: int
+    broker_id: int
+    broker_id_when_slow: int
+    notify_changes: bool
+
+
+class GroupSummary(NamedTuple):
+    """A consumer group.
+
+    Attributes:
+        name: The name of the group.
+        brokers: Its settings, by broker name.
+    """
+
+    name: str
+    brokers: Mapping[str, GroupSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A consumer that is online.
+
+    Attributes:
+        client_id: Its client id.
+        address: The address of its connection, as a broker sees it.
+        language: The language of its client, such as JAVA or PYTHON.
+        version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
+        broadcasting: Whether it receives all messages, and not a share of them.
+        brokers: The brokers that it is connected to, sorted.
+        subscriptions: Topic -> filter expression. Brokers know only those of the group, which are the newest
+            that any member has sent.
+    """
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    broadcasting: bool
+    brokers: tuple[str, ...]
+    subscriptions: Mapping[str, str]
+
+
+class QueueLag(NamedTuple):
+    """How far a group is in one queue.
+
+    Attributes:
+        end_offset: The offset that the next message will get.
+        group_offset: The offset that the group committed; 0 if it has none.
+        last_consumed_ms: When the last consumed message was stored, in ms since 1970; None without one.
+        client_id: The member that has the queue, if `lag` was called with ``with_clients=True``.
+    """
+
+    end_offset: int
+    group_offset: int
+    last_consumed_ms: int | None
+    client_id: str | None = None
+
+    @property
+    def lag(self) -> int:
+        """The number of messages after the group's offset."""
+        return self.end_offset - self.group_offset
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is.
+
+    Attributes:
+        queues: Its queues, sorted; also those of its retry topic.
+        messages_per_second: How many messages it consumes per second, measured by the brokers.
+    """
+
+    queues: Mapping[MessageQueue, QueueLag]
+    messages_per_second: float
+
+    @property
+    def total(self) -> int:
+        """The number of messages that the group has not consumed."""
+        return sum(queue.lag for queue in self.queues.values())
+
+
+class Groups:
+    """Consumer groups: `AdminClient.groups`. Each method raises TransportError and BrokerError.
+
+    A method that needs several brokers raises BrokersFailed when some of them fail. Every method can be
+    repeated.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    # -- settings -----------------------------------------------------------------------------
+
+    async def list(
+        self, cluster: str | None = None, *, include_system: bool = False
+    ) -> tuple[GroupSummary, ...]:
+        """Return the consumer groups, sorted by name; with a namespace, those in it.
+
+        Args:
+            cluster: Only groups on brokers of this cluster.
+            include_system: Also the groups that each broker creates for itself.
+
+        Raises:
+            ConfigInvalid: There is no such cluster.
+        """
+        tables = await self._requests.ask_each(
+            await self._requests.masters(cluster),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            decode=lambda response: SubscriptionGroupWrapper.decode(response.body).subscription_group_table,
+        )
+        found: dict[str, dict[str, GroupSettings]] = {}
+        for broker, table in tables.items():
+            for name, config in table.items():
+                if include_system or not _is_system(name):
+                    found.setdefault(name, {})[broker] = _settings(config)
+        names = self._requests.own(found)
+        return tuple(GroupSummary(name, found[self._requests.wrap(name)]) for name in names)
+
+    async def create(
+        self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
+    ) -> None:
+        """Create a consumer group. An existing group gets these settings.
+
+        Only brokers with autoCreateSubscriptionGroup=false need that. Others create a group when its first
+        member comes.
+
+        Args:
+            group: The name of the group.
+            cluster: Create it on the brokers of this cluster only.
+            **settings: Its settings; see `GroupSettings` for them and their defaults.
+
+        Raises:
+            GroupInvalid: The name is invalid.
+            ConfigInvalid: There is no such cluster, no such setting, or a number is below 0.
+        """
+        name = self._requests.wrap(check_group(group))
+        config = {"groupName": name} | _fields({**asdict(GroupSettings()), **settings})
+        masters = await self._requests.masters(cluster)
+        await self._requests.each(
+            {broker: self._put(address, broker, config) for broker, address in masters.items()}
+        )
+
+    async def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
+        """Change settings of a consumer group on each broker that has it. Others stay as they are there.
+
+        Args:
+            group: The name of the group.
+            **changes: The settings to change; see `GroupSettings`.
+
+        Raises:
+            ConfigInvalid: No setting is given, there is no such setting, or a number is below 0.
+            BrokerError: No broker has the group.
+        """
+        fields = _fields(changes)
+        if not fields:
+            raise ConfigInvalid(f"group {group} was not changed: give a setting to change")
+        masters = await self._requests.masters()
+        name = self._requests.wrap(group)
+        configs = await self._raw_configs(masters, name)
+        if not configs:
+            raise _unknown(f"there is no group {group}")
+        await self._requests.each(
+            {
+                broker: self._put(masters[broker], broker, config | fields)
+                for broker, config in configs.items()
+            }
+        )
+
+    async def delete(self, group: str, *, cluster: str | None = None, keep_topics: bool = False) -> None:
+        """Delete a consumer group, with its retry topic and dead letters.
+
+        A missing group is no error. Brokers that create groups by themselves create it again when a member is
+        online.
+
+        Args:
+            group: The name of the group.
+            cluster: Delete it on the brokers of this cluster only.
+            keep_topics: Keep the group's retry topic and its dead letters.
+
+        Raises:
+            GroupInvalid: The name is invalid.
+            ConfigInvalid: There is no such cluster.
+        """
+        header = DeleteSubscriptionGroupRequestHeader(group_name=self._requests.wrap(check_group(group)))
+        masters = await self._requests.masters(cluster)
+        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        await self._requests.ask_each(masters, code, header, decode=lambda _: None)
+        if not keep_topics:
+            for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
+                await Topics(self._requests).delete(prefix + group, cluster=cluster)
+
+    # -- members and progress -----------------------------------------------------------------
+
+    async def members(self, group: str) -> tuple[Member, ...]:
+        """Return the members of a group that are online, sorted by client id; none for an unknown group.
+
+        Args:
+            group: The name of the group.
+        """
+        requests = self._requests
+        masters = await requests.masters()
+        found = await requests.each(
+            {broker: self._connections(address, broker, group) for broker, address in masters.items()}
+        )
+        subscriptions = _newest(
+            subscription
+            for connections in found.values()
+            for subscription in connections.subscription_table.values()
+        )
+        texts = {
+            requests.unwrap(topic): subscriptions[topic].sub_string or "" for topic in sorted(subscriptions)
+        }
+        members: dict[str, Member] = {}
+        for broker, connections in found.items():
+            for client in connections.connection_set:
+                known = members.get(client.client_id)
+                members[client.client_id] = Member(
+                    client_id=client.client_id,
+                    address=client.client_addr,
+                    language=client.language,
+                    version=version_name(client.version),
+                    broadcasting=connections.message_model == _BROADCASTING,
+                    brokers=(*(known.brokers if known is not None else ()), broker),
+                    subscriptions=texts,
+                )
+        return tuple(members[client_id] for client_id in sorted(members))
+
+    async def lag(self, group: str, topic: str | None = None, *, with_clients: bool = False) -> GroupLag:
+        """Return how far a group is in each of its queues.
+
+        While the group is online, topics that it does not subscribe to are left out.
+
+        Args:
+            group: The name of the group.
+            topic: Only queues of this topic.
+            with_clients: Also ask each member which queues it has. A member that does not respond is left
+                out.
+
+        Raises:
+            RouteNotFound: No name server knows the topic, or a broker has no master.
+        """
+        requests = self._requests
+        name = requests.wrap(group)
+        header = GetConsumeStatsRequestHeader(
+            consumer_group=name, topic=None if topic is None else requests.wrap(topic)
+        )
+        masters = await (requests.masters() if topic is None else requests.masters_of(topic))
+        parts = await requests.ask_each(
+            masters,
+            RequestCode.GET_CONSUME_STATS,
+            header,
+            decode=lambda response: ConsumeStats.decode(response.body),
+        )
+        clients = await self._clients(group) if with_clients else {}
+        queues = {
+            requests.unwrap_queue(queue): QueueLag(
+                found.broker_offset, found.consumer_offset, found.last_timestamp or None, clients.get(queue)
+            )
+            for part in parts.values()
+            for queue, found in part.offset_table.items()
+        }
+        return GroupLag(
+            {queue: queues[queue] for queue in sorted(queues)},
+            sum(part.consume_tps or 0.0 for part in parts.values()),
+        )
+
+    # -- changes of offsets -------------------------------------------------------------------
+
+    async def reset(
+        self, group: str, topic: str, to: ResetTo, *, dry_run: bool = False
+    ) -> dict[MessageQueue, OffsetChange]:
+        """Let a group go on from other offsets in a topic; return the changes by queue.
+
+        Running members are told by their brokers, and change over some seconds later. Java's need ten. A
+        member that starts during the call may miss it: repeat the call then.
+
+        Args:
+            group: The name of the group.
+            topic: The name of the topic.
+            to: Where to go on.
+            dry_run: Only return what would be changed.
+
+        Raises:
+            UsageError: `to` is an offset, and members of the group are online.
+            BrokerError: No broker has the group, or offsets of it.
+            RouteNotFound: No name server knows the topic.
+        """
+        requests = self._requests
+        if to.needs_stopped_members:
+            await self._require_stopped(
+                group, "offsets can only be reset to a time, the beginning or the end"
+            )
+        route = await requests.route(topic)
+        masters = masters_of(route.broker_datas)
+        is_known = await self._consumes(group, topic, masters) or await self._raw_configs(
+            masters, requests.wrap(group)
+        )
+        if not is_known:
+            raise _unknown(f"there is no group {group}; create it first")
+        reset = OffsetReset(requests, requests.wrap(check_group(group)), requests.wrap(topic), to)
+        changes = await requests.each(
+            {
+                data.broker_name: reset.at(masters.get(data.broker_name), data, dry_run=dry_run)
+                for data in route.queue_datas
+            }
+        )
+        merged = {queue: change for part in changes.values() for queue, change in part.items()}
+        return {requests.unwrap_queue(queue): merged[queue] for queue in sorted(merged)}
+
+    async def clone(self, source: str, target: str, topic: str) -> None:
+        """Give a group the offsets that another one has in a topic.
+
+        Args:
+            source: The group with the offsets.
+            target: The group that gets them. All of its members must be stopped.
+            topic: The name of the topic.
+
+        Raises:
+            GroupInvalid: The name of the target is invalid.
+            UsageError: Members of the target are online.
+            BrokerError: No broker has offsets of the source, and it is not online.
+            RouteNotFound: No name server knows the topic.
+        """
+        requests = self._requests
+        header = CloneGroupOffsetRequestHeader(
+            src_group=requests.wrap(source),
+            dest_group=requests.wrap(check_group(target)),
+            topic=requests.wrap(topic),
+            offline=True,  # also while the source is online with other topics
+        )
+        masters = await requests.masters_of(topic)
+        if not await self._consumes(source, topic, masters):
+            raise _unknown(f"group {source} has no offsets in topic {topic}")
+        await self._require_stopped(target, "its members would overwrite the offsets")
+        await requests.ask_each(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:
+        """Return whether a group has offsets in a topic, or subscribes to it."""
+        found = await self._requests.ask_each(
+            masters,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            QueryTopicConsumeByWhoRequestHeader(topic=self._requests.wrap(topic)),
+            decode=lambda response: GroupList.decode(response.body).group_list,
+        )
+        return any(self._requests.wrap(group) in groups for groups in found.values())
+
+    async def _require_stopped(self, group: str, reason: str) -> None:
+        members = await self.members(group)
+        if members:
+            clients = ", ".join(member.client_id for member in members[:3])
+            raise UsageError(
+                f"group {group} has {len(members)} members online ({clients}): {reason}. Stop them first"
+            )
+
+    async def _put(self, address: str | None, broker: str, config: Mapping[str, object]) -> None:
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._requests.ask(address, broker, code, body=fastjson.dumps(config))
+
+    async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
+        """Return the settings of a group at each broker that has it; see `_raw_group`."""
+        found = await self._requests.ask_each(
+            masters,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            decode=lambda response: _raw_group(response.body, name),
+        )
+        return {broker: config for broker, config in found.items() if config is not None}
+
+    async def _connections(self, address: str | None, broker: str, group: str) -> ConsumerConnection:
+        found = await self._requests.members_at(address, broker, self._requests.wrap(group))
+        return ConsumerConnection() if found is None else found
+
+    async def _clients(self, group: str) -> dict[MessageQueue, str]:
+        """Return which member has each queue, by queues as the servers know them."""
+        members = await self.members(group)
+        masters = await self._requests.masters()
+        queues = await asyncio.gather(
+            *(self._queues_of(member, masters.get(member.brokers[0]), group) for member in members)
+        )
+        return {
+            queue: member.client_id for member, held in zip(members, queues, strict=True) for queue in held
+        }
+
+    async def _queues_of(self, member: Member, address: str | None, group: str) -> Collection[MessageQueue]:
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=self._requests.wrap(group), client_id=member.client_id
+        )
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        try:
+            response = await self._requests.ask(address, member.brokers[0], code, header)
+            return ConsumerRunningInfo.decode(response.body).mq_table
+        except RocketError as error:  # clients in some languages do not respond
+            log.info("member %s of group %s did not tell its queues: %s", member.client_id, group, error)
+            return ()
+
+
+def _unknown(text: str) -> BrokerError:
+    return BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text, "each broker")
+
+
+def _is_system(name: str) -> bool:
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _fields(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings with the names that brokers use. Raises ConfigInvalid."""
+    for name, value in settings.items():
+        if name not in _SETTINGS:
+            raise ConfigInvalid(f"a group has no setting {name!r}, but: {', '.join(_SETTINGS)}")
+        if not isinstance(value, bool):
+            check_number(name, cast(int, value), 0)
+    return {_SETTINGS[name]: value for name, value in settings.items()}
+
+
+def _settings(config: SubscriptionGroupConfig) -> GroupSettings:
+    return GroupSettings(
+        enabled=config.consume_enable,
+        broadcast=config.consume_broadcast_enable,
+        max_retries=config.retry_max_times,
+        retry_queues=config.retry_queue_nums,
+        broker_id=config.broker_id,
+        broker_id_when_slow=config.which_broker_when_consume_slowly,
+        notify_changes=config.notify_consumer_ids_changed_enable,
+    )
+
+
+def _raw_group(body: bytes, name: str) -> dict[str, object] | None:
+    """Return the settings of a group with those that only newer brokers know; None without the group."""
+    SubscriptionGroupWrapper.decode(body)  # raises for another body
+    config: dict[str, object] | None = fastjson.loads(body)["subscriptionGroupTable"].get(name)
+    # 5.x takes attributes to change, which are written in another way, and keeps the others.
+    return (
+        None if config is None else {field: value for field, value in config.items() if field != "attributes"}
+    )
+
+
+def _newest(subscriptions: Iterable[SubscriptionData]) -> dict[str, SubscriptionData]:
+    """Return the newest subscription to each topic."""
+    found: dict[str, SubscriptionData] = {}
+    for one in subscriptions:
+        if one.topic not in found or one.sub_version > found[one.topic].sub_version:
+            found[one.topic] = one
+    return found

@@ -1,0 +1,288 @@
+"""Messages: finds stored messages by id, key, offset or time, and shows which groups have consumed them.
+
+Source: RocketMQ 4.6 DefaultMQAdminExt messageTrackDetail and consumeMessageDirectly; mqadmin's commands
+queryMsgById, queryMsgByUniqueKey, queryMsgByKey, queryMsgByOffset, printMsg.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from rocketpy.admin.reader import Reader
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.client.broker_api import BrokerApi, require_success
+from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
+from rocketpy.client.routing.routes import member_to_read, subscribe_queues
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi
+from rocketpy.errors import BrokerError, RouteNotFound
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    GroupList,
+    MessageQueue,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+)
+from rocketpy.protocol.remoting.command import Command
+
+_DELIVERY_MS: Final = 15_000
+"""A broker waits 10 s for the consumer."""
+_TIMEOUT_MS: Final = 6000
+
+
+class TrackState(Enum):
+    """Whether a group has consumed a message."""
+
+    CONSUMED = "consumed"
+    """The group's committed offset is beyond the message: it was handled, or sent back for a retry."""
+    FILTERED = "filtered"
+    """As CONSUMED, but the group does not subscribe to the message's tag."""
+    WAITING = "waiting"
+    """The group's committed offset is not beyond the message."""
+    UNKNOWN = "unknown"
+    """The group keeps its offsets elsewhere: its consumers broadcast, or pull without commits."""
+
+
+class MessageTrack(NamedTuple):
+    """What a group did with a message.
+
+    Attributes:
+        group: The consumer group.
+        state: Whether it has consumed the message.
+        is_online: Whether consumers of the group are connected.
+    """
+
+    group: str
+    state: TrackState
+    is_online: bool
+
+
+class Delivery(NamedTuple):
+    """What a consumer did with a message that it was given out of turn.
+
+    Attributes:
+        status: RocketMQ's name of the result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
+            CR_THROW_EXCEPTION or CR_RETURN_NULL.
+        remark: The consumer's text, such as an exception.
+        spent_ms: How long the handler took.
+    """
+
+    status: str
+    remark: str | None
+    spent_ms: int
+
+
+class Messages:
+    """Stored messages: ``admin.messages``.
+
+    Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError. None returns a part of
+    the messages when a broker fails. A message that cannot be decoded has its raw body and
+    `MessageExt.decode_error`.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+        self._reader = Reader(requests.running)
+
+    # -- find ---------------------------------------------------------------------------------
+
+    async def by_id(self, message_id: str) -> MessageExt:
+        """Return the message with a broker's id (`MessageExt.offset_message_id`).
+
+        It comes from the broker in the id, or from a replica while that broker is away.
+
+        Args:
+            message_id: The id, 32 hexadecimal digits; 56 with an IPv6 address.
+
+        Raises:
+            MessageInvalid: The id is malformed.
+            BrokerError: There is no such message.
+        """
+        api = BrokerApi(self._requests.running(), _TIMEOUT_MS)
+        return await api.view_message(message_id, max_body_bytes=MAX_BODY_BYTES, verify=True)
+
+    async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt:
+        """Return the message of a topic with the producer's id (`MessageExt.message_id`).
+
+        Of several, from a repeated send, the one that was stored first is returned.
+
+        Raises:
+            MessageInvalid: The id is malformed.
+            BrokerError: No broker of the topic has it in its index, which may be some ms late.
+        """
+        found = await self._index().by_unique_id(topic, unique_id)
+        if found is None:
+            raise _not_found(f"no message of topic {topic} has unique id {unique_id}", "the topic's brokers")
+        return found
+
+    async def by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> QueryResult:
+        """Return the messages of a topic that have a key.
+
+        As `AdminClient.query_message`, except that it raises when one of the topic's brokers fails.
+
+        Args:
+            topic: The topic.
+            key: One of the keys of the messages.
+            max_count: The highest number of messages from one broker.
+            begin_ms: The earliest store time, in ms since 1970.
+            end_ms: The latest store time, in ms since 1970.
+        """
+        return await self._index().by_key(topic, key, max_count, begin_ms, end_ms)
+
+    async def by_offset(self, queue: MessageQueue, offset: int) -> MessageExt:
+        """Return the message at an offset of a queue.
+
+        Raises:
+            MessageInvalid: The offset is negative.
+            BrokerError: The queue has no message there (any more); the text has its range.
+            RecordCorrupt: Its record has an invalid length.
+        """
+        pulled = await self._reader.pull(queue, offset, 1)
+        if pulled.messages and pulled.messages[0].queue_offset == offset:
+            return pulled.messages[0]
+        held = f"{pulled.min_offset} to {pulled.max_offset - 1}" if pulled.max_offset > 0 else "none"
+        raise _not_found(f"{queue} has no message at offset {offset}; its offsets: {held}", queue.broker_name)
+
+    async def by_time(
+        self, topic: str, begin_ms: int = 0, end_ms: int = FOREVER_MS
+    ) -> AsyncIterator[MessageExt]:
+        """Yield the messages of a topic that were stored between two times.
+
+        Queue after queue, each in the order of its offsets, and without messages that arrive later. An error
+        ends the iteration; queue and offset of the last message tell how far it came.
+
+        Store times rise within a queue. After a broker's clock was set back, messages may be left out.
+
+        Args:
+            topic: The topic; also that of retries or dead letters.
+            begin_ms: The earliest store time, in ms since 1970.
+            end_ms: The latest store time, in ms since 1970.
+
+        Raises:
+            RouteNotFound: The topic does not exist, or has no readable queue.
+            RecordCorrupt: A record has an invalid length.
+        """
+        route = await self._requests.running().route(self._requests.wrap(topic), fresh=True)
+        queues = subscribe_queues(topic, route)
+        if not queues:
+            raise RouteNotFound(f"topic {topic} has no readable queue")
+        for found in await self._reader.ranges(queues, begin_ms=begin_ms):
+            async for message in self._reader.messages(found, begin_ms, end_ms):
+                yield message
+
+    async def of_queue(
+        self, queue: MessageQueue, begin: int = 0, end: int | None = None
+    ) -> AsyncIterator[MessageExt]:
+        """Yield the messages of a queue in the order of their offsets, without those that arrive later.
+
+        Args:
+            queue: The queue.
+            begin: The lowest offset; messages that have expired are left out.
+            end: The offset after the last message; None for all.
+
+        Raises:
+            RecordCorrupt: A record has an invalid length.
+        """
+        (found,) = await self._reader.ranges([queue], offsets={queue: begin})
+        found = found._replace(end=found.end if end is None else min(end, found.end))
+        async for message in self._reader.messages(found, 0, FOREVER_MS):
+            yield message
+
+    def _index(self) -> MessageIndex:
+        return MessageIndex(self._requests.running(), partial=False)
+
+    # -- consumers ----------------------------------------------------------------------------
+
+    async def consumers_of(self, message: MessageExt) -> tuple[MessageTrack, ...]:
+        """Return what each group that consumes the topic of a message did with it, sorted by group.
+
+        Only committed offsets are compared, so a message may have been handled some seconds before it counts
+        as CONSUMED.
+
+        Args:
+            message: A message that was read, at any time before.
+
+        Raises:
+            RouteNotFound: No name server knows the broker of the message.
+        """
+        name, address = await self._broker_of(message)
+        topic = self._requests.wrap(message.topic)
+        header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+        response = await self._requests.ask(address, name, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        queue = MessageQueue(topic, name, message.queue.queue_id)
+        groups = sorted(GroupList.decode(response.body).group_list)
+        tracks = (self._track(message, group, queue, address) for group in groups)
+        return tuple(await asyncio.gather(*tracks))
+
+    async def _track(
+        self, message: MessageExt, group: str, queue: MessageQueue, address: str
+    ) -> MessageTrack:
+        """group: as the broker knows it."""
+        members = await self._requests.members_at(address, queue.broker_name, group)
+        committed = await ConsumerApi(self._requests.running(), group, _TIMEOUT_MS).committed_offset(queue)
+        state = _state(message, queue.topic, committed or 0, members)
+        return MessageTrack(self._requests.unwrap(group), state, members is not None)
+
+    async def deliver(self, message: MessageExt, group: str, client_id: str) -> Delivery:
+        """Have one consumer handle a message now, whatever its offset, and wait for its result.
+
+        Neither the group's offsets nor its retries change. It is sent once.
+
+        Args:
+            message: A message that a broker still holds.
+            group: The consumer group.
+            client_id: The consumer, which is online (`AdminClient.groups` lists the members).
+
+        Raises:
+            BrokerError: The consumer is not online, does not answer within 10 s, or the message is gone.
+        """
+        name, address = await self._broker_of(message)
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=self._requests.wrap(group),
+            client_id=client_id,
+            msg_id=message.offset_message_id,
+            broker_name=name,
+        )
+        command = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        # Sent once: a repeated request might have it handled twice.
+        connection = self._requests.running().connections.get(address)
+        response = require_success(await connection.request(command, _DELIVERY_MS), name)
+        result = ConsumeMessageDirectlyResult.decode(response.body)
+        return Delivery(result.consume_result or "", result.remark, result.spent_time_mills)
+
+    async def _broker_of(self, message: MessageExt) -> tuple[str, str]:
+        """Return name and address of the broker that has a message.
+
+        A message that was found by its id may have the address as the name.
+        """
+        known = message.queue.broker_name
+        brokers = (await self._requests.cluster()).broker_addr_table
+        for name, data in brokers.items():
+            if data.broker_addrs and (name == known or known in data.broker_addrs.values()):
+                return name, data.broker_addrs[member_to_read(data.broker_addrs)]
+        raise RouteNotFound(f"no name server knows the broker {known} of {message}")
+
+
+def _state(message: MessageExt, topic: str, committed: int, members: ConsumerConnection | None) -> TrackState:
+    if members is not None and members.message_model == "BROADCASTING":
+        return TrackState.UNKNOWN
+    if committed > message.queue_offset:
+        subscription = members.subscription_table.get(topic) if members is not None else None
+        tags = subscription.tags_set if subscription is not None else set()
+        return TrackState.CONSUMED if not tags or message.tags in tags else TrackState.FILTERED
+    if members is not None and members.consume_type == "CONSUME_ACTIVELY" and not committed:
+        return TrackState.UNKNOWN
+    return TrackState.WAITING
+
+
+def _not_found(text: str, broker: str) -> BrokerError:
+    return BrokerError(ResponseCode.QUERY_NOT_FOUND, text, broker)

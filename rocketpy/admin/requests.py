@@ -1,0 +1,209 @@
+"""AdminRequests: how the parts of the admin client reach the brokers and name servers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from rocketpy.client.admin import wait_until_known
+from rocketpy.client.broker_api import require_success, settle
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import own_names, unwrap, unwrap_queue, wrap
+from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, RocketError, RouteNotFound
+from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    BrokerData,
+    ClusterInfo,
+    ConsumerConnection,
+    MessageQueue,
+    TopicRouteData,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import GetConsumerConnectionListRequestHeader, Header
+from rocketpy.protocol.remoting.command import Command
+
+R = TypeVar("R")
+
+Masters = Mapping[str, str | None]
+"""Addresses of masters by broker name; None while a broker has none."""
+
+_TIMEOUT_MS: Final = 15_000
+"""A broker may read a whole table, or many queues, for one response. RocketMQ's mqadmin waits 5 s."""
+
+
+class AdminRequests:
+    """Sends admin requests by the client instance of an `AdminClient`.
+
+    Names are those of applications: without the namespace of the client. running: returns the client
+    instance, or raises ClientClosed.
+    """
+
+    def __init__(self, running: Callable[[], ClientInstance]) -> None:
+        self.running: Final = running
+
+    # -- names --------------------------------------------------------------------------------
+
+    def wrap(self, name: str) -> str:
+        """Return a topic or group name as the servers know it."""
+        return wrap(self.running().config.namespace, name)
+
+    def unwrap(self, name: str) -> str:
+        """Return a topic or group name as the application knows it."""
+        return unwrap(self.running().config.namespace, name)
+
+    def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue with its topic as the application knows it."""
+        return unwrap_queue(self.running().config.namespace, queue)
+
+    def own(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of the servers' names that are in the namespace, without it, sorted."""
+        return own_names(self.running().config.namespace, names)
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    async def cluster(self, cluster: str | None = None) -> ClusterInfo:
+        """Return all brokers and clusters that a name server knows.
+
+        Raises:
+            ConfigInvalid: `cluster` is given, and the name server does not know it.
+        """
+        found = ClusterInfo.decode((await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        if cluster is not None and cluster not in found.cluster_addr_table:
+            known = ", ".join(sorted(found.cluster_addr_table)) or "none"
+            raise ConfigInvalid(f"there is no cluster {cluster!r}; the name server knows: {known}")
+        return found
+
+    async def masters(self, cluster: str | None = None) -> Masters:
+        """Return the master of each broker, or of each broker of a cluster.
+
+        Raises:
+            ConfigInvalid: The name server does not know the cluster.
+            RouteNotFound: There is no broker.
+        """
+        found = await self.cluster(cluster)
+        names = set(found.broker_addr_table)
+        if cluster is not None:
+            names &= set(found.cluster_addr_table[cluster])
+        if not names:
+            raise RouteNotFound(
+                "the name server knows no broker" + (f" of cluster {cluster}" if cluster else "")
+            )
+        return masters_of([found.broker_addr_table[name] for name in sorted(names)])
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Return the route of a topic, which is not cached. Raises RouteNotFound."""
+        return await self.running().name_servers.route(self.wrap(topic))
+
+    async def masters_of(self, topic: str) -> Masters:
+        """Return the master of each broker of a topic. Raises RouteNotFound."""
+        return masters_of((await self.route(topic)).broker_datas)
+
+    async def ask(
+        self, address: str | None, broker: str, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Command:
+        """Send an idempotent request to one broker; return its response.
+
+        Raises:
+            RouteNotFound: `address` is None: the broker has no master.
+            BrokerError: The broker rejected the request.
+            TransportError: No response arrived.
+        """
+        if address is None:
+            raise RouteNotFound(f"broker {broker} has no master now; repeat the call when it has one")
+        command = Command.request(code, header, body)
+        return require_success(await self.running().request(address, command, _TIMEOUT_MS), broker)
+
+    async def ask_each(
+        self,
+        masters: Masters,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        decode: Callable[[Command], R],
+    ) -> dict[str, R]:
+        """Send a request to several brokers at once; return what `decode` makes of each response, by broker.
+
+        Raises what `each` raises.
+        """
+
+        async def asked(broker: str, address: str | None) -> R:
+            return decode(await self.ask(address, broker, code, header, body))
+
+        return await self.each({broker: asked(broker, address) for broker, address in masters.items()})
+
+    async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
+        """Await calls to several brokers at once; return the results, by broker.
+
+        Raises:
+            RocketError: The error of the only broker.
+            BrokersFailed: Some of several brokers failed; it has their errors, and the other results.
+        """
+        results, errors = await settle(list(calls), list(calls.values()))
+        return _all_of(results, errors)
+
+    async def members_at(self, address: str | None, broker: str, group: str) -> ConsumerConnection | None:
+        """Return the members of a group that are connected to a broker; None without any.
+
+        group: as the broker knows it. Raises what `ask` raises.
+        """
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        asked = self.ask(address, broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        response = await if_found(asked, ResponseCode.CONSUMER_NOT_ONLINE)
+        return None if response is None else ConsumerConnection.decode(response.body)
+
+    # -- name servers -------------------------------------------------------------------------
+
+    async def ask_namesrv(self, code: int, header: Header | None = None) -> Command:
+        """Send a query to any name server; return its response. Raises BrokerError, TransportError."""
+        return require_success(await self.running().name_servers.request(code, header), "the name server")
+
+    async def ask_each_namesrv(
+        self, code: int, header: Header | None = None, body: bytes = b""
+    ) -> dict[str, Command]:
+        """Send a request to every name server, as changes need; return the responses, by ``name server …``.
+
+        Raises what `each` raises.
+        """
+        results: dict[str, Command] = {}
+        errors: dict[str, RocketError] = {}
+        for address, outcome in (await self.running().name_servers.request_each(code, header, body)).items():
+            name = f"name server {address}"
+            try:
+                if isinstance(outcome, RocketError):
+                    raise outcome
+                results[name] = require_success(outcome, name)
+            except RocketError as error:
+                errors[name] = error
+        return _all_of(results, errors)
+
+    async def topics(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
+        """Return the topics of the namespace that a name server knows, sorted."""
+        return self.own(await self.running().name_servers.topics(cluster, include_system=include_system))
+
+    async def wait_until_known(self, topic: str, brokers: Iterable[str]) -> None:
+        """Wait until a name server knows a topic on these brokers. Raises RequestTimeout."""
+        await wait_until_known(self.running(), self.wrap(topic), set(brokers))
+
+
+def masters_of(brokers: Iterable[BrokerData]) -> Masters:
+    """Return the master of each broker."""
+    return {data.broker_name: data.broker_addrs.get(MASTER_ID) for data in brokers}
+
+
+async def if_found(asked: Awaitable[Command], missing: int) -> Command | None:
+    """Return a response; None when a server has responded with the code `missing`."""
+    try:
+        return await asked
+    except BrokerError as error:
+        if error.code == missing:
+            return None
+        raise
+
+
+def _all_of(results: dict[str, R], errors: Mapping[str, RocketError]) -> dict[str, R]:
+    if errors and len(results) + len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise BrokersFailed(errors, results)
+    return results

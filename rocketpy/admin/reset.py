@@ -1,0 +1,222 @@
+"""Moves the offsets of a consumer group, with members online and without.
+
+A broker holds the offsets of a group, and members overwrite them with their own. So members must be told:
+the broker does that for a time, and for the begin and the end of queues, but not for other offsets.
+
+Source: RocketMQ 4.6 ResetOffsetByTimeCommand, AdminBrokerProcessor resetOffset, Broker2Client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final, NamedTuple, Self
+
+from rocketpy.admin.requests import AdminRequests, if_found
+from rocketpy.config import check_number
+from rocketpy.errors import BrokerError, ConfigInvalid
+from rocketpy.protocol.bodies import MessageQueue, QueueData, ResetOffsetBody
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    Header,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+_TO_END: Final = -1
+"""The time that stands for the end of a queue in a reset request."""
+_PENDING: Final = "previously reset"
+"""A broker of 5.x ignores commits after a reset, until a member pulls. Another reset replaces the offset."""
+
+
+class _Place(Enum):
+    BEGINNING = "beginning"
+    END = "end"
+    TIME = "time"
+    OFFSET = "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTo:
+    """Where a consumer group goes on; made by one of the class methods."""
+
+    place: _Place
+    value: int = 0
+    offsets: Mapping[MessageQueue, int] | None = None
+
+    @classmethod
+    def beginning(cls) -> Self:
+        """The oldest message of each queue."""
+        return cls(_Place.BEGINNING)
+
+    @classmethod
+    def end(cls) -> Self:
+        """The end of each queue: only later messages."""
+        return cls(_Place.END)
+
+    @classmethod
+    def time(cls, time: datetime | int) -> Self:
+        """The first message of each queue that was stored at or after a time.
+
+        Args:
+            time: A datetime with a time zone, or ms since 1970.
+
+        Raises:
+            ConfigInvalid: The datetime has no time zone, or the number is below 0.
+        """
+        if isinstance(time, datetime):
+            if time.tzinfo is None:
+                raise ConfigInvalid(f"the time {time} has no time zone; write datetime(..., tzinfo=UTC)")
+            time = int(time.timestamp() * 1000)
+        check_number("time", time, 0)
+        return cls(_Place.TIME, time)
+
+    @classmethod
+    def offset(cls, offset: int | Mapping[MessageQueue, int]) -> Self:
+        """An offset: the same in each queue, or those of some queues; other queues stay as they are.
+
+        An offset outside a queue becomes its nearest one. All members of the group must be stopped.
+
+        Raises:
+            ConfigInvalid: An offset is below 0.
+        """
+        given = offset if isinstance(offset, Mapping) else {None: offset}
+        for number in given.values():
+            check_number("offset", number, 0)
+        if isinstance(offset, Mapping):
+            return cls(_Place.OFFSET, offsets=dict(offset))
+        return cls(_Place.OFFSET, offset)
+
+    @property
+    def needs_stopped_members(self) -> bool:
+        """Whether brokers cannot tell running members to go there."""
+        return self.place is _Place.OFFSET
+
+
+class OffsetChange(NamedTuple):
+    """The offset of a group in one queue.
+
+    Attributes:
+        old: The offset before; None if the group had none.
+        new: The offset after.
+    """
+
+    old: int | None
+    new: int
+
+
+class OffsetReset:
+    """A reset of the offsets of one group in one topic. group, topic: as the servers know them."""
+
+    def __init__(self, requests: AdminRequests, group: str, topic: str, to: ResetTo) -> None:
+        self._requests = requests
+        self._group = group
+        self._topic = topic
+        self._to = to
+
+    async def at(
+        self, address: str | None, data: QueueData, *, dry_run: bool
+    ) -> dict[MessageQueue, OffsetChange]:
+        """Reset the offsets of the queues of one broker; return the changes."""
+        broker = data.broker_name
+        changes = await self._changes(address, data)
+        if dry_run:
+            return changes
+        # Also with members: the broker tells them only if the group has an offset in each queue.
+        await asyncio.gather(*(self._commit(address, queue, change.new) for queue, change in changes.items()))
+        if not self._to.needs_stopped_members:
+            told = await self._tell_members(address, broker)
+            for queue, offset in told.items():
+                if queue in changes:
+                    changes[queue] = changes[queue]._replace(new=offset)
+        return changes
+
+    async def _changes(self, address: str | None, data: QueueData) -> dict[MessageQueue, OffsetChange]:
+        queues = [
+            queue
+            for queue_id in range(max(data.read_queue_nums, data.write_queue_nums))
+            if self._is_wanted(queue := MessageQueue(self._topic, data.broker_name, queue_id))
+        ]
+        changes = await asyncio.gather(*(self._change(address, queue) for queue in queues))
+        return dict(zip(queues, changes, strict=True))
+
+    def _is_wanted(self, queue: MessageQueue) -> bool:
+        return self._to.offsets is None or self._requests.unwrap_queue(queue) in self._to.offsets
+
+    async def _change(self, address: str | None, queue: MessageQueue) -> OffsetChange:
+        return OffsetChange(await self._committed(address, queue), await self._target(address, queue))
+
+    async def _committed(self, address: str | None, queue: MessageQueue) -> int | None:
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        try:
+            return await self._offset(address, queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+
+    async def _target(self, address: str | None, queue: MessageQueue) -> int:
+        to = self._to
+        if to.place is _Place.TIME:
+            search = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=to.value)
+            return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+        if to.place is _Place.BEGINNING:
+            return await self._min(address, queue)
+        end = await self._max(address, queue)
+        if to.place is _Place.END:
+            return end
+        wanted = to.value if to.offsets is None else to.offsets[self._requests.unwrap_queue(queue)]
+        return min(max(wanted, await self._min(address, queue)), end)
+
+    async def _min(self, address: str | None, queue: MessageQueue) -> int:
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._offset(address, queue, RequestCode.GET_MIN_OFFSET, header)
+
+    async def _max(self, address: str | None, queue: MessageQueue) -> int:
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._offset(address, queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def _offset(
+        self, address: str | None, queue: MessageQueue, code: RequestCode, header: Header
+    ) -> int:
+        response = await self._requests.ask(address, queue.broker_name, code, header)
+        return max(response.header_as(OffsetResponseHeader).offset, 0)
+
+    async def _commit(self, address: str | None, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        response = await self._requests.ask(address, queue.broker_name, code, header)
+        if _PENDING in (response.remark or "") and self._to.needs_stopped_members:
+            reset = ResetOffsetRequestHeader(
+                topic=queue.topic,
+                group=self._group,
+                timestamp=0,
+                is_force=True,
+                queue_id=queue.queue_id,
+                offset=offset,
+            )
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            await self._requests.ask(address, queue.broker_name, code, reset)
+
+    async def _tell_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
+        """Let a broker tell the members that it knows; return the offsets that they go on from."""
+        times = {_Place.BEGINNING: 0, _Place.END: _TO_END, _Place.TIME: self._to.value}
+        header = ResetOffsetRequestHeader(
+            topic=self._topic, group=self._group, timestamp=times[self._to.place], is_force=True
+        )
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        asked = self._requests.ask(address, broker, code, header)
+        response = await if_found(asked, ResponseCode.CONSUMER_NOT_ONLINE)
+        return {} if response is None else ResetOffsetBody.decode(response.body).offset_table

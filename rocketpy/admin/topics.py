@@ -1,0 +1,365 @@
+"""Topics: what topics there are, and their queues and settings on each broker.
+
+Source: RocketMQ 4.6 DefaultMQAdminExtImpl, UpdateTopicSubCommand, DeleteTopicSubCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rocketpy.admin.name_servers import NameServers
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.client.routing.routes import order_counts
+from rocketpy.config import check_number
+from rocketpy.errors import BrokerError, ConfigInvalid
+from rocketpy.message.message import DEFAULT_TOPIC, check_topic
+from rocketpy.protocol.bodies import (
+    ORDER_TOPIC_NAMESPACE,
+    BrokerStatsData,
+    GroupList,
+    MessageQueue,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicStatsTable,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicInNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
+)
+
+_PUT_COUNTS: Final = "TOPIC_PUT_NUMS"
+"""The statistics of messages sent to a topic. Source: RocketMQ BrokerStatsManager."""
+
+
+class Permission(IntFlag):
+    """What clients may do with a topic. Source: RocketMQ PermName."""
+
+    INHERIT = 1
+    """Sends may create other topics with the settings of this one."""
+    WRITE = 2
+    READ = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The settings of a topic on one broker.
+
+    Attributes:
+        read_queues: The number of queues that consumers read.
+        write_queues: The number of queues that producers write to.
+        perm: What clients may do with it.
+        ordered: Whether it is an ordered topic: its queues stay the same while a broker is away.
+    """
+
+    read_queues: int
+    write_queues: int
+    perm: Permission
+    ordered: bool
+
+
+class QueueOffsets(NamedTuple):
+    """The offsets of one queue.
+
+    Attributes:
+        min_offset: The lowest offset that can still be read.
+        max_offset: The offset that the next message will get.
+        last_stored_ms: When the last message was stored, in ms since 1970; None without one.
+    """
+
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, as its brokers know it.
+
+    Attributes:
+        name: The name of the topic.
+        brokers: Its settings, by broker name.
+        queues: The offsets of its queues that can be written, sorted.
+        groups: The consumer groups that subscribe to it or have offsets in it, sorted.
+        messages_per_second: The messages sent to it per second, measured by the brokers over a minute.
+    """
+
+    name: str
+    brokers: Mapping[str, TopicSettings]
+    queues: Mapping[MessageQueue, QueueOffsets]
+    groups: tuple[str, ...]
+    messages_per_second: float
+
+
+class Topics:
+    """Topics: `AdminClient.topics`. Each method raises TransportError and BrokerError.
+
+    A method that needs several brokers raises BrokersFailed when some of them fail. Every method can be
+    repeated.
+    """
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    async def list(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
+        """Return the names of the topics, sorted; with a namespace, of those in it.
+
+        Args:
+            cluster: Only topics of this cluster.
+            include_system: Also topics that brokers create for themselves: of retries and dead letters, too.
+
+        Raises:
+            ConfigInvalid: There is no such cluster.
+        """
+        if cluster is not None:
+            await self._requests.masters(cluster)
+        return await self._requests.topics(cluster, include_system=include_system)
+
+    async def describe(self, topic: str) -> TopicDescription:
+        """Return settings, offsets and consumer groups of a topic.
+
+        Args:
+            topic: The name of the topic.
+
+        Raises:
+            RouteNotFound: No name server knows the topic, or a broker of it has no master.
+        """
+        requests = self._requests
+        name = requests.wrap(topic)
+        masters = await requests.masters_of(topic)
+        parts = await requests.each(
+            {broker: self._describe_at(address, broker, name) for broker, address in masters.items()}
+        )
+        offsets = {queue: found for part in parts.values() for queue, found in part.queues.items()}
+        return TopicDescription(
+            name=topic,
+            brokers={broker: part.settings for broker, part in parts.items()},
+            queues={requests.unwrap_queue(queue): offsets[queue] for queue in sorted(offsets)},
+            groups=tuple(sorted({requests.unwrap(name) for part in parts.values() for name in part.groups})),
+            messages_per_second=sum(part.rate for part in parts.values()),
+        )
+
+    async def create(
+        self,
+        topic: str,
+        queues: int = 4,
+        *,
+        cluster: str | None = None,
+        perm: Permission = Permission.READ | Permission.WRITE,
+        ordered: bool = False,
+    ) -> None:
+        """Create a topic; return when a name server knows it. An existing topic gets these settings.
+
+        Args:
+            topic: The name of the topic.
+            queues: The number of queues for reading and for writing, on each broker.
+            cluster: Create it on the brokers of this cluster only.
+            perm: What clients may do with it.
+            ordered: Make it an ordered topic: producers keep to its queues while a broker is away.
+
+        Raises:
+            TopicInvalid: The name is invalid.
+            ConfigInvalid: There is no such cluster, or `queues` is below 1.
+            RouteNotFound: There is no broker.
+            RequestTimeout: The brokers have the topic, but no name server knows it yet.
+        """
+        check_number("queues", queues, 1)
+        masters = await self._requests.masters(cluster)
+        config = TopicConfig(
+            topic_name=self._requests.wrap(check_topic(topic)),
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=Permission(perm).value,
+            order=ordered,
+        )
+        await self._set_ordered_queues(topic, dict.fromkeys(masters, queues if ordered else 0))
+        await self._requests.each(
+            {broker: self._put(address, broker, config) for broker, address in masters.items()}
+        )
+        await self._requests.wait_until_known(topic, masters)
+
+    async def alter(
+        self,
+        topic: str,
+        *,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: Permission | None = None,
+        ordered: bool | None = None,
+    ) -> None:
+        """Change settings of a topic on each of its brokers. Other settings stay as they are there.
+
+        To remove queues without loss: lower `write_queues`, wait until consumers have read the others, then
+        lower `read_queues`.
+
+        Args:
+            topic: The name of the topic.
+            read_queues: The number of queues that consumers read, on each broker.
+            write_queues: The number of queues that producers write to, on each broker.
+            perm: What clients may do with it.
+            ordered: Whether it is an ordered topic.
+
+        Raises:
+            ConfigInvalid: No setting is given, or a number is below 0.
+            RouteNotFound: No name server knows the topic.
+        """
+        changes: dict[str, int | bool] = {}
+        for name, field, count in (
+            ("read_queues", "read_queue_nums", read_queues),
+            ("write_queues", "write_queue_nums", write_queues),
+        ):
+            if count is not None:
+                check_number(name, count, 0)
+                changes[field] = count
+        if perm is not None:
+            changes["perm"] = Permission(perm).value
+        if ordered is not None:
+            changes["order"] = ordered
+        if not changes:
+            raise ConfigInvalid(f"topic {topic} was not changed: give a setting to change")
+        masters = await self._requests.masters_of(topic)
+        found = await self._requests.each(
+            {
+                broker: self._config(address, broker, self._requests.wrap(topic))
+                for broker, address in masters.items()
+            }
+        )
+        configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
+        if ordered is not None or write_queues is not None:
+            await self._set_ordered_queues(
+                topic,
+                {broker: config.write_queue_nums * config.order for broker, config in configs.items()},
+            )
+        await self._requests.each(
+            {broker: self._put(masters[broker], broker, config) for broker, config in configs.items()}
+        )
+
+    async def delete(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages: at the brokers, then at each name server.
+
+        A missing topic is no error. Consumer groups keep their offsets. While brokers may create topics by
+        themselves (autoCreateTopicEnable), a producer that goes on sending creates the topic again.
+
+        Args:
+            topic: The name of the topic.
+            cluster: Delete it on the brokers of this cluster only.
+
+        Raises:
+            TopicInvalid: The name is invalid.
+            ConfigInvalid: There is no such cluster.
+        """
+        requests = self._requests
+        name = requests.wrap(check_topic(topic))
+        brokers = await requests.masters()
+        masters = brokers if cluster is None else await requests.masters(cluster)
+        others = {broker: address for broker, address in brokers.items() if broker not in masters}
+        kept = await requests.each(
+            {broker: self._find_config(address, broker, name) for broker, address in others.items()}
+        )
+        header = DeleteTopicRequestHeader(topic=name)
+        await requests.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
+        await self._set_ordered_queues(topic, dict.fromkeys(masters, 0))
+        await requests.ask_each_namesrv(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvRequestHeader(topic=name)
+        )
+        # A name server drops the routes of all clusters, and brokers register only topics that change.
+        left = {broker: config for broker, config in kept.items() if config is not None}
+        await requests.each(
+            {broker: self._put(others[broker], broker, config) for broker, config in left.items()}
+        )
+        if left:
+            await requests.wait_until_known(topic, left)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _describe_at(self, address: str | None, broker: str, name: str) -> _Part:
+        requests = self._requests
+        config = await self._config(address, broker, name)
+        stats = await requests.ask(
+            address, broker, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=name)
+        )
+        groups = await requests.ask(
+            address,
+            broker,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+            QueryTopicConsumeByWhoRequestHeader(topic=name),
+        )
+        return _Part(
+            settings=TopicSettings(
+                config.read_queue_nums, config.write_queue_nums, Permission(config.perm), config.order
+            ),
+            queues={
+                queue: QueueOffsets(found.min_offset, found.max_offset, found.last_update_timestamp or None)
+                for queue, found in TopicStatsTable.decode(stats.body).offset_table.items()
+            },
+            groups=GroupList.decode(groups.body).group_list,
+            rate=await self._rate(address, broker, name),
+        )
+
+    async def _rate(self, address: str | None, broker: str, name: str) -> float:
+        header = ViewBrokerStatsDataRequestHeader(stats_name=_PUT_COUNTS, stats_key=name)
+        try:
+            response = await self._requests.ask(address, broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        except BrokerError as error:
+            if "not exist" in (error.remark or ""):  # nothing was sent to it since the broker's start
+                return 0.0
+            raise
+        return BrokerStatsData.decode(response.body).stats_minute.tps or 0.0
+
+    async def _config(self, address: str | None, broker: str, name: str) -> TopicConfig:
+        config = await self._find_config(address, broker, name)
+        if config is None:
+            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {name}", broker)
+        return config
+
+    async def _find_config(self, address: str | None, broker: str, name: str) -> TopicConfig | None:
+        """Return the settings of a topic at a broker. Before 5.x, brokers only return those of all topics."""
+        response = await self._requests.ask(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
+
+    async def _put(self, address: str | None, broker: str, config: TopicConfig) -> None:
+        header = CreateTopicRequestHeader(
+            topic=config.topic_name,
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+        )
+        await self._requests.ask(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def _set_ordered_queues(self, topic: str, counts: Mapping[str, int]) -> None:
+        """Tell the name servers how many queues of an ordered topic brokers have; 0: the topic is unordered.
+
+        Call it before the brokers are told: they take the setting from this table with each registration, and
+        register when a topic changes.
+        """
+        name = self._requests.wrap(topic)
+        table = NameServers(self._requests)
+        known = dict(order_counts(name, await table.get(ORDER_TOPIC_NAMESPACE, name) or ""))
+        wanted = {broker: count for broker, count in {**known, **counts}.items() if count}
+        if wanted:
+            value = ";".join(f"{broker}:{count}" for broker, count in sorted(wanted.items()))
+            await table.put(ORDER_TOPIC_NAMESPACE, name, value)
+        elif known:
+            await table.delete(ORDER_TOPIC_NAMESPACE, name)
+
+
+class _Part(NamedTuple):
+    """What one broker knows of a topic."""
+
+    settings: TopicSettings
+    queues: Mapping[MessageQueue, QueueOffsets]
+    groups: list[str]
+    rate: float

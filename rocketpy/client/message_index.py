@@ -1,0 +1,130 @@
+"""MessageIndex: finds messages by key or unique id, at every broker of a topic.
+
+Source: RocketMQ 4.6 MQAdminImpl queryMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from rocketpy.client.broker_api import require_success, settle
+from rocketpy.client.instance import ClientInstance
+from rocketpy.client.namespace import wrap
+from rocketpy.client.routing.routes import member_to_read
+from rocketpy.errors import BrokersFailed, MessageInvalid, RemoteProtocolError
+from rocketpy.message.decode import decode_messages, undecodable
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import BrokerData, MessageQueue
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader
+from rocketpy.protocol.message.message_id import unique_id_time_ms
+from rocketpy.protocol.remoting.command import Command
+
+log: Final = logging.getLogger("rocketpy.client")
+
+FOREVER_MS: Final = 2**63 - 1
+"""Later than the store time of any message."""
+MAX_BODY_BYTES: Final = 16 << 20
+_MAX_TOTAL_BYTES: Final = 64 << 20
+"""Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
+_TIMEOUT_MS: Final = 18_000
+_UNIQUE_MAX: Final = 32
+
+R = TypeVar("R")
+
+
+class QueryResult(NamedTuple):
+    """The messages that a query by key found."""
+
+    messages: list[MessageExt]
+    index_updated_ms: int
+    """When a broker last added to its index, in ms since 1970."""
+
+
+class MessageIndex:
+    """Queries the brokers of a topic. partial: a broker that fails is left out while another one responds."""
+
+    def __init__(self, client: ClientInstance, *, partial: bool) -> None:
+        self._client = client
+        self._partial = partial
+
+    async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt | None:
+        """Return the message that was stored first with a unique id.
+
+        Raises MessageInvalid for a malformed id.
+        """
+        try:
+            begin_ms = unique_id_time_ms(unique_id, time.time_ns() // 1_000_000) - 1000
+        except RemoteProtocolError as error:
+            raise MessageInvalid(str(error)) from None
+        found = await self._query(topic, unique_id, _UNIQUE_MAX, begin_ms, FOREVER_MS, unique=True)
+        return min(found.messages, key=lambda message: message.store_timestamp, default=None)
+
+    async def by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Return the messages that have a key."""
+        return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
+
+    async def _query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> QueryResult:
+        client = self._client
+        header = QueryMessageRequestHeader(
+            topic=wrap(client.config.namespace, topic),
+            key=key,
+            max_num=max_count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key_query=unique,
+        )
+        brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
+        requests = [self._query_at(data, header) for data in brokers]
+        parts = await gather(brokers, requests, partial=self._partial)
+        messages = [
+            message.with_topic(topic)
+            for part in parts
+            for message in part.messages
+            # The index holds hashes of keys, so other messages may be among them.
+            if (message.message_id == key if unique else key in message.keys)
+        ]
+        return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
+
+    async def _query_at(self, data: BrokerData, header: QueryMessageRequestHeader) -> QueryResult:
+        address = data.broker_addrs[member_to_read(data.broker_addrs)]
+        command = Command.request(RequestCode.QUERY_MESSAGE, header)
+        response = await self._client.request(address, command, _TIMEOUT_MS)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return QueryResult([], 0)
+        found = require_success(response, data.broker_name).header_as(QueryMessageResponseHeader)
+        queue = MessageQueue(header.topic, data.broker_name, 0)
+        decoded = decode_messages(response.body, queue, MAX_BODY_BYTES, _MAX_TOTAL_BYTES, verify=True)
+        if decoded.damage is not None:
+            if not self._partial:
+                raise decoded.damage
+            text = "broker %s: the rest of its response is unreadable; messages with key %s are missing: %s"
+            log.error(text, data.broker_name, header.key, decoded.damage)
+        messages = [
+            message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
+            for message in decoded.messages
+        ]
+        undecodable(messages, log)
+        return QueryResult(messages, found.index_last_update_timestamp)
+
+
+async def gather(
+    brokers: Sequence[BrokerData], requests: Sequence[Awaitable[R]], *, partial: bool
+) -> list[R]:
+    """Return the results of the brokers that gave one; raise the first error when no broker did.
+
+    Unless `partial`, raises BrokersFailed when some of several brokers failed.
+    """
+    found, errors = await settle([data.broker_name for data in brokers], requests)
+    if errors and not found:
+        raise next(iter(errors.values()))
+    if errors and not partial:
+        raise BrokersFailed(errors, found)
+    for name, error in errors.items():
+        log.warning("broker %s: %s", name, error)
+    return list(found.values())
