@@ -131,20 +131,21 @@ class LatencyConfig:
     """Whether slow brokers are avoided. RocketMQ: sendLatencyFaultEnable."""
     latency_ms: tuple[int, ...] = (50, 100, 550, 1000, 2000, 3000, 15_000)
     """Latencies, ascending. RocketMQ: latencyMax."""
-    away_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+    not_available_ms: tuple[int, ...] = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
     """How long a broker is avoided after a response that took at least the entry of `latency_ms` with the
     same index. RocketMQ: notAvailableDuration."""
     failed_ms: int = 30_000
     """The latency that is assumed for a failed attempt. RocketMQ: 30000, fixed."""
 
     def __post_init__(self) -> None:
-        if len(self.latency_ms) != len(self.away_ms) or list(self.latency_ms) != sorted(self.latency_ms):
+        latencies, times = self.latency_ms, self.not_available_ms
+        if len(latencies) != len(times) or list(latencies) != sorted(latencies):
             raise ConfigInvalid(
-                f"latency.latency_ms has {len(self.latency_ms)} entries, away_ms {len(self.away_ms)}; "
+                f"latency.latency_ms has {len(latencies)} entries, not_available_ms {len(times)}; "
                 "both need the same number, and latencies must ascend"
             )
-        for value in (*self.latency_ms, *self.away_ms, self.failed_ms):
-            check_number("a time in latency_ms, away_ms or failed_ms", value, 0)
+        for value in (*self.latency_ms, *self.not_available_ms, self.failed_ms):
+            check_number("a time in latency_ms, not_available_ms or failed_ms", value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +202,16 @@ class ProducerConfig:
     latency: LatencyConfig = field(default_factory=LatencyConfig)
     message_trace: MessageTraceConfig | None = None
     """Report sent messages, for RocketMQ's trace queries; None for no reports. RocketMQ: enableMsgTrace."""
+    attempt_timeout_ms: int | None = None
+    """Timeout of one attempt within that of the send, from when its request is written. None: what is left
+    of the timeout of the send. RocketMQ (5.x): sendMsgMaxTimeoutPerRequest."""
+
+    __setstate__ = set_fields
 
     def __post_init__(self) -> None:
         check_number("send_timeout_ms", self.send_timeout_ms, 1)
+        if self.attempt_timeout_ms is not None:
+            check_number("attempt_timeout_ms", self.attempt_timeout_ms, 1)
         check_number("max_message_bytes", self.max_message_bytes, 1, MAX_FRAME_BYTES)
         check_number("max_in_flight", self.max_in_flight, 1)
         check_number("max_in_flight_bytes", self.max_in_flight_bytes, 1)

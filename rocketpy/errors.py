@@ -14,6 +14,7 @@ The tree::
       RouteNotFound         no name server knows a broker for the topic
       BrokerError           the peer responded with an error code
       BatchIncomplete       the first requests of a long batch were stored, a later one failed
+      BrokersFailed         some of the servers that an admin request was sent to failed
       StoreError
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
       ReplicationError
@@ -27,48 +28,9 @@ helps?* (`retry`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
-
-__all__ = [
-    "BatchIncomplete",
-    "BrokerError",
-    "ClientClosed",
-    "ConfigInvalid",
-    "ConnectFailed",
-    "ConnectionLost",
-    "DiskFull",
-    "FlowControlled",
-    "FlushFailed",
-    "GroupInvalid",
-    "InvariantError",
-    "LocalProtocolError",
-    "MessageInvalid",
-    "MessageTooLarge",
-    "NotEnoughReplicas",
-    "NotLeader",
-    "Outcome",
-    "ProtocolError",
-    "RecordCorrupt",
-    "RemoteProtocolError",
-    "ReplicationError",
-    "ReplyTimeout",
-    "RequestTimeout",
-    "Retry",
-    "RocketError",
-    "RouteNotFound",
-    "SendForbidden",
-    "StoreDamaged",
-    "StoreError",
-    "StoreLocked",
-    "TaskFailed",
-    "TopicInvalid",
-    "TornTail",
-    "TransportError",
-    "UsageError",
-    "ensure",
-]
 
 
 class Outcome(Enum):
@@ -101,10 +63,12 @@ class RocketError(Exception):
     Attributes:
         outcome: Whether the message may be stored.
         retry: What may help.
+        attempts: How many attempts a send made.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.UNKNOWN
     default_retry: ClassVar[Retry] = Retry.NONE
+    attempts: int = 1
 
     def __init__(self, message: str, *, outcome: Outcome | None = None, retry: Retry | None = None) -> None:
         super().__init__(message)
@@ -257,6 +221,24 @@ class BatchIncomplete(RocketError):
         self.results = results
         self.total = total
         self.cause = cause
+
+
+class BrokersFailed(RocketError):
+    """Some brokers, or name servers, failed at an admin request that was sent to several.
+
+    The others have handled it. The same call may be repeated.
+
+    Attributes:
+        errors: The error of each server that failed, by the name of the broker, or ``name server …``.
+        results: The results of the others, by their names.
+    """
+
+    def __init__(self, errors: Mapping[str, RocketError], results: Mapping[str, object]) -> None:
+        texts = {name: str(error) for name, error in errors.items()}
+        failed = "; ".join(text if name in text else f"{name}: {text}" for name, text in texts.items())
+        super().__init__(f"{len(errors)} of {len(errors) + len(results)} servers failed: {failed}")
+        self.errors: dict[str, RocketError] = dict(errors)
+        self.results: dict[str, object] = dict(results)
 
 
 class StoreError(RocketError):

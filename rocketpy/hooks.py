@@ -22,20 +22,6 @@ from rocketpy.protocol.message.trace import ConsumeOutcome
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
-__all__ = [
-    "FailedAttempt",
-    "ProcessEvent",
-    "ProcessListener",
-    "ReceiveEvent",
-    "ReceiveListener",
-    "RpcHook",
-    "SendCheck",
-    "SendEvent",
-    "SendListener",
-    "SettleEvent",
-    "SettleListener",
-]
-
 SendCheck = Callable[[Message, MessageQueue, str], None]
 """Called with a message, its queue and the producer group before each attempt to send the message; it must be
 quick. To reject the message it raises an error: the send fails with a RocketError unchanged, and with

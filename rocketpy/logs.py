@@ -2,7 +2,7 @@
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
-    logging.getLogger("rocketpy").addHandler(handler)
+    logging.basicConfig(handlers=[handler])
 
 The fields come from the arguments of a line: a queue adds topic, broker and queueId, a message also msgId and
 offset, and an error its class and the code of the broker. Other fields come from `extra`. Bodies, properties
@@ -22,8 +22,8 @@ from rocketpy.protocol.bodies import MessageQueue
 
 __all__ = ["JsonFormatter", "fields_of"]
 
-_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every record has."""
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Attributes that every record has, unlike those of `extra`."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -46,7 +46,7 @@ class JsonFormatter(logging.Formatter):
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields of a record. The first queue or message in its arguments counts."""
-    fields = {name: value for name, value in vars(record).items() if name not in _USUAL}
+    fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
     for argument in (*arguments, error):

@@ -44,6 +44,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
         transaction_id: The id of a transactional message.
         region: The region name of the broker.
         trace_on: Whether the broker wants a trace of the message.
+        attempts: The number of attempts. After more than one, the message may be stored several times.
     """
 
     status: SendStatus
@@ -54,6 +55,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     transaction_id: str | None = None
     region: str = "DefaultRegion"
     trace_on: bool = True
+    attempts: int = 1
 
 
 class Unfinished(NamedTuple):

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from importlib.metadata import entry_points
 from typing import Final, Literal, NamedTuple, Protocol, cast
 
 from rocketpy.errors import ConfigInvalid, RocketError
@@ -155,6 +154,8 @@ def failure_counter(telemetry: Telemetry | None, client: str) -> Callable[[Rocke
 
 @lru_cache(maxsize=1)
 def _installed() -> Telemetry | None:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it loads 40 modules
+
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             make = cast("Callable[[], Telemetry]", point.load())

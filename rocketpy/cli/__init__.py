@@ -1,0 +1,34 @@
+"""The command `rocketpy`: sends, reads and looks up messages, and creates topics, from a shell.
+
+It needs the extra `cli`. Nothing else in `rocketpy` imports this package.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["main"]
+
+_EXTRA: Final = frozenset({"click", "rich", "typer"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The words after the command; those of the process when None.
+
+    Returns:
+        The exit status: 0 for success, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C.
+    """
+    try:
+        from rocketpy.cli.app import run  # noqa: PLC0415 - it needs an optional extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        text = f'rocketpy: the command needs the package {error.name}: pip install "rocketpy-mq[cli]"'
+        print(text, file=sys.stderr)
+        return 2
+    return run(sys.argv[1:] if arguments is None else arguments)

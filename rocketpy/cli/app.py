@@ -1,0 +1,121 @@
+"""The command ``rocketpy``: global options, and the command that starts servers for development."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Annotated, Final
+
+import typer
+
+from rocketpy._version import __version__
+from rocketpy.cli.archives.export import EXAMPLES as EXPORT_EXAMPLES
+from rocketpy.cli.archives.export import export
+from rocketpy.cli.archives.import_ import EXAMPLES as IMPORT_EXAMPLES
+from rocketpy.cli.archives.import_ import import_
+from rocketpy.cli.console.command import EXAMPLES as CONSOLE_EXAMPLES
+from rocketpy.cli.console.command import console
+from rocketpy.cli.consume import EXAMPLES as CONSUME_EXAMPLES
+from rocketpy.cli.consume import consume
+from rocketpy.cli.context import Commands, Options, global_options_first
+from rocketpy.cli.doctor.command import EXAMPLES as DOCTOR_EXAMPLES
+from rocketpy.cli.doctor.command import doctor
+from rocketpy.cli.message import message_app
+from rocketpy.cli.operate.acl import acl_app
+from rocketpy.cli.operate.broker import broker_app
+from rocketpy.cli.operate.group import group_app
+from rocketpy.cli.operate.namesrv import namesrv_app
+from rocketpy.cli.operate.topic import topic_app
+from rocketpy.cli.sending.bench import EXAMPLES as BENCH_EXAMPLES
+from rocketpy.cli.sending.bench import bench
+from rocketpy.cli.sending.dlq import dlq_app
+from rocketpy.cli.sending.send import EXAMPLES as SEND_EXAMPLES
+from rocketpy.cli.sending.send import send
+from rocketpy.errors import ConfigInvalid
+
+_SERVERS: Final = "rocketpy-broker"
+"""The command with the servers. The entry points of the group "rocketpy.embedded" do not fit: their servers
+can be reached within one process only."""
+
+app: typer.Typer = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog="Global options may stand anywhere on the line. Exit status: 0 done, 1 failed, 2 wrong usage.",
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit status."""
+    try:
+        app(global_options_first(arguments), prog_name="rocketpy")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rocketpy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    context: typer.Context,
+    namesrv: Annotated[
+        str | None,
+        typer.Option("--namesrv", "-n", metavar="ADDR", help="Name servers, separated by semicolons."),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="A profile of ~/.config/rocketpy.toml.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log what happens, and print tracebacks of errors.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Send, read and look up messages of Apache RocketMQ, and create topics."""
+    context.obj = Options(namesrv=namesrv, profile=profile, as_json=as_json, verbose=verbose)
+
+
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def dev(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="OPTION", help="Options of rocketpy-broker dev.")
+    ] = None,
+) -> None:
+    """Run a name server (127.0.0.1:9876) and a broker for development, until Ctrl-C.
+
+    Other commands use them when nothing names another cluster. The options are those of ``rocketpy-broker
+    dev``, such as ``--store DIR``, which keeps the messages.
+
+    Raises:
+        ConfigInvalid: The command ``rocketpy-broker`` is not installed.
+    """
+    # The client never imports rocketpy_broker.
+    found = list(entry_points(group="console_scripts", name=_SERVERS))
+    if not found:
+        raise ConfigInvalid(f"the command {_SERVERS} is not installed: pip install rocketpy-mq")
+    raise typer.Exit(found[0].load()(["dev", *(arguments or ())]))
+
+
+app.command(epilog=CONSOLE_EXAMPLES)(console)
+app.command(epilog=SEND_EXAMPLES)(send)
+app.command(epilog=CONSUME_EXAMPLES)(consume)
+app.command(epilog=EXPORT_EXAMPLES)(export)
+app.command(epilog=BENCH_EXAMPLES)(bench)
+app.command("import", epilog=IMPORT_EXAMPLES)(import_)
+app.add_typer(dlq_app)
+app.command(epilog=DOCTOR_EXAMPLES)(doctor)
+app.add_typer(message_app)
+app.add_typer(topic_app)
+app.add_typer(group_app)
+app.add_typer(broker_app)
+app.add_typer(acl_app)
+app.add_typer(namesrv_app)

@@ -1,0 +1,1 @@
+"""Export and import of whole topics through files; decision 0026 has the reasons."""

@@ -1,0 +1,322 @@
+"""The archive that ``rocketpy export`` writes: a directory with a file for each queue.
+
+::
+
+    manifest.json              what was exported, and how far: `Manifest`
+    000-broker-a-0.records     the message records of queue 0 of broker-a, one after the other
+    001-broker-a-1.records     ...
+    import-Copy.json           how far an import into topic Copy is: `ImportState`
+
+A record is what the commit log holds and a pull response carries, unchanged: see
+`rocketpy.protocol.message.record`. So RocketMQ's own MessageDecoder reads the files too.
+
+The JSON files are replaced as a whole, after what they describe was flushed: what follows the `size` of a
+queue file was written by a command that was killed, and is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from rocketpy.errors import ConfigInvalid, RecordCorrupt, RocketError
+from rocketpy.protocol.message.properties import find
+from rocketpy.protocol.message.record import MESSAGE_MAGIC, PackedRecord, decode_packed
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+FORMAT: Final = 1
+_MANIFEST: Final = "manifest.json"
+_START: Final = Struct(">iI12xq")
+"""Size, magic number, queue offset."""
+_NUMBERS: Final = Struct(">16xi16xiq")
+"""Flag, sysFlag, born time."""
+_UNIQUE_ID: Final = b"UNIQ_KEY"
+
+
+class QueueFile(msgspec.Struct, kw_only=True):
+    """A queue of an archive.
+
+    Attributes:
+        file: The name of its file.
+        broker_name: The broker of the queue.
+        queue_id: Its number.
+        begin: The offset of the first message to export.
+        end: The offset before which the export ends.
+        next_offset: The offset of the next message to export.
+        size: The bytes of the file up to there.
+        messages: The number of messages in them.
+        missing: The number of offsets without a message: expired meanwhile, or damaged.
+    """
+
+    file: str
+    broker_name: str
+    queue_id: int
+    begin: int
+    end: int
+    next_offset: int
+    size: int = 0
+    messages: int = 0
+    missing: int = 0
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What an archive holds. cluster: as `Cluster` describes it."""
+
+    format: int = FORMAT
+    topic: str
+    cluster: str
+    queues: list[QueueFile]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every queue was exported to its end."""
+        return all(queue.next_offset >= queue.end for queue in self.queues)
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all records."""
+        return sum(queue.size for queue in self.queues)
+
+    @property
+    def missing(self) -> int:
+        """The number of offsets without a message."""
+        return sum(queue.missing for queue in self.queues)
+
+
+class ImportedQueue(msgspec.Struct, kw_only=True):
+    """How far the import of a queue file is.
+
+    Attributes:
+        broker_name: The broker of the queue that it goes to.
+        queue_id: The number of that queue.
+        target_offset: Every message after `size` that is stored has this offset there, or a higher one.
+        size: The bytes of the file whose messages are stored.
+        messages: The number of those messages.
+    """
+
+    broker_name: str
+    queue_id: int
+    target_offset: int
+    size: int = 0
+    messages: int = 0
+
+
+class ImportState(msgspec.Struct, kw_only=True):
+    """How far an import is, by the names of the queue files."""
+
+    format: int = FORMAT
+    topic: str
+    cluster: str
+    queues: dict[str, ImportedQueue]
+
+
+class Archive:
+    """A directory with exported messages, which one command uses at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: Final = directory
+
+    def __str__(self) -> str:
+        return str(self.directory)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other commands away. Raises ConfigInvalid if one uses the archive now."""
+        with (self.directory / ".lock").open("w") as lock:
+            with contextlib.suppress(ModuleNotFoundError):  # Windows
+                import fcntl  # noqa: PLC0415
+
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ConfigInvalid(f"{self} is in use by another export or import") from None
+            yield
+
+    def manifest(self) -> Manifest | None:
+        """Return what it holds; None for a directory without an export. Raises ConfigInvalid."""
+        found = self.load(_MANIFEST, Manifest)
+        if found is not None:
+            for queue in found.queues:
+                if queue.file != Path(queue.file).name:
+                    raise ConfigInvalid(f"{self}/{_MANIFEST}: {queue.file!r} is not the name of a file")
+        return found
+
+    def save_manifest(self, data: bytes) -> None:
+        """Replace the manifest by an encoded one, durably."""
+        self.save(_MANIFEST, data)
+
+    def load(self, name: str, kind: type[T]) -> T | None:
+        """Read a JSON file; None if there is none. Raises ConfigInvalid if it is not such a file."""
+        path = self.directory / name
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise ConfigInvalid(f"{path} was not written by rocketpy: {error}") from None
+        if (version := getattr(found, "format", FORMAT)) != FORMAT:
+            raise ConfigInvalid(f"{path} has format {version}; this version of rocketpy reads {FORMAT}")
+        return found
+
+    def save(self, name: str, data: bytes) -> None:
+        """Replace a JSON file; it is durable, and at every moment either the old or the new one."""
+        path = self.directory / name
+        new = path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(msgspec.json.format(data) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        with contextlib.suppress(PermissionError):  # Windows opens no directories
+            directory = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+
+    def path(self, queue: QueueFile) -> Path:
+        """Return the file of a queue."""
+        return self.directory / queue.file
+
+
+def file_name(index: int, broker_name: str, queue_id: int) -> str:
+    """Return the name of a queue's file; the index keeps the names of similar brokers apart."""
+    return f"{index:03d}-{re.sub('[^A-Za-z0-9_.-]', '_', broker_name)}-{queue_id}.records"
+
+
+class Part(NamedTuple):
+    """Consecutive records of a queue. next_offset: of the queue, after them."""
+
+    data: bytes
+    messages: int
+    next_offset: int
+
+
+def count_records(data: bytes, begin: int, end: int) -> int:
+    """Return the number of records in a pull response for the offsets from `begin` to before `end`.
+
+    Raises:
+        RecordCorrupt: The data is not a sequence of records, or they have other offsets.
+    """
+    position, count, before = 0, 0, begin - 1
+    unpack, limit = _START.unpack_from, len(data) - _START.size
+    while position <= limit:
+        size, magic, offset = unpack(data, position)
+        if magic != MESSAGE_MAGIC or size < _START.size or not before < offset < end:
+            break
+        before = offset
+        position += size
+        count += 1
+    if position != len(data):
+        raise RecordCorrupt(position, f"no record for an offset above {before} and below {end}")
+    return count
+
+
+class StoredMessage(NamedTuple):
+    """The parts of a record that a copy of the message keeps.
+
+    Attributes:
+        flag: The user's flag.
+        body: The body as it is stored, perhaps compressed.
+        properties: Their text.
+        sys_flag: How the body is compressed, and the other bits.
+        born_timestamp: When it was made, in ms since 1970.
+        size: The bytes of its record.
+    """
+
+    flag: int
+    body: bytes
+    properties: bytes
+    sys_flag: int
+    born_timestamp: int
+    size: int
+
+    @property
+    def identity(self) -> int:
+        """A number that two messages share only if they are copies of each other, valid in this process."""
+        unique_id = find(self.properties, _UNIQUE_ID)
+        return hash((unique_id, self.body, self.flag, self.born_timestamp))
+
+
+def stored_messages(data: bytes) -> list[StoredMessage]:
+    """Return the messages of whole records, whose bodies are checked. Raises RecordCorrupt."""
+    unpack, found = _NUMBERS.unpack_from, []
+    for record in decode_packed(data):
+        if isinstance(record, PackedRecord):
+            head = record.head
+            flag, sys_flag, born_ms = unpack(head)
+            body, size = record.body, int.from_bytes(head[:4], "big")
+        else:
+            flag, sys_flag, born_ms = record.flag, record.sys_flag, record.born_timestamp
+            body, size = record.body, record.size
+        found.append(StoredMessage(flag, body, record.properties, sys_flag, born_ms, size))
+    return found
+
+
+def read_messages(path: Path, position: int, end: int, count_bytes: int) -> list[StoredMessage]:
+    """Read messages of a queue file, at least one.
+
+    Args:
+        path: The file.
+        position: Where to begin; before `end`.
+        end: The size of the file's records.
+        count_bytes: About how many bytes to read.
+
+    Raises:
+        RocketError: The file is damaged, or shorter than the manifest says.
+        OSError: It cannot be read.
+    """
+    with path.open("rb", buffering=0) as file:
+        file.seek(position)
+        data = _read(file, min(count_bytes, end - position))
+        whole = _whole_records(data)
+        if whole == 0 and len(data) >= 4:  # one record is longer
+            size = int.from_bytes(data[:4], "big")
+            if len(data) < size <= end - position:
+                data += _read(file, size - len(data))
+                whole = _whole_records(data)
+    try:
+        found = stored_messages(data[:whole])
+    except RecordCorrupt as error:
+        raise _damaged(path, position + error.offset, error.reason) from None
+    if not found:
+        raise _damaged(path, position, "no whole record")
+    return found
+
+
+def _damaged(path: Path, position: int, reason: str) -> RocketError:
+    return RocketError(f"{path} is damaged at byte {position}: {reason}; export the topic again")
+
+
+def _read(file: io.FileIO, size: int) -> bytes:
+    """Read exactly `size` bytes, or up to the end of the file."""
+    parts: list[bytes] = []
+    while size and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _whole_records(data: bytes) -> int:
+    """Return the length of the whole records at the start of the data."""
+    position, unpack, limit = 0, _START.unpack_from, len(data) - _START.size
+    while position <= limit:
+        size, magic, _ = unpack(data, position)
+        if magic != MESSAGE_MAGIC or size < _START.size or position + size > len(data):
+            break
+        position += size
+    return position

@@ -1,0 +1,66 @@
+"""``rocketpy console``: serves the web console."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Annotated, Final
+
+import typer
+
+from rocketpy.cli.context import Options
+from rocketpy.errors import ConfigInvalid
+
+EXAMPLES: Final = "Example: rocketpy console -n mq-1:9876 --allow-changes"
+_EXTRA: Final = frozenset({"jinja2", "starlette", "uvicorn"})
+_TOKEN: Final = "ROCKETPY_CONSOLE_TOKEN"  # noqa: S105 - the name of a variable
+
+
+def console(
+    context: typer.Context,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free port.")] = 8088,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDR", help="The address to listen on.")
+    ] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool,
+        typer.Option("--allow-remote", help="Allow an address that other machines can reach, without TLS."),
+    ] = False,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option("--host-name", metavar="NAME", help="A name that browsers use; may be repeated."),
+    ] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Allow sending messages and resetting offsets.")
+    ] = False,
+) -> None:
+    """Serve a web console for the cluster, until Ctrl-C, and print the link to it.
+
+    The link contains a token, which is another one at each start; ROCKETPY_CONSOLE_TOKEN sets it.
+    """
+    try:
+        from rocketpy.cli.console.server import serve  # noqa: PLC0415 - it needs an optional extra
+        from rocketpy.cli.console.settings import ConsoleSettings  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise ConfigInvalid(
+            f'the console needs the package {error.name}: pip install "rocketpy-mq[console]"'
+        ) from None
+    options: Options = context.obj
+    token = os.environ.get(_TOKEN) or secrets.token_urlsafe(32)
+    settings = ConsoleSettings(
+        client=options.cluster.client,
+        cluster=str(options.cluster),
+        host=host,
+        port=port,
+        allow_changes=allow_changes,
+        allow_remote=allow_remote,
+        host_names=tuple(host_name or ()),
+        token=token,
+    )
+
+    def announce(link: str) -> None:
+        options.print_result(f"The console is at {link}", {"url": link})
+
+    options.run(serve(settings, announce))

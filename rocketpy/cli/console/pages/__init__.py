@@ -1,0 +1,23 @@
+"""The pages of the console. Each class has the routes of one topic; none has parameters in its path."""
+
+from collections.abc import Callable
+from typing import Final
+
+from rocketpy.cli.console.pages.base import Context, Pages
+from rocketpy.cli.console.pages.cluster import ClusterPages
+from rocketpy.cli.console.pages.dead_letters import DeadLetterPages
+from rocketpy.cli.console.pages.groups import GroupPages
+from rocketpy.cli.console.pages.messages import MessagePages
+from rocketpy.cli.console.pages.sending import SendPages
+from rocketpy.cli.console.pages.topics import TopicPages
+
+__all__ = ["ALL_PAGES"]
+
+ALL_PAGES: Final[tuple[Callable[[Context], Pages], ...]] = (
+    ClusterPages,
+    TopicPages,
+    GroupPages,
+    MessagePages,
+    DeadLetterPages,
+    SendPages,
+)

@@ -1,0 +1,46 @@
+"""Pages: what the classes of pages have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.routing import Route
+
+from rocketpy.admin import AdminClient
+from rocketpy.cli.console.sampler import Sampler
+from rocketpy.cli.console.views import Views, whole_number
+from rocketpy.errors import ConfigInvalid
+from rocketpy.producer import Producer
+from rocketpy.protocol.bodies import MessageQueue
+
+
+@dataclass(frozen=True)
+class Context:
+    """What pages need. producer: None unless changes are allowed."""
+
+    admin: AdminClient
+    sampler: Sampler
+    views: Views
+    producer: Producer | None
+
+
+class Pages(Protocol):
+    """Some pages of a console."""
+
+    def routes(self) -> list[Route]:
+        """Return their routes."""
+        ...
+
+
+def required(values: Mapping[str, str], name: str) -> str:
+    """Return a parameter of a request. Raises ConfigInvalid if it is missing or empty."""
+    if value := values.get(name, "").strip():
+        return value
+    raise ConfigInvalid(f"the request has no {name}")
+
+
+def queue_of(values: Mapping[str, str], topic: str) -> MessageQueue:
+    """Return the queue that a request names. Raises ConfigInvalid."""
+    return MessageQueue(topic, required(values, "broker"), whole_number("queue", required(values, "queue")))

@@ -1,0 +1,60 @@
+"""The pages that send a test message: form, confirmation, and the message that was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from rocketpy.cli.console.guard import form_of
+from rocketpy.cli.console.pages.base import Context, required
+from rocketpy.cli.console.views import link
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message.message import Message
+
+_FIELDS = ("topic", "tags", "keys", "body")
+
+
+class SendPages:
+    """A message for a test."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [Route("/send", self.form, methods=["GET"]), Route("/send", self.send, methods=["POST"])]
+
+    async def form(self, request: Request) -> Response:
+        """Show the form."""
+        return self._page(request.query_params, confirm=False)
+
+    async def send(self, request: Request) -> Response:
+        """Ask for a confirmation; with it, send the message and show it."""
+        form, producer = form_of(request), self._context.producer
+        message = _message(form)
+        if form.get("step") != "confirmed":
+            return self._page(form, confirm=form.get("step") != "edit")
+        if producer is None:
+            raise ConfigInvalid("this console sends no messages: start it with --allow-changes")
+        sent = await producer.send(message)
+        place = link("/message", id=sent.offset_message_id, done="sent")
+        return RedirectResponse(place, HTTPStatus.SEE_OTHER)
+
+    def _page(self, given: Mapping[str, str], *, confirm: bool) -> Response:
+        values = {name: given.get(name, "") for name in _FIELDS}
+        return self._context.views.page("send.html", values | {"confirm": confirm})
+
+
+def _message(form: Mapping[str, str]) -> Message:
+    # Browsers send line ends as CR LF, whatever the user typed.
+    body = form.get("body", "").replace("\r\n", "\n").encode()
+    return Message(
+        required(form, "topic"),
+        body,
+        tags=form.get("tags", "").strip() or None,
+        keys=form.get("keys", "").split(),
+    )

@@ -1,0 +1,99 @@
+"""Sampler: collects rates and lag while the console runs, in series of bounded length."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from rocketpy.admin import AdminClient
+from rocketpy.errors import RocketError
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+
+limited_log: Final = RateLimitedLog(logging.getLogger("rocketpy.console"))
+
+SAMPLES_MAX: Final = 360
+"""Samples of a series: an hour at one in 10 s."""
+GROUPS_MAX: Final = 200
+"""Groups whose lag is collected. In a cluster with more, those that were looked at last."""
+CONCURRENT: Final = 16
+"""Requests in flight for a list of groups."""
+
+
+class Sample(NamedTuple):
+    """A value at a time. time_s: seconds since 1970."""
+
+    time_s: float
+    value: float
+
+
+Series = deque[Sample]
+
+
+class Sampler:
+    """Samples the cluster every `interval_s` seconds.
+
+    Attributes:
+        rates: Messages per second by (broker name and id, "in" or "out").
+        lags: Lag by group.
+    """
+
+    def __init__(self, admin: AdminClient, interval_s: float) -> None:
+        self.rates: Final[dict[tuple[str, str], Series]] = {}
+        self.lags: Final[OrderedDict[str, Series]] = OrderedDict()
+        self.interval_s: Final = interval_s
+        self._admin = admin
+
+    async def run(self) -> None:
+        """Collect until cancelled. A cluster that does not respond leaves a gap."""
+        while True:
+            try:
+                await self.sample()
+            except RocketError as error:
+                limited_log.warning("sample", "rates and lag were not collected: %s", error)
+            await asyncio.sleep(self.interval_s)
+
+    async def sample(self) -> None:
+        """Collect each value once."""
+        for broker in await self._admin.brokers.list():
+            for way, rate in (("in", broker.in_per_second), ("out", broker.out_per_second)):
+                if rate is not None:
+                    key = (f"{broker.name}:{broker.broker_id}", way)
+                    self.rates.setdefault(key, _series()).append(Sample(time.time(), rate))
+        groups = [group.name for group in await self._admin.groups.list()]
+        for gone in self.lags.keys() - set(groups):
+            del self.lags[gone]
+        if len(groups) <= GROUPS_MAX:
+            self.watch(groups)
+        await self.current_lags(list(self.lags))
+
+    def watch(self, groups: Iterable[str]) -> None:
+        """Collect the lag of these groups from now on, in place of those that were looked at long ago."""
+        for group in groups:
+            self.lags.setdefault(group, _series())
+            self.lags.move_to_end(group)
+        while len(self.lags) > GROUPS_MAX:
+            self.lags.popitem(last=False)
+
+    async def current_lags(self, groups: Sequence[str]) -> dict[str, int | RocketError]:
+        """Return the lag of groups now, and add it to their series if they are watched."""
+        free = asyncio.Semaphore(CONCURRENT)
+
+        async def lag(group: str) -> int | RocketError:
+            async with free:
+                try:
+                    total = (await self._admin.groups.lag(group)).total
+                except RocketError as error:
+                    return error
+            if (series := self.lags.get(group)) is not None:
+                series.append(Sample(time.time(), total))
+            return total
+
+        return dict(zip(groups, await asyncio.gather(*map(lag, groups)), strict=True))
+
+
+def _series() -> Series:
+    return deque(maxlen=SAMPLES_MAX)

@@ -1,0 +1,81 @@
+"""ConsoleSettings: where the console listens, and what its users may do."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketpy.config import ClientConfig
+from rocketpy.errors import ConfigInvalid
+
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_TOKEN_LENGTH_MIN: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings:
+    """The settings of one console.
+
+    Attributes:
+        client: How to connect to the cluster.
+        cluster: The cluster's name on pages, such as its name servers and the profile.
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+        allow_changes: Whether users may send messages and change offsets.
+        allow_remote: Whether `host` may be reachable from other machines.
+        host_names: Names by which browsers may reach the console, besides those of the loopback interface.
+        token: What the link for logging in contains; at least 16 characters.
+        interval_s: Seconds between two samples of rates and lag.
+
+    Raises:
+        ConfigInvalid: The address is not allowed, or the token is too short.
+    """
+
+    client: ClientConfig
+    cluster: str
+    host: str = "127.0.0.1"
+    port: int = 8088
+    allow_changes: bool = False
+    allow_remote: bool = False
+    host_names: tuple[str, ...] = ()
+    token: str = field(repr=False)
+    interval_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if len(self.token) < _TOKEN_LENGTH_MIN:
+            raise ConfigInvalid(
+                f"the console's token has {len(self.token)} characters; "
+                f"it needs at least {_TOKEN_LENGTH_MIN}, so that it cannot be guessed"
+            )
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            raise ConfigInvalid(
+                f"the console cannot listen on {self.host!r}: give an IP address, such as 127.0.0.1"
+            ) from None
+        if address.is_loopback:
+            return
+        if not self.allow_remote:
+            raise ConfigInvalid(
+                f"the console would listen on {self.host}, where other machines can reach it. It has no TLS, "
+                "so anyone on the way could read its token and all messages. Listen on 127.0.0.1 behind a "
+                "proxy with TLS, or give --allow-remote"
+            )
+        if address.is_unspecified and not self.host_names:
+            raise ConfigInvalid(
+                f"the console would listen on every address ({self.host}): name the hosts by which browsers "
+                "reach it with --host-name"
+            )
+
+    def is_own_host(self, header: str) -> bool:
+        """Return whether the Host header of a request names this console.
+
+        Another name in it is a DNS rebinding attack: a web page whose name was made to point here.
+        """
+        name, colon, port = header.rpartition(":")
+        if not colon or not port.isdecimal():  # no port, or the last part of an IPv6 address
+            name = header
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        known = {own, *_LOOPBACK_NAMES, *self.host_names}
+        return name.lower() in {one.lower() for one in known}

@@ -1,0 +1,182 @@
+"""What all commands share: global options, exit statuses, confirmations, and the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import typer
+from typer.core import TyperGroup
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.cli.profiles import Cluster, find_cluster
+from rocketpy.errors import ConfigInvalid, RocketError
+
+T = TypeVar("T")
+
+_FAILED: Final = 1
+_WRONG_USAGE: Final = 2
+_INTERRUPTED: Final = 128 + signal.SIGINT
+_TERMINATED: Final = 128 + signal.SIGTERM
+_FLAGS: Final = frozenset({"--json", "--verbose"})
+_WITH_VALUE: Final = frozenset({"--namesrv", "-n", "--profile"})
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change; change nothing.")]
+OfCluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")
+]
+
+
+@dataclass
+class Options:
+    """The global options of a command line."""
+
+    namesrv: str | None
+    profile: str | None
+    as_json: bool
+    verbose: bool
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster to use. Raises ConfigInvalid."""
+        return find_cluster(self.namesrv, self.profile, os.environ)
+
+    def confirm(self, action: str, *, yes: bool) -> None:
+        """Ask on the terminal whether to change the cluster; without one the answer must be --yes.
+
+        Args:
+            action: What will be done, such as "create topic T".
+            yes: Whether the user has agreed on the command line.
+
+        Raises:
+            typer.Exit: The user did not agree.
+        """
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            print(f"rocketpy: {action} at {self.cluster}: without a terminal, give --yes", file=sys.stderr)
+            raise typer.Exit(_WRONG_USAGE)
+        if not typer.confirm(f"{action} at {self.cluster}?", err=True):
+            raise typer.Exit(_FAILED)
+
+    def print_result(self, text: str, fields: Mapping[str, object]) -> None:
+        """Print what a command did: a sentence, or with --json an object."""
+        print(json.dumps(fields, ensure_ascii=False) if self.as_json else text, flush=True)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.
+
+        A second SIGINT ends it at once.
+        """
+        logging.basicConfig(
+            level=logging.DEBUG if self.verbose else logging.WARNING,
+            format="rocketpy: %(levelname)s: %(message)s",
+        )
+        interrupts: list[int] = []
+        try:
+            return asyncio.run(_cancelled_by_signals(work, interrupts))
+        except asyncio.CancelledError:
+            if interrupts:
+                raise KeyboardInterrupt from None
+            raise
+
+    def ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Run `work` with an admin client of the cluster. Raises what `work` raises, and RocketError."""
+
+        async def asked() -> T:
+            async with AdminClient(client=self.cluster.client) as admin:
+                return await work(admin)
+
+        return self.run(asked())
+
+
+async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[int]) -> T:
+    """Run `work`. interrupts: gets the number of a SIGINT."""
+    loop, task = asyncio.get_running_loop(), cast("asyncio.Task[T]", asyncio.current_task())
+
+    def interrupt() -> None:
+        interrupts.append(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGINT)
+        task.cancel()
+
+    with contextlib.suppress(NotImplementedError):  # Windows
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+        # Not by asyncio.run: while a thread reads standard input, the interpreter rarely misses a SIGINT.
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    return await work
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Report invalid values of options as wrong usage. Raises typer.BadParameter."""
+    try:
+        yield
+    except ConfigInvalid as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings of words such as ``name=value``. Raises typer.BadParameter."""
+    pairs = [word.partition("=") for word in words]
+    for word, (name, equals, _) in zip(words, pairs, strict=True):
+        if not name or not equals:
+            raise typer.BadParameter(f"NAME=VALUE is expected, not {word!r}")
+    return {name: value for name, _, value in pairs}
+
+
+class Commands(TyperGroup):
+    """The commands, whose errors become exit statuses."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an expected error is one line on stderr."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader, such as head(1), has enough
+            _discard_output()
+            raise typer.Exit from None
+        except (RocketError, OSError) as error:
+            if ctx.obj.verbose:
+                traceback.print_exc()
+            print(f"rocketpy: {error}", file=sys.stderr)
+            raise typer.Exit(_FAILED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+        except asyncio.CancelledError:
+            raise typer.Exit(_TERMINATED) from None
+
+
+def global_options_first(arguments: Sequence[str]) -> list[str]:
+    """Move global options before the command: users write them anywhere."""
+    first: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif word in _FLAGS or (equals and name in _WITH_VALUE):
+            first.append(word)
+        elif word in _WITH_VALUE:
+            first += [word, *itertools.islice(words, 1)]
+        else:
+            rest.append(word)
+    return first + rest
+
+
+def _discard_output() -> None:
+    """Send the rest of the output nowhere: the interpreter flushes stdout at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

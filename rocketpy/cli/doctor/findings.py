@@ -1,0 +1,85 @@
+"""Findings: what `rocketpy doctor` prints, one for each check."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from rocketpy.errors import RocketError
+
+
+class Level(StrEnum):
+    """How bad a finding is. Only problems change the exit status."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        check: The name of the check, for programs.
+        level: How bad it is.
+        subject: What was checked, such as ``broker broker-a at 127.0.0.1:10911``.
+        text: What was found.
+        remedy: What to do; empty if nothing.
+    """
+
+    check: str
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+class Findings(list[Finding]):
+    """The findings of a run, in the order of the checks."""
+
+    def ok(self, check: str, subject: str, text: str, remedy: str = "") -> None:
+        """Add a finding that needs no action."""
+        self.append(Finding(check, Level.OK, subject, text, remedy))
+
+    def warning(self, check: str, subject: str, text: str, remedy: str) -> None:
+        """Add a finding that may need an action."""
+        self.append(Finding(check, Level.WARNING, subject, text, remedy))
+
+    def problem(self, check: str, subject: str, text: str, remedy: str) -> None:
+        """Add a finding that needs an action."""
+        self.append(Finding(check, Level.PROBLEM, subject, text, remedy))
+
+    def not_checked(self, check: str, subject: str, error: RocketError) -> None:
+        """Add the warning that a check was impossible."""
+        remedy = "Solve the other problems first, then run the command again"
+        self.warning(check, subject, f"not checked: {error}", remedy)
+
+    def count(self, level: Level) -> int:  # type: ignore[override]  # nobody counts equal findings
+        """Return the number of findings of a level."""
+        return sum(finding.level is level for finding in self)
+
+
+_KEYS: Final = "Set access_key and secret_key in the profile, or ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY"
+_REFUSALS: Final = {
+    "No accessKey is configured": ("it has access control, and no access key was given", _KEYS),
+    "No acl config for": (
+        "it does not know the access key",
+        f"{_KEYS} to those of an account in its plain_acl.yml, or add the account there",
+    ),
+    "Check signature failed": ("the secret key is wrong", f"{_KEYS} to those of its plain_acl.yml"),
+}
+"""Texts in the remarks of brokers with access control -> what happened, and what helps."""
+
+
+def add_refusal(findings: Findings, subject: str, remark: str | None) -> None:
+    """Add what an error response of a server means."""
+    text = remark or "no remark"
+    for mark, (what, remedy) in _REFUSALS.items():
+        if mark in text:
+            findings.problem("access", subject, f"{what}: {text}", remedy)
+            return
+    if "Need admin permission" in text:
+        remedy = "Use the keys of an administrator (admin: true in plain_acl.yml) to check the rest"
+        findings.warning("access", subject, f"the account may not read its state: {text}", remedy)
+        return
+    findings.problem("access", subject, f"it refused the request: {text}", "See the log of that server")

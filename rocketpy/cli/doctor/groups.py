@@ -1,0 +1,73 @@
+"""Checks of consumer groups: how far they are, and their dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.cli.doctor.findings import Findings
+from rocketpy.errors import RocketError
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
+
+_AT_ONCE: Final = 16
+
+
+async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> None:
+    """Check every consumer group. lag_max: how many messages a group may be behind."""
+    try:
+        groups = [group.name for group in await admin.groups.list()]
+        dead = await admin.dead_letters.groups()
+    except RocketError as error:
+        findings.not_checked("groups", "consumer groups", error)
+        return
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def check(name: str, group: str, one: Callable[[Findings, str], Awaitable[None]]) -> Findings:
+        own = Findings()
+        try:
+            async with limit:
+                await one(own, group)
+        except RocketError as error:
+            own.not_checked(name, f"group {group}", error)
+        return own
+
+    async def lag(own: Findings, group: str) -> None:
+        await _check_lag(own, admin, group, lag_max)
+
+    async def dead_letters(own: Findings, group: str) -> None:
+        await _check_dead_letters(own, admin, group)
+
+    checks = [check("lag", group, lag) for group in groups]
+    checks += [check("dead letters", group, dead_letters) for group in dead]
+    for own in await asyncio.gather(*checks):
+        findings += own
+
+
+async def _check_lag(findings: Findings, admin: AdminClient, group: str, lag_max: int) -> None:
+    lag = await admin.groups.lag(group)
+    subject = f"group {group}"
+    if lag.total <= lag_max:
+        findings.ok("lag", subject, f"it is {lag.total} messages behind")
+        return
+    members = len(await admin.groups.members(group))
+    text = f"it is {lag.total} messages behind, with {members} members online"
+    if members:
+        remedy = "Look for slow or failing handlers in its logs, or start more members (up to one a queue)"
+    else:
+        remedy = "Start its consumers; if nobody needs it any more, delete the group"
+    findings.warning("lag", subject, text, remedy)
+
+
+async def _check_dead_letters(findings: Findings, admin: AdminClient, group: str) -> None:
+    described = await admin.topics.describe(DLQ_TOPIC_PREFIX + group)
+    count = sum(queue.max_offset - queue.min_offset for queue in described.queues.values())
+    if count:
+        findings.warning(
+            "dead letters",
+            f"group {group}",
+            f"{count} dead letters wait",
+            f"Read them with: rocketpy dlq read {group}; correct the handler, and send them again with: "
+            f"rocketpy dlq resend {group} --all",
+        )

@@ -1,0 +1,202 @@
+"""Checks of name servers: whether each is one, and whether they agree."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rocketpy.cli.doctor.findings import Findings, add_refusal
+from rocketpy.client.instance import ClientInstance
+from rocketpy.errors import ConnectFailed, RocketError
+from rocketpy.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, connect
+
+TIMEOUT_MS: Final = 5000
+_ROUTES_MAX: Final = 500
+"""Topics whose routes are compared. A cluster may have many thousands, all registered the same way."""
+_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What one name server knows.
+
+    Attributes:
+        cluster: Its brokers.
+        routes: The routes of topics by name.
+    """
+
+    cluster: ClusterInfo
+    routes: dict[str, TopicRouteData] = field(default_factory=dict)
+
+
+async def check_name_servers(findings: Findings, client: ClientInstance) -> dict[str, Knowledge]:
+    """Check each name server; return what those that respond know, by address."""
+    addresses = client.name_servers.addresses
+    found = await asyncio.gather(*(_check(findings, client, address) for address in addresses))
+    known = {address: one for address, one in zip(addresses, found, strict=True) if one is not None}
+    names = sorted({name for one in known.values() for name in one.routes})[:_ROUTES_MAX]
+    for address, one in known.items():
+        try:
+            await _read_routes(client, address, one, names)
+        except RocketError as error:
+            findings.not_checked("routes", f"name server {address}", error)
+            return known
+    _compare(findings, known)
+    return known
+
+
+async def _check(findings: Findings, client: ClientInstance, address: str) -> Knowledge | None:
+    subject = f"name server {address}"
+    try:
+        answer = await _ask(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
+    except RocketError as error:
+        await _explain(findings, subject, Address.parse(address), error)
+        return None
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        remedy = "Give the address of a name server; they listen on port 9876 by default, brokers on 10911"
+        findings.problem("name server", subject, "it is a broker, not a name server", remedy)
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        add_refusal(findings, subject, answer.remark)
+        return None
+    try:
+        known = Knowledge(ClusterInfo.decode(answer.body))
+        topics = await _ask(client, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        if topics.code != ResponseCode.SUCCESS:
+            add_refusal(findings, subject, topics.remark)
+            return known
+        known.routes.update(dict.fromkeys(TopicList.decode(topics.body).topic_list, TopicRouteData()))
+    except RocketError as error:
+        findings.problem("name server", subject, str(error), "See the log of that server")
+        return None
+    brokers = len(known.cluster.broker_addr_table)
+    text = f"it knows {brokers} broker names and {len(known.routes)} topics"
+    if brokers:
+        findings.ok("name server", subject, text)
+    else:
+        remedy = "Start a broker, with namesrvAddr set to this name server"
+        findings.problem("name server", subject, "it knows no broker", remedy)
+    return known
+
+
+async def _ask(client: ClientInstance, address: str, code: int, header: Header | None = None) -> Command:
+    return await client.request(address, Command.request(code, header), TIMEOUT_MS)
+
+
+async def _explain(findings: Findings, subject: str, address: Address, error: RocketError) -> None:
+    """Add why a name server does not respond."""
+    text = str(error).removeprefix(f"{subject} ")
+    if "HTTP" in text:
+        remedy = "Give the address of a name server (port 9876 by default); this is a web server"
+        findings.problem("name server", subject, f"it is no RocketMQ server: {text}", remedy)
+    elif await _speaks_other(address):
+        tls = address.scheme == "tls"
+        remedy = "Write the address without tls://" if tls else "Write tls:// before the address"
+        spoken = "it does not speak TLS" if tls else "it requires TLS"
+        findings.problem("tls", subject, f"{spoken}: {text}", remedy)
+    elif address.scheme == "tls" and "cert" in text.lower():
+        remedy = (
+            "Set tls_ca in the profile to the authority of its certificate, and tls_cert if it asks for one"
+        )
+        findings.problem("tls", subject, text, remedy)
+    elif isinstance(error, ConnectFailed):
+        remedy = (
+            "Correct host and port (--namesrv, NAMESRV_ADDR or the profile), start the name server, or open "
+            "the port in the firewall"
+        )
+        findings.problem("name server", subject, text, remedy)
+    else:
+        remedy = "Check that it is a name server of RocketMQ, and that it is not overloaded"
+        findings.problem(
+            "name server", subject, f"it accepts connections and does not respond: {text}", remedy
+        )
+
+
+async def _speaks_other(address: Address) -> bool:
+    """Whether a server responds with TLS at an address without it, or without TLS at one with it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # only to see what it speaks; nothing is sent that matters
+    other = replace(address, scheme="tcp" if address.scheme == "tls" else "tls")
+    try:
+        channel = await connect(other, ClientOnlyEndpoint(), ChannelOptions(ssl=context))
+    except RocketError:
+        return False
+    try:
+        await channel.request(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), TIMEOUT_MS)
+    except RocketError:
+        return False
+    finally:
+        channel.close()
+    return True
+
+
+async def _read_routes(client: ClientInstance, address: str, known: Knowledge, names: Sequence[str]) -> None:
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(topic: str) -> None:
+        async with limit:
+            header = GetRouteInfoRequestHeader(topic=topic)
+            answer = await _ask(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
+        if answer.code == ResponseCode.SUCCESS:
+            known.routes[topic] = TopicRouteData.decode(answer.body)
+
+    await asyncio.gather(*map(read, names))
+
+
+# -- agreement --------------------------------------------------------------------------------
+
+
+def _compare(findings: Findings, known: Mapping[str, Knowledge]) -> None:
+    """Compare what name servers know."""
+    if len(known) < 2:
+        return
+    subject = f"name servers {', '.join(known)}"
+    differences = [*_differences(known, _brokers_of), *_differences(known, _topics_of)]
+    if not differences:
+        findings.ok("agreement", subject, "they know the same brokers and routes")
+        return
+    shown = "; ".join(differences[:5]) + ("; …" if len(differences) > 5 else "")
+    findings.problem(
+        "agreement",
+        subject,
+        f"they disagree, so clients see different clusters: {shown}",
+        "Set namesrvAddr of every broker to all name servers, and check that brokers reach each of them; "
+        "brokers register again every 30 s",
+    )
+
+
+def _brokers_of(one: Knowledge) -> dict[str, str]:
+    return {
+        f"broker {name} id {broker_id}": address
+        for name, data in one.cluster.broker_addr_table.items()
+        for broker_id, address in data.broker_addrs.items()
+    }
+
+
+def _topics_of(one: Knowledge) -> dict[str, str]:
+    return {
+        f"topic {topic} on {queues.broker_name}": (
+            f"{queues.read_queue_nums}/{queues.write_queue_nums} queues, permission {queues.perm}"
+        )
+        for topic, route in one.routes.items()
+        for queues in route.queue_datas
+    }
+
+
+def _differences(known: Mapping[str, Knowledge], read: Callable[[Knowledge], Mapping[str, str]]) -> list[str]:
+    tables = {address: read(one) for address, one in known.items()}
+    keys = sorted({key for table in tables.values() for key in table})
+    found = []
+    for key in keys:
+        values = {address: table.get(key, "unknown") for address, table in tables.items()}
+        if len(set(values.values())) > 1:
+            found.append(f"{key}: " + ", ".join(f"{value} at {address}" for address, value in values.items()))
+    return found

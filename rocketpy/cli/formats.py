@@ -1,0 +1,160 @@
+r"""How messages are printed: bodies, JSON lines, or a template such as ``{queue_offset}\t{tags}\t{body}``."""
+
+from __future__ import annotations
+
+import base64
+import string
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message.message import RESERVED_PROPERTIES, MessageExt
+
+Format = Callable[[Sequence[MessageExt]], bytes]
+"""Returns messages as lines of bytes."""
+_Part = Callable[[MessageExt], bytes]
+
+
+class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A message as a JSON object. `rocketpy send --json-lines` reads what `rocketpy consume` prints.
+
+    Attributes:
+        body: The body as a text; `send` also takes any other JSON value.
+        body_base64: The body, when it is not UTF-8.
+        delay_level: For `send` only.
+    """
+
+    topic: str | None = None
+    broker_name: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    message_id: str | None = None
+    born_timestamp: int | None = None
+    store_timestamp: int | None = None
+    tags: str | None = None
+    keys: str | list[str] = msgspec.field(default_factory=list)
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+    delay_level: int = 0
+    body: object = None
+    body_base64: str | None = None
+    decode_error: str | None = None
+
+
+def printed(message: MessageExt) -> PrintedMessage:
+    """Return what is printed of a message."""
+    line = PrintedMessage(
+        topic=message.topic,
+        broker_name=message.queue.broker_name,
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        message_id=message.message_id,
+        born_timestamp=message.born_timestamp,
+        store_timestamp=message.store_timestamp,
+        tags=message.tags,
+        keys=list(message.keys),
+        properties=_user_properties(message),
+        decode_error=None if message.decode_error is None else str(message.decode_error),
+    )
+    try:
+        line.body = message.body.decode()
+    except UnicodeDecodeError:
+        line.body_base64 = base64.b64encode(message.body).decode()
+    return line
+
+
+def find_format(text: str) -> Format:
+    """Return the format that a user chose.
+
+    Args:
+        text: ``text``, ``json``, or a template with ``{field}`` in it.
+
+    Raises:
+        ConfigInvalid: It is none of these, or the template names an unknown field.
+    """
+    if text == "text":
+        return _as_text
+    if text == "json":
+        return _as_json
+    if "{" not in text:
+        raise ConfigInvalid(f"format {text!r} is unknown; choose text, json, or a template with {{body}}")
+    parts = list(_parts(text))
+
+    def fill(messages: Sequence[MessageExt]) -> bytes:
+        return b"".join([part(message) for message in messages for part in parts])
+
+    return fill
+
+
+def _as_text(messages: Sequence[MessageExt]) -> bytes:
+    return b"".join([message.body + b"\n" for message in messages])
+
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+def _as_json(messages: Sequence[MessageExt]) -> bytes:
+    return _encoder.encode_lines(map(printed, messages)) if messages else b""
+
+
+def _user_properties(message: MessageExt) -> dict[str, str]:
+    return {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
+
+
+def _time(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+_FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
+    "topic": lambda message: message.topic,
+    "broker_name": lambda message: message.queue.broker_name,
+    "queue_id": lambda message: message.queue.queue_id,
+    "queue_offset": lambda message: message.queue_offset,
+    "message_id": lambda message: message.message_id,
+    "offset_message_id": lambda message: message.offset_message_id,
+    "tags": lambda message: message.tags or "",
+    "keys": lambda message: " ".join(message.keys),
+    "properties": lambda message: " ".join(f"{k}={v}" for k, v in _user_properties(message).items()),
+    "born_timestamp": lambda message: message.born_timestamp,
+    "born_time": lambda message: _time(message.born_timestamp),
+    "store_timestamp": lambda message: message.store_timestamp,
+    "store_time": lambda message: _time(message.store_timestamp),
+    "reconsume_times": lambda message: message.reconsume_times,
+}
+"""Fields of a template besides ``body`` and ``properties[NAME]``."""
+
+
+def _parts(template: str) -> Iterator[_Part]:
+    """Yield what makes the pieces of a line."""
+    try:
+        pieces = list(string.Formatter().parse(template.replace("\\t", "\t").replace("\\n", "\n")))
+    except ValueError as error:
+        raise ConfigInvalid(f"format {template!r}: {error}; write {{{{ for a brace") from None
+    for literal, name, spec, conversion in pieces:
+        if literal:
+            yield _constant(literal.encode())
+        if name is None:
+            continue
+        if spec or conversion:
+            raise ConfigInvalid(f"format {template!r}: write {{{name}}} without : or !")
+        yield _field(template, name)
+    yield _constant(b"\n")
+
+
+def _constant(data: bytes) -> _Part:
+    return lambda _: data
+
+
+def _field(template: str, name: str) -> _Part:
+    if name == "body":
+        return lambda message: message.body
+    if name.startswith("properties[") and name.endswith("]"):
+        wanted = name.removeprefix("properties[").removesuffix("]")
+        return lambda message: message.properties.get(wanted, "").encode()
+    value = _FIELDS.get(name)
+    if value is None:
+        known = ", ".join(["body", *_FIELDS, "properties[NAME]"])
+        raise ConfigInvalid(f"format {template!r} has no field {{{name}}}; known are {known}")
+    return lambda message: str(value(message)).encode()

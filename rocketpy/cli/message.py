@@ -1,0 +1,207 @@
+"""``rocketpy message``: looks up messages, and gives one to a consumer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+import typer
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.messages import Delivery, MessageTrack
+from rocketpy.cli.context import Options, Yes, usage_errors
+from rocketpy.cli.formats import find_format
+from rocketpy.cli.positions import Kind, parse_position
+from rocketpy.cli.tables import print_rows
+from rocketpy.config import ClientConfig
+from rocketpy.errors import RocketError
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import MessageQueue
+
+message_app: Final = typer.Typer(name="message", no_args_is_help=True)
+
+_DETAILS: Final = (
+    "message id:  {message_id}\n"
+    "broker's id: {offset_message_id}\n"
+    "queue:       {topic}, {broker_name}, queue {queue_id}, offset {queue_offset}\n"
+    "stored:      {store_time}\n"
+    "tags:        {tags}\n"
+    "keys:        {keys}\n"
+    "properties:  {properties}\n"
+    "\n{body}\n"
+)
+_Form = Annotated[
+    str,
+    typer.Option("--format", metavar="FORMAT", help="details, text, json, or a template such as '{body}'."),
+]
+
+_TopicOfId = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for an id of a producer.")
+]
+
+
+@message_app.callback()
+def _message() -> None:
+    """Look up messages by id, key, offset or time; see who consumed one."""
+
+
+@message_app.command(epilog="Example: rocketpy message get 7F00000100002A9F0000000000000BB8")
+def get(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
+    topic: _TopicOfId = None,
+    form: _Form = "details",
+) -> None:
+    """Print the message with an id: a broker's id, or with --topic a producer's."""
+    _print(context.obj, form, lambda client: _get(client, message_id, topic))
+
+
+@message_app.command(epilog="Example: rocketpy message find Orders --key 42 --json")
+def find(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of the keys of the messages.")],
+    count: Annotated[
+        int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages of each broker.")
+    ] = 32,
+    form: _Form = "details",
+) -> None:
+    """Print the messages with a key, oldest first."""
+    _print(context.obj, form, lambda client: _find(client, topic, key, count))
+
+
+@message_app.command(epilog="Example: rocketpy message at Orders broker-a 0 118 --count 10 --format text")
+def at(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    broker: Annotated[str, typer.Argument(metavar="BROKER", help="The name of the broker.")],
+    queue: Annotated[int, typer.Argument(metavar="QUEUE", min=0, help="The id of the queue.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The offset of the message.")],
+    count: Annotated[
+        int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages from there on.")
+    ] = 1,
+    form: _Form = "details",
+) -> None:
+    """Print the message at an offset of a queue, or with --count those that follow, too."""
+    place = MessageQueue(topic, broker, queue)
+    _print(context.obj, form, lambda client: _at(client, place, offset, count))
+
+
+@message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")
+def between(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic; also of retries or dead letters.")],
+    begin: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="An age (30s, 2h, 1d) or a time (2026-01-31T12:00).")
+    ],
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Until then. Default: now.")] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages.")
+    ] = 1000,
+    form: _Form = "details",
+) -> None:
+    """Print the messages of a topic that were stored between two times, queue after queue."""
+    begin_ms = _time(begin, "--from")
+    end_ms = time.time_ns() // 1_000_000 if end is None else _time(end, "--to")
+    _print(context.obj, form, lambda client: _between(client, topic, begin_ms, end_ms, count))
+
+
+@message_app.command(epilog="Example: rocketpy message consumers 7F00000100002A9F0000000000000BB8")
+def consumers(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
+    topic: _TopicOfId = None,
+) -> None:
+    """Show which groups have consumed a message."""
+    options: Options = context.obj
+
+    async def read(admin: AdminClient) -> tuple[MessageTrack, ...]:
+        return await admin.messages.consumers_of(await admin.view_message(message_id, topic))
+
+    rows = (
+        {"group": one.group, "state": one.state.value, "online": one.is_online} for one in options.ask(read)
+    )
+    print_rows(options, rows, none="no group consumes the topic of this message")
+
+
+@message_app.command(epilog="Example: rocketpy message deliver 7F00…0BB8 --group billing --client 10.0.0.1@7")
+def deliver(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The consumer group.")],
+    client_id: Annotated[
+        str, typer.Option("--client", metavar="ID", help="The consumer: see rocketpy group members.")
+    ],
+    topic: _TopicOfId = None,
+    yes: Yes = False,
+) -> None:
+    """Have one consumer handle a message now. Offsets and retries stay as they are.
+
+    The exit status is 1 unless the consumer reports success.
+    """
+    options: Options = context.obj
+    options.confirm(f"deliver message {message_id} to {client_id} of group {group}", yes=yes)
+
+    async def work(admin: AdminClient) -> Delivery:
+        return await admin.messages.deliver(await admin.view_message(message_id, topic), group, client_id)
+
+    done = options.ask(work)
+    print_rows(options, [done._asdict()])
+    if done.status != "CR_SUCCESS":
+        raise RocketError(f"consumer {client_id} did not handle the message: {done.status}; see its log")
+
+
+def _time(text: str, option: str) -> int:
+    """Return a time in ms since 1970. Raises typer.BadParameter."""
+    with usage_errors():
+        position = parse_position(text)
+    if position.kind is not Kind.TIME:
+        raise typer.BadParameter(f"{option} takes an age such as 2h, or a time such as 2026-01-31T12:00")
+    return position.number
+
+
+def _print(
+    options: Options, form: str, look_up: Callable[[ClientConfig], Coroutine[Any, Any, list[MessageExt]]]
+) -> None:
+    """Print what a look-up finds."""
+    if form == "details":
+        form = "json" if options.as_json else _DETAILS
+    with usage_errors():
+        chosen = find_format(form)
+    messages = options.run(look_up(options.cluster.client))
+    sys.stdout.buffer.write(chosen(messages))
+    sys.stdout.flush()
+
+
+async def _get(client: ClientConfig, message_id: str, topic: str | None) -> list[MessageExt]:
+    async with AdminClient(client=client) as admin:
+        return [await admin.view_message(message_id, topic)]
+
+
+async def _find(client: ClientConfig, topic: str, key: str, count: int) -> list[MessageExt]:
+    async with AdminClient(client=client) as admin:
+        found = await admin.query_message(topic, key, count)
+    if not found.messages:
+        raise RocketError(f"no message of topic {topic} has key {key}")
+    return sorted(found.messages, key=lambda message: message.store_timestamp)
+
+
+async def _at(client: ClientConfig, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+    async with AdminClient(client=client) as admin:
+        first = await admin.messages.by_offset(queue, offset)
+        later = admin.messages.of_queue(queue, offset + 1, offset + count)
+        return [first, *([message async for message in later] if count > 1 else ())]
+
+
+async def _between(
+    client: ClientConfig, topic: str, begin_ms: int, end_ms: int, count: int
+) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    async with AdminClient(client=client) as admin:
+        async for message in admin.messages.by_time(topic, begin_ms, end_ms):
+            found.append(message)
+            if len(found) == count:
+                break
+    return found

@@ -1,0 +1,1 @@
+"""Commands that show and change a cluster: topics, groups, brokers, accounts, name servers."""

@@ -1,0 +1,183 @@
+"""``rocketpy acl``: accounts of brokers with access control (plain_acl.yml)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from rocketpy.admin.accounts import AccessRules
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, parse_pairs
+from rocketpy.cli.tables import Row, print_rows
+from rocketpy.errors import RocketError
+
+acl_app: Final = typer.Typer(name="acl", no_args_is_help=True)
+
+_AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="The name of the account.")]
+_Right = "DENY, PUB, SUB or PUB|SUB"
+
+
+@acl_app.callback()
+def _acl() -> None:
+    """List, add, change and delete accounts of brokers with access control."""
+
+
+@acl_app.command("list", epilog="Example: rocketpy acl list --profile production")
+def list_accounts(context: typer.Context, cluster: OfCluster = None) -> None:
+    """List the accounts of each broker, without their secrets."""
+    options: Options = context.obj
+    print_rows(
+        options, _accounts(options.ask(lambda admin: admin.accounts.list(cluster))), none="no accounts"
+    )
+
+
+@acl_app.command(epilog="Example: rocketpy acl put billing --secret-file secret --topic Orders=SUB")
+def put(
+    context: typer.Context,
+    access_key: _AccessKey,
+    secret_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Its first line is the secret of the account; - reads stdin."),
+    ] = None,
+    admin: Annotated[
+        bool | None,
+        typer.Option("--admin/--no-admin", help="Whether it is an administrator. Default: as it is."),
+    ] = None,
+    white_address: Annotated[
+        str | None, typer.Option(metavar="ADDR", help="Addresses that need no signature: 192.168.0.*")
+    ] = None,
+    default_topic: Annotated[
+        str | None, typer.Option(metavar="RIGHT", help=f"The right to other topics: {_Right}.")
+    ] = None,
+    default_group: Annotated[
+        str | None, typer.Option(metavar="RIGHT", help="The right to other groups.")
+    ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC=RIGHT", help="A right to a topic; replaces all earlier ones."),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="GROUP=RIGHT", help="A right to a group; replaces all earlier ones."),
+    ] = None,
+    cluster: OfCluster = None,
+    yes: Yes = False,
+) -> None:
+    """Add an account, or change one: what is not given stays as it is."""
+    options: Options = context.obj
+    topic_perms, group_perms = parse_pairs(topics or ()), parse_pairs(groups or ())
+    secret = None if secret_file is None else _first_line(secret_file)
+    options.confirm(f"put account {access_key}", yes=yes)
+
+    async def change(client: AdminClient) -> None:
+        is_admin = admin
+        if is_admin is None:  # a request always sets it
+            known = await client.accounts.list(cluster)
+            is_admin = any(
+                access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
+            )
+        await client.accounts.put(
+            access_key,
+            secret,
+            admin=is_admin,
+            white_address=white_address,
+            default_topic_perm=default_topic,
+            default_group_perm=default_group,
+            topic_perms=topic_perms or None,
+            group_perms=group_perms or None,
+            cluster=cluster,
+        )
+
+    options.ask(change)
+    _print_done(options, f"put account {access_key}", {"access_key": access_key})
+
+
+@acl_app.command(epilog="Example: rocketpy acl delete billing --dry-run")
+def delete(
+    context: typer.Context,
+    access_key: _AccessKey,
+    cluster: OfCluster = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Delete an account. With --dry-run: show it, and keep it."""
+    options: Options = context.obj
+    if dry_run:
+        found = _accounts(options.ask(lambda admin: admin.accounts.list(cluster)))
+        rows = [row for row in found if row["access_key"] == access_key]
+        if not rows:
+            raise RocketError(f"there is no account {access_key}; rocketpy acl list shows the accounts")
+        print_rows(options, rows)
+        return
+    options.confirm(f"delete account {access_key}", yes=yes)
+    options.ask(lambda admin: admin.accounts.delete(access_key, cluster=cluster))
+    _print_done(options, f"deleted account {access_key}", {"access_key": access_key})
+
+
+@acl_app.command(epilog="Example: rocketpy acl version")
+def version(context: typer.Context, cluster: OfCluster = None) -> None:
+    """Show the version of each broker's rules, which rises with each change."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.accounts.versions(cluster))
+    rows = (
+        {"broker_name": broker, "version": one.counter, "changed_timestamp": one.changed_ms}
+        for broker, one in found.items()
+    )
+    print_rows(options, rows)
+
+
+@acl_app.command("white-addresses", epilog="Example: rocketpy acl white-addresses")
+def white_addresses(context: typer.Context, cluster: OfCluster = None) -> None:
+    """List the addresses from which no request needs a signature."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.accounts.list(cluster))
+    rows = (
+        {"broker_name": broker, "address": address}
+        for broker, rules in found.items()
+        for address in rules.white_addresses
+    )
+    print_rows(options, rows, none="no white addresses")
+
+
+@acl_app.command("set-white-addresses", epilog="Example: rocketpy acl set-white-addresses '10.0.0.*'")
+def set_white_addresses(
+    context: typer.Context,
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDR...", help="All addresses.")],
+    cluster: OfCluster = None,
+    yes: Yes = False,
+) -> None:
+    """Replace the addresses from which no request needs a signature."""
+    options: Options = context.obj
+    options.confirm(f"accept every request from {' '.join(addresses)} without a signature", yes=yes)
+    options.ask(lambda admin: admin.accounts.set_white_addresses(addresses, cluster=cluster))
+    _print_done(options, f"set white addresses {' '.join(addresses)}", {"addresses": addresses})
+
+
+def _accounts(found: dict[str, AccessRules]) -> list[Row]:
+    return [
+        {
+            "broker_name": broker,
+            "access_key": one.access_key,
+            "admin": one.admin,
+            "default_topic": one.default_topic_perm,
+            "default_group": one.default_group_perm,
+            "topics": one.topic_perms,
+            "groups": one.group_perms,
+            "white_address": one.white_address,
+        }
+        for broker, rules in found.items()
+        for one in rules.accounts.values()
+    ]
+
+
+def _first_line(file: str) -> str:
+    text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
+    return text.partition("\n")[0].strip()
+
+
+def _print_done(options: Options, text: str, fields: Row) -> None:
+    cluster = options.cluster.client.namesrv
+    options.print_result(f"{text} of {options.cluster}", {**fields, "cluster": cluster})

@@ -1,0 +1,180 @@
+"""``rocketpy broker``: brokers, their state, settings and write permission."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.cli.context import OfCluster, Options, Yes, parse_pairs
+from rocketpy.cli.tables import print_fields, print_json, print_rows
+from rocketpy.errors import RocketError
+
+broker_app: Final = typer.Typer(name="broker", no_args_is_help=True)
+config_app: Final = typer.Typer(name="config", no_args_is_help=True)
+broker_app.add_typer(config_app)
+
+_Broker = Annotated[
+    str, typer.Argument(metavar="BROKER", help="Its name, name/ID for a slave, or its address.")
+]
+_Name = Annotated[str, typer.Argument(metavar="BROKER", help="The name of the broker.")]
+
+
+@broker_app.callback()
+def _broker() -> None:
+    """List brokers, show their state, change settings and write permission."""
+
+
+@config_app.callback()
+def _config() -> None:
+    """Show and change settings of a running broker."""
+
+
+@broker_app.command("list", epilog="Example: rocketpy broker list")
+def list_brokers(context: typer.Context, cluster: OfCluster = None) -> None:
+    """List the brokers with their versions and rates (messages per second, over the last 10 s).
+
+    The exit status is 1 if one of them does not respond.
+    """
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.brokers.list(cluster))
+    rows = (
+        {
+            "cluster": one.cluster,
+            "broker_name": one.name,
+            "broker_id": one.broker_id,
+            "address": one.address,
+            "version": one.version,
+            "in_per_second": one.in_per_second,
+            "out_per_second": one.out_per_second,
+            **({"error": None if one.error is None else str(one.error)} if options.as_json else {}),
+        }
+        for one in found
+    )
+    print_rows(options, rows, none="no brokers")
+    silent = [one for one in found if one.error is not None]
+    if silent:
+        texts = "; ".join(f"broker {one.name}: {one.error}" for one in silent)
+        raise RocketError(f"{len(silent)} of {len(found)} brokers did not respond: {texts}")
+
+
+@broker_app.command(epilog="Example: rocketpy broker runtime broker-a")
+def runtime(context: typer.Context, broker: _Broker) -> None:
+    """Show the state of a broker, by RocketMQ's names."""
+    options: Options = context.obj
+
+    async def read(admin: AdminClient) -> dict[str, str]:
+        return await admin.brokers.runtime(await _address(admin, broker))
+
+    print_fields(options, dict(sorted(options.ask(read).items())))
+
+
+@broker_app.command(epilog="Example: rocketpy broker stats broker-a TOPIC_PUT_NUMS Orders")
+def stats(
+    context: typer.Context,
+    broker: _Broker,
+    name: Annotated[str, typer.Argument(help="Such as TOPIC_PUT_NUMS, GROUP_GET_NUMS, BROKER_PUT_NUMS.")],
+    key: Annotated[str, typer.Argument(help="A topic, topic@group, or for BROKER_… the cluster.")],
+) -> None:
+    """Show a counter of a broker over its last minute, hour and day."""
+    options: Options = context.obj
+
+    async def read(admin: AdminClient) -> dict[str, dict[str, object]]:
+        found = await admin.brokers.stats(await _address(admin, broker), name, key)
+        return {period: value._asdict() for period, value in found._asdict().items()}
+
+    rows = ({"period": period, **values} for period, values in options.ask(read).items())
+    print_rows(options, rows)
+
+
+@broker_app.command(epilog="Example: rocketpy broker producers shop")
+def producers(
+    context: typer.Context, group: Annotated[str, typer.Argument(help="The producer group.")]
+) -> None:
+    """List the producers of a group that are online."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.brokers.producers(group))
+    print_rows(options, (one._asdict() for one in found), none=f"group {group} has no producers online")
+
+
+@broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
+def wipe_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
+    """Hide a broker from producers, for instance before it is stopped. Consumers go on reading."""
+    options: Options = context.obj
+    options.confirm(f"hide broker {broker} from producers", yes=yes)
+    topics = options.ask(lambda admin: admin.brokers.wipe_write_permission(broker))
+    _print_permission(options, f"hid broker {broker} from producers", broker, topics)
+
+
+@broker_app.command("restore-writes", epilog="Example: rocketpy broker restore-writes broker-a")
+def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
+    """Undo wipe-writes: producers use the broker again. RocketMQ's name servers have it since 4.9."""
+    options: Options = context.obj
+    options.confirm(f"let producers use broker {broker}", yes=yes)
+    topics = options.ask(lambda admin: admin.brokers.add_write_permission(broker))
+    _print_permission(options, f"let producers use broker {broker}", broker, topics)
+
+
+@config_app.command("get", epilog="Example: rocketpy broker config get broker-a fileReservedTime")
+def get_config(
+    context: typer.Context,
+    broker: _Broker,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
+    ] = None,
+) -> None:
+    """Show the settings of a broker, by their names in broker.conf."""
+    options: Options = context.obj
+
+    async def read(admin: AdminClient) -> dict[str, str]:
+        return await admin.brokers.config(await _address(admin, broker))
+
+    found = options.ask(read)
+    for name in names or ():
+        if name not in found:
+            raise RocketError(f"broker {broker} has no setting {name}; leave the name out to see all")
+    print_fields(options, {name: found[name] for name in names or sorted(found)})
+
+
+@config_app.command("set", epilog="Example: rocketpy broker config set broker-a fileReservedTime=48")
+def set_config(
+    context: typer.Context,
+    broker: _Broker,
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The new values.")],
+    yes: Yes = False,
+) -> None:
+    """Change settings of a running broker. rocketpy's need remoteConfigUpdateEnable=true."""
+    options: Options = context.obj
+    changes = parse_pairs(settings)
+    options.confirm(f"set {' '.join(settings)} on broker {broker}", yes=yes)
+
+    async def change(admin: AdminClient) -> None:
+        await admin.brokers.set_config(await _address(admin, broker), changes)
+
+    options.ask(change)
+    if options.as_json:
+        print_json([{"broker_name": broker, "settings": changes, "cluster": options.cluster.client.namesrv}])
+    else:
+        print(f"set {' '.join(settings)} on broker {broker} of {options.cluster}")
+
+
+def _print_permission(options: Options, text: str, broker: str, topics: int) -> None:
+    """Print what changed. Raises RocketError if nothing did: name servers accept any name."""
+    if not topics:
+        raise RocketError(f"the name servers know no topics of broker {broker}; see rocketpy broker list")
+    fields = {"broker_name": broker, "topics": topics, "cluster": options.cluster.client.namesrv}
+    options.print_result(f"{text}: {topics} topics of {options.cluster}", fields)
+
+
+async def _address(admin: AdminClient, broker: str) -> str:
+    """Return the address of a broker that a user named. Raises RocketError for an unknown name."""
+    if ":" in broker:
+        return broker
+    known = {
+        one.name if one.broker_id == 0 else f"{one.name}/{one.broker_id}": one.address
+        for one in await admin.brokers.list()
+    }
+    if broker not in known:
+        raise RocketError(f"there is no broker {broker}; the name server knows: {', '.join(known) or 'none'}")
+    return known[broker]

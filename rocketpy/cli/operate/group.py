@@ -1,0 +1,333 @@
+"""``rocketpy group``: lists, shows, creates, changes, resets and deletes consumer groups."""
+
+# The settings of a group are parameters for typer only: `_given` takes them from the context.
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Final, cast
+
+import typer
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
+from rocketpy.admin.reset import OffsetChange, ResetTo
+from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, usage_errors
+from rocketpy.cli.positions import Kind, Position, parse_position
+from rocketpy.cli.tables import Row, print_json, print_rows, print_table
+from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.protocol.bodies import MessageQueue
+
+group_app: Final = typer.Typer(name="group", no_args_is_help=True)
+
+_Group = Annotated[str, typer.Argument(help="The consumer group.")]
+_Enabled = Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether the group may consume.")]
+_Broadcast = Annotated[
+    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether the group may broadcast.")
+]
+_MaxRetries = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="Redeliveries before a message is a dead letter.")
+]
+_RetryQueues = Annotated[
+    int | None, typer.Option(min=0, metavar="N", help="Queues of the group's retry topic.")
+]
+_BrokerId = Annotated[
+    int | None, typer.Option(min=0, metavar="ID", help="The broker to read from; 0 is the master.")
+]
+_BrokerIdWhenSlow = Annotated[
+    int | None, typer.Option(min=0, metavar="ID", help="The broker to read from when far behind.")
+]
+_NotifyChanges = Annotated[
+    bool | None,
+    typer.Option("--notify-changes/--no-notify-changes", help="Whether members hear of each other."),
+]
+
+
+@group_app.callback()
+def _group() -> None:
+    """List, show, create, change, reset and delete consumer groups."""
+
+
+@group_app.command("list", epilog="Example: rocketpy group list --json")
+def list_groups(
+    context: typer.Context,
+    cluster: OfCluster = None,
+    system: Annotated[bool, typer.Option("--system", help="Also groups of the brokers themselves.")] = False,
+) -> None:
+    """List the consumer groups, with their settings on each broker."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.groups.list(cluster, include_system=system))
+    rows = [row for group in found for row in _settings(options, group)]
+    print_rows(options, rows, none="no groups")
+
+
+@group_app.command(epilog="Example: rocketpy group describe billing")
+def describe(context: typer.Context, group: _Group) -> None:
+    """Show the settings, members, subscriptions and lag of a group."""
+    options: Options = context.obj
+    _print_group(options, group, *options.ask(lambda admin: _describe(admin, group)))
+
+
+@group_app.command(epilog="Example: rocketpy group members billing")
+def members(context: typer.Context, group: _Group) -> None:
+    """List the members of a group that are online."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.groups.members(group))
+    print_rows(options, map(_member, found), none=f"group {group} has no members online")
+
+
+@group_app.command(epilog="Example: rocketpy group lag billing --topic Orders")
+def lag(
+    context: typer.Context,
+    group: _Group,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only queues of this topic.")
+    ] = None,
+    total: Annotated[bool, typer.Option("--total", help="Only the sum of all queues.")] = False,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Also ask the members which queues they have.")
+    ] = False,
+) -> None:
+    """Show how many messages a group has not consumed, in each queue and in total."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
+    if not found.queues:
+        where = f" in topic {topic}" if topic else ""
+        raise RocketError(f"group {group} has no offsets{where}; rocketpy group list shows the groups")
+    if not options.as_json:
+        if not total:
+            print_table(_lags(found, clients=clients))
+            print()
+        print(f"lag of group {group}: {found.total}; it consumes {found.messages_per_second:.1f} messages/s")
+    elif total:
+        rate = found.messages_per_second
+        print_json([{"group": group, "lag": found.total, "messages_per_second": rate}])
+    else:
+        print_json(_lags(found, clients=clients))
+
+
+@group_app.command(epilog="Example: rocketpy group create billing --max-retries 3")
+def create(
+    context: typer.Context,
+    group: _Group,
+    enabled: _Enabled = None,
+    broadcast: _Broadcast = None,
+    max_retries: _MaxRetries = None,
+    retry_queues: _RetryQueues = None,
+    broker_id: _BrokerId = None,
+    broker_id_when_slow: _BrokerIdWhenSlow = None,
+    notify_changes: _NotifyChanges = None,
+    cluster: OfCluster = None,
+    yes: Yes = False,
+) -> None:
+    """Create a group, or give a group that exists these settings, and defaults for the others."""
+    options: Options = context.obj
+    settings = _given(context)
+    text = f"group {group} ({_text(settings) or 'default settings'})"
+    options.confirm(f"create {text}", yes=yes)
+    options.ask(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
+    _print_done(options, f"created {text}", group, settings)
+
+
+@group_app.command(epilog="Example: rocketpy group alter billing --disabled")
+def alter(
+    context: typer.Context,
+    group: _Group,
+    enabled: _Enabled = None,
+    broadcast: _Broadcast = None,
+    max_retries: _MaxRetries = None,
+    retry_queues: _RetryQueues = None,
+    broker_id: _BrokerId = None,
+    broker_id_when_slow: _BrokerIdWhenSlow = None,
+    notify_changes: _NotifyChanges = None,
+    yes: Yes = False,
+) -> None:
+    """Change settings of a group on each broker that has it; others stay as they are."""
+    options: Options = context.obj
+    changes = _given(context)
+    if not changes:
+        raise typer.BadParameter("give a setting to change, such as --max-retries 3")
+    text = f"group {group} ({_text(changes)})"
+    options.confirm(f"change {text}", yes=yes)
+    options.ask(lambda admin: admin.groups.alter(group, **changes))
+    _print_done(options, f"changed {text}", group, changes)
+
+
+@group_app.command(epilog="Example: rocketpy group delete billing --dry-run")
+def delete(
+    context: typer.Context,
+    group: _Group,
+    cluster: OfCluster = None,
+    keep_topics: Annotated[
+        bool, typer.Option("--keep-topics", help="Keep its retry topic and its dead letters.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a group, its retry topic and dead letters. With --dry-run: show the group, and keep it."""
+    options: Options = context.obj
+    if dry_run:
+        _print_group(options, group, *options.ask(lambda admin: _describe(admin, group)))
+        return
+    what = f"group {group}" + ("" if keep_topics else " with its retry topic and dead letters")
+    where = f" from cluster {cluster}" if cluster else ""
+    options.confirm(f"delete {what}{where}", yes=yes)
+    options.ask(lambda admin: admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics))
+    _print_done(options, f"deleted {what}{where}", group, {})
+
+
+@group_app.command(epilog="Example: rocketpy group reset billing Orders --to 2h --dry-run")
+def reset(
+    context: typer.Context,
+    group: _Group,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="POSITION",
+            help="begin, end, an offset, an age (30s, 10m, 2h, 1d) or a time (2026-01-31T12:00).",
+        ),
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Let a group go on from another place of a topic; print the old and new offset of each queue.
+
+    Members may be online, except for an offset.
+    """
+    options: Options = context.obj
+    with usage_errors():
+        place = _reset_to(parse_position(to))
+    if not dry_run:
+        options.confirm(f"reset group {group} in topic {topic} to {to}", yes=yes)
+    changes = options.ask(lambda admin: admin.groups.reset(group, topic, place, dry_run=dry_run))
+    print_rows(options, _changes(changes), none=f"topic {topic} has no queues")
+    if dry_run and not options.as_json:
+        print("\nnothing was changed (--dry-run)")
+
+
+@group_app.command(epilog="Example: rocketpy group clone billing billing-test --topic Orders")
+def clone(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="The group with the offsets.")],
+    target: Annotated[str, typer.Argument(help="The group that gets them; its members must be stopped.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
+    yes: Yes = False,
+) -> None:
+    """Give a group the offsets that another one has in a topic."""
+    options: Options = context.obj
+    options.confirm(f"replace the offsets of group {target} in topic {topic} by those of {source}", yes=yes)
+    options.ask(lambda admin: admin.groups.clone(source, target, topic))
+    text = f"gave group {target} the offsets of {source} in topic {topic}"
+    _print_done(options, text, target, {"source": source, "topic": topic})
+
+
+# -- inside -----------------------------------------------------------------------------------
+
+
+def _given(context: typer.Context) -> GroupChanges:
+    """Return the settings of a group that are on the command line."""
+    names = GroupChanges.__annotations__
+    given = {name: context.params[name] for name in names if context.params[name] is not None}
+    return cast("GroupChanges", given)
+
+
+def _text(settings: GroupChanges) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _print_done(options: Options, text: str, group: str, fields: Mapping[str, object]) -> None:
+    cluster = options.cluster.client.namesrv
+    options.print_result(f"{text} of {options.cluster}", {"group": group, **fields, "cluster": cluster})
+
+
+async def _describe(
+    admin: AdminClient, group: str
+) -> tuple[GroupSummary | None, tuple[Member, ...], GroupLag]:
+    found = [one for one in await admin.groups.list(include_system=True) if one.name == group]
+    online = await admin.groups.members(group)
+    if not found and not online:
+        raise RocketError(f"there is no group {group}; rocketpy group list shows the groups")
+    return found[0] if found else None, online, await admin.groups.lag(group)
+
+
+def _print_group(
+    options: Options, group: str, summary: GroupSummary | None, online: tuple[Member, ...], lag: GroupLag
+) -> None:
+    subscriptions = dict(online[0].subscriptions) if online else {}
+    settings = [] if summary is None else _settings(options, summary)
+    if options.as_json:
+        facts = {"group": group, "lag": lag.total, "messages_per_second": lag.messages_per_second}
+        parts = {"brokers": settings, "members": list(map(_member, online)), "subscriptions": subscriptions}
+        print_json([{**facts, **parts}])
+        return
+    print(f"group {group}: lag {lag.total}, {lag.messages_per_second:.1f} messages/s, {len(online)} members")
+    wanted: list[Row] = [{"topic": topic, "filter": text} for topic, text in subscriptions.items()]
+    for rows in (settings, wanted, list(map(_member, online))):
+        if rows:
+            print()
+            print_table(rows)
+
+
+def _settings(options: Options, group: GroupSummary) -> list[Row]:
+    """Return the settings on each broker; in a table only those that fit."""
+    rows: list[Row] = []
+    for broker, settings in group.brokers.items():
+        fields: dict[str, object] = asdict(settings)
+        if not options.as_json:
+            for name in ("broker_id", "broker_id_when_slow", "notify_changes"):
+                del fields[name]
+        rows.append({"group": group.name, "broker_name": broker, **fields})
+    return rows
+
+
+def _member(member: Member) -> Row:
+    return {
+        "client_id": member.client_id,
+        "address": member.address,
+        "language": member.language,
+        "version": member.version,
+        "broadcasting": member.broadcasting,
+        "brokers": member.brokers,
+    }
+
+
+def _lags(found: GroupLag, *, clients: bool) -> list[Row]:
+    return [
+        {
+            **_queue(queue),
+            "end_offset": one.end_offset,
+            "group_offset": one.group_offset,
+            "lag": one.lag,
+            "last_consumed_timestamp": one.last_consumed_ms,
+            **({"client_id": one.client_id} if clients else {}),
+        }
+        for queue, one in found.queues.items()
+    ]
+
+
+def _changes(changes: Mapping[MessageQueue, OffsetChange]) -> list[Row]:
+    return [
+        {**_queue(queue), "old_offset": change.old, "new_offset": change.new}
+        for queue, change in changes.items()
+    ]
+
+
+def _queue(queue: MessageQueue) -> Row:
+    return {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
+
+
+def _reset_to(position: Position) -> ResetTo:
+    """Return where a reset goes. Raises ConfigInvalid."""
+    if position.kind is Kind.BEGIN:
+        return ResetTo.beginning()
+    if position.kind is Kind.END:
+        return ResetTo.end()
+    if position.kind is Kind.TIME:
+        return ResetTo.time(position.number)
+    if position.number < 0:
+        raise ConfigInvalid(f"a group cannot be reset to {position.number}; give an offset, an age or a time")
+    return ResetTo.offset(position.number)

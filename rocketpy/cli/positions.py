@@ -1,0 +1,86 @@
+"""Where reading begins: ``--from begin|end|OFFSET|-COUNT|TIME|AGE``."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from enum import Enum
+from typing import Final, NamedTuple
+
+from rocketpy.consumer import PullConsumer
+from rocketpy.consumer.config import ConsumeFrom
+from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.bodies import MessageQueue
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Kind(Enum):
+    """What the number of a position counts."""
+
+    BEGIN = "begin"
+    END = "end"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class Position(NamedTuple):
+    """A place in every queue.
+
+    Attributes:
+        kind: What `number` counts.
+        number: An offset, a negative count of messages before the end, or ms since 1970.
+    """
+
+    kind: Kind
+    number: int = 0
+
+    async def offset(self, consumer: PullConsumer, queue: MessageQueue) -> int:
+        """Return the offset of this place; for a time, perhaps of an earlier message. Raises RocketError."""
+        if self.kind is Kind.END:
+            return await consumer.max_offset(queue)
+        if self.kind is Kind.TIME:
+            # For a time that several messages have, brokers return any of them; for one after all, the last.
+            return await consumer.search_offset(queue, max(0, self.number - 1))
+        first = await consumer.min_offset(queue)
+        if self.kind is Kind.BEGIN:
+            return first
+        end = await consumer.max_offset(queue)
+        return max(first, min(end, self.number if self.number >= 0 else end + self.number))
+
+    def consume_from(self) -> tuple[ConsumeFrom, int | None]:
+        """Return the setting of a group that has no offsets yet. Raises ConfigInvalid for an offset."""
+        if self.kind is Kind.TIME:
+            return ConsumeFrom.TIMESTAMP, self.number
+        if self.kind is Kind.OFFSET:
+            raise ConfigInvalid(
+                "a group begins at begin, end or a time; an offset needs a read without --group"
+            )
+        return (ConsumeFrom.FIRST_OFFSET if self.kind is Kind.BEGIN else ConsumeFrom.LAST_OFFSET), None
+
+
+def parse_position(text: str) -> Position:
+    """Return the position that a user wrote.
+
+    Args:
+        text: ``begin``, ``end``, an offset, ``-N`` for the last N messages of each queue, an age such as
+            ``10m`` (s, m, h, d), or an ISO 8601 time such as ``2026-01-31T12:00``, local without a zone.
+
+    Raises:
+        ConfigInvalid: It is none of these.
+    """
+    if text in ("begin", "end"):
+        return Position(Kind(text))
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        return Position(Kind.OFFSET, int(text))
+    if age := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
+        now_ms = time.time_ns() // 1_000_000
+        return Position(Kind.TIME, max(0, now_ms - int(age[1]) * _UNITS_MS[age[2]]))
+    try:
+        return Position(Kind.TIME, round(datetime.fromisoformat(text).timestamp() * 1000))
+    except ValueError:
+        raise ConfigInvalid(
+            f"{text!r} is no position; write begin, end, an offset, -100 for the last 100 messages of each "
+            "queue, an age such as 10m, or a time such as 2026-01-31T12:00"
+        ) from None

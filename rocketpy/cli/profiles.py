@@ -1,0 +1,158 @@
+"""Profiles: the clusters that a user names in ``~/.config/rocketpy.toml``.
+
+```toml
+[default]
+namesrv = "127.0.0.1:9876"
+
+[production]
+namesrv = "tls://mq-1.example.com:9876;tls://mq-2.example.com:9876"
+access_key = "reports"
+secret_key = "..."
+namespace = "shop"
+tls_ca = "/etc/rocketpy/ca.pem"
+```
+
+Each field has an environment variable, such as ROCKETPY_NAMESRV, which overrides the file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from rocketpy.config import ClientConfig, Credentials
+from rocketpy.errors import ConfigInvalid
+from rocketpy.transport import TlsFiles
+
+DEFAULT_PROFILE: Final = "default"
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+"""Where `rocketpy dev` listens."""
+_TLS: Final = {
+    "tls_ca": "trust_cert_path",
+    "tls_cert": "cert_path",
+    "tls_key": "key_path",
+    "tls_key_password_file": "key_password_file",
+}
+"""Fields of a profile and the arguments of `TlsFiles` that they become."""
+_FIELDS: Final = (
+    "namesrv",
+    "access_key",
+    "secret_key",
+    "security_token",
+    "signature_version",
+    "namespace",
+    *_TLS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster of a command.
+
+    Attributes:
+        client: How to connect to it.
+        profile: The name of the profile that it comes from; empty without one.
+    """
+
+    client: ClientConfig
+    profile: str
+
+    def __str__(self) -> str:
+        namespace = f", namespace {self.client.namespace}" if self.client.namespace else ""
+        profile = f"profile {self.profile}" if self.profile else "no profile"
+        return f"{self.client.namesrv} ({profile}{namespace})"
+
+
+def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[str, str]) -> Cluster:
+    """Return the cluster that the command line, the environment and a profile describe, in this order.
+
+    Args:
+        namesrv: From the command line.
+        profile: From the command line. None: ROCKETPY_PROFILE, or the profile ``default`` if there is one.
+        environment: Variables of the process. NAMESRV_ADDR counts when nothing else names an address.
+
+    Raises:
+        ConfigInvalid: The file cannot be read, has no such profile, or a field is invalid.
+    """
+    name = profile or environment.get("ROCKETPY_PROFILE") or None
+    found = _read_profile(name, environment)
+    used = name or (DEFAULT_PROFILE if found is not None else "")
+    fields = dict(found or {})
+    for field in _FIELDS:
+        if value := environment.get(f"ROCKETPY_{field.upper()}"):
+            fields[field] = value
+    address = namesrv or fields.get("namesrv") or environment.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
+    client = ClientConfig(
+        namesrv=address,
+        namespace=fields.get("namespace", ""),
+        credentials=_credentials(fields),
+        ssl=_tls(fields),
+    )
+    return Cluster(client, used)
+
+
+def _credentials(fields: Mapping[str, str]) -> Credentials | None:
+    """Return the account of a profile; None leaves the choice to the SDK's own variables."""
+    if not fields.get("access_key") and not fields.get("secret_key"):
+        return None
+    version = fields.get("signature_version", "1")
+    if version not in ("1", "2"):
+        raise ConfigInvalid(f"signature_version is {version!r}; choose 1 or 2")
+    return Credentials(
+        access_key=fields.get("access_key", ""),
+        secret_key=fields.get("secret_key", ""),
+        security_token=fields.get("security_token") or None,
+        signature_version=1 if version == "1" else 2,
+    )
+
+
+def _tls(fields: Mapping[str, str]) -> TlsFiles | None:
+    if not fields.keys() & _TLS.keys():
+        return None
+    return TlsFiles(
+        trust_cert_path=fields.get("tls_ca"),
+        cert_path=fields.get("tls_cert"),
+        key_path=fields.get("tls_key"),
+        key_password_file=fields.get("tls_key_password_file"),
+        names={argument: field for field, argument in _TLS.items()},
+    )
+
+
+def profiles_path(environment: Mapping[str, str]) -> Path:
+    """Return the file with the profiles, which may not exist."""
+    given = environment.get("ROCKETPY_CONFIG")
+    return Path(given) if given else Path.home() / ".config" / "rocketpy.toml"
+
+
+def _read_profile(name: str | None, environment: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the fields of a profile; None when the default profile does not exist."""
+    given = environment.get("ROCKETPY_CONFIG")
+    path = profiles_path(environment)
+    try:
+        profiles: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):  # the home of a service may be /dev/null
+        if name is None and not given:
+            return None
+        raise ConfigInvalid(
+            f"{path} does not exist, and would hold the profile {name or 'default'}"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigInvalid(f"{path} cannot be read: {error}") from None
+    if name is None and DEFAULT_PROFILE not in profiles:
+        return None
+    profile = profiles.get(name or DEFAULT_PROFILE)
+    if not isinstance(profile, dict):
+        known = ", ".join(key for key, value in profiles.items() if isinstance(value, dict)) or "none"
+        raise ConfigInvalid(f"{path} has no profile [{name or DEFAULT_PROFILE}]; it has {known}")
+    for field, value in profile.items():
+        if field not in _FIELDS:
+            near = get_close_matches(field, _FIELDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_FIELDS)}"
+            raise ConfigInvalid(f"{path}: profile {name or DEFAULT_PROFILE} has the field {field}; {hint}")
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise ConfigInvalid(f"{path}: {field} is {value!r}; it must be a text")
+    return {field: str(value) for field, value in profile.items()}

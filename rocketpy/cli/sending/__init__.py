@@ -1,0 +1,1 @@
+"""Commands that send messages: of a user, of dead letters, of a benchmark."""

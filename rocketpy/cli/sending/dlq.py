@@ -1,0 +1,235 @@
+"""``rocketpy dlq``: lists, reads and resends dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.dead_letters import ResendProgress
+from rocketpy.cli.archives.transfer import progress_bar
+from rocketpy.cli.context import Options, usage_errors
+from rocketpy.cli.formats import find_format
+from rocketpy.cli.positions import Kind, parse_position
+from rocketpy.config import ClientConfig
+from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.message.message import MessageExt
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
+
+dlq_app: Final = typer.Typer(name="dlq", no_args_is_help=True)
+
+_LINE: Final = "{message_id} {broker_name} {queue_id} {queue_offset} {store_time} {tags} {body}"
+
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+_Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only later dead letters: an age (2h, 1d) or a time."),
+]
+
+
+@dlq_app.callback()
+def _dlq() -> None:
+    """List, read and resend dead letters: messages that a consumer group gave up."""
+
+
+class _Letters(NamedTuple):
+    """The dead letters of a group. last_stored_ms: None without any."""
+
+    group: str
+    messages: int
+    last_stored_ms: int | None
+
+
+@dlq_app.command("list", epilog="Example: rocketpy dlq list --json")
+def list_(context: typer.Context) -> None:
+    """List the groups that have dead letters, with their numbers."""
+    options: Options = context.obj
+    found = options.run(_count_all(options.cluster.client))
+    if options.as_json:
+        for letters in found:
+            print(json.dumps(letters._asdict(), ensure_ascii=False))
+        return
+    table = Table("group", "dead letters", "last one")
+    table.columns[1].justify = "right"
+    for letters in found:
+        last = letters.last_stored_ms
+        text = "" if last is None else datetime.fromtimestamp(last / 1000, UTC).isoformat(timespec="seconds")
+        table.add_row(letters.group, f"{letters.messages:,}", text)
+    Console().print(table)
+
+
+async def _count_all(client: ClientConfig) -> list[_Letters]:
+    async with AdminClient(client=client) as admin:
+        found: list[_Letters] = []
+        for group in await admin.dead_letters.groups():
+            with contextlib.suppress(RouteNotFound):  # deleted meanwhile
+                found.append(await _count(admin, group))
+        return found
+
+
+async def _count(admin: AdminClient, group: str) -> _Letters:
+    described = await admin.topics.describe(DLQ_TOPIC_PREFIX + group)
+    queues = described.queues.values()
+    times = [queue.last_stored_ms for queue in queues if queue.last_stored_ms is not None]
+    return _Letters(
+        group, sum(queue.max_offset - queue.min_offset for queue in queues), max(times, default=None)
+    )
+
+
+@dlq_app.command(epilog="Example: rocketpy dlq read billing --since 1d --json")
+def read(
+    context: typer.Context,
+    group: _Group,
+    since: _Since = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after N messages.")
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="line, text, json, or a template such as '{body}'."),
+    ] = "line",
+) -> None:
+    """Print the dead letters of a group, oldest first in each queue.
+
+    Brokers before RocketMQ 4.9 create the topic of dead letters for writing only. It is made readable first,
+    permanently.
+    """
+    options: Options = context.obj
+    with usage_errors():
+        chosen = find_format(("json" if options.as_json else _LINE) if form == "line" else form)
+
+    def show(messages: Sequence[MessageExt]) -> None:
+        sys.stdout.buffer.write(chosen(messages))
+        sys.stdout.flush()
+
+    options.run(_read(options.cluster.client, group, _time(since), count, show))
+
+
+async def _read(
+    client: ClientConfig,
+    group: str,
+    since_ms: int,
+    count: int | None,
+    show: Callable[[Sequence[MessageExt]], None],
+) -> None:
+    async with AdminClient(client=client) as admin:
+        left = sys.maxsize if count is None else count
+        async with contextlib.aclosing(admin.dead_letters.read(group, begin_ms=since_ms)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                show([message])
+                left -= 1
+                if not left:
+                    return
+
+
+@dlq_app.command(
+    epilog="""[bold]Examples[/bold]
+
+[cyan]rocketpy dlq resend billing --all --since 1d --dry-run[/cyan]
+
+[cyan]rocketpy dlq resend billing --id 7F00000100002A9F0000000000000BB8[/cyan]"""
+)
+def resend(
+    context: typer.Context,
+    group: _Group,
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", metavar="ID", help="Resend this message; may be repeated.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Resend every dead letter that exists now.")] = False,
+    since: _Since = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the dead letters that would be sent.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Send dead letters to their group again: some by their ids, or all.
+
+    They stay in the topic of dead letters until they expire, so a second run sends them again. --since leaves
+    out older ones.
+    """
+    options: Options = context.obj
+    if bool(ids) == all_:
+        raise typer.BadParameter("give --id or --all")
+    wanted = _Wanted(frozenset(ids or ()), _time(since))
+    if not dry_run:
+        what = "all dead letters" if all_ else f"{len(wanted.ids)} dead letters"
+        options.confirm(f"resend {what} to group {group}", yes=yes)
+    progress = options.run(_resend(options, group, wanted, dry_run=dry_run))
+    fields = {"group": group, "resent": progress.resent, "damaged": len(progress.damaged), "dry_run": dry_run}
+    if not dry_run:
+        damaged = f"; {len(progress.damaged):,} are damaged and cannot be sent" if progress.damaged else ""
+        options.print_result(f"resent {progress.resent:,} dead letters to group {group}{damaged}", fields)
+    missing = sorted(wanted.ids - wanted.found)
+    if missing:
+        raise RocketError(f"group {group} has no dead letter with id {', '.join(missing)}")
+    if progress.damaged:
+        raise typer.Exit(1)
+
+
+class _Wanted:
+    """Decides which dead letters are sent. ids: message ids; none stands for all. found: those met."""
+
+    def __init__(self, ids: frozenset[str], since_ms: int) -> None:
+        self.ids = ids
+        self.found: set[str] = set()
+        self._since_ms = since_ms
+
+    def __call__(self, message: MessageExt) -> bool:
+        if message.store_timestamp < self._since_ms:
+            return False
+        own = {message.message_id, message.offset_message_id} & self.ids
+        is_new = not own <= self.found
+        self.found |= own
+        return is_new if self.ids else True
+
+
+async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: bool) -> ResendProgress:
+    show = find_format("json" if options.as_json else _LINE)
+
+    def tell(message: MessageExt) -> bool:
+        if wanted(message):
+            sys.stdout.buffer.write(show([message]))
+        return False
+
+    last = ResendProgress(0, 0, (), {})
+    async with AdminClient(client=options.cluster.client) as admin:
+        if dry_run:
+            await admin.dead_letters.resend_all(group, wanted=tell)
+            sys.stdout.flush()
+            return last
+        try:
+            total = (await _count(admin, group)).messages
+        except RouteNotFound:
+            total = 0
+        with progress_bar(total, 0, hidden=options.as_json) as progress:
+
+            def note(now: ResendProgress) -> None:
+                nonlocal last
+                last = now
+                progress(1)
+
+            try:
+                return await admin.dead_letters.resend_all(group, wanted=wanted, on_progress=note)
+            except RocketError as error:
+                raise RocketError(
+                    f"{last.resent:,} dead letters were sent, then: {error}", outcome=error.outcome
+                ) from error
+
+
+def _time(since: str | None) -> int:
+    """Return ms since 1970 of an age or time; 0 without one. Raises typer.BadParameter."""
+    if since is None:
+        return 0
+    with usage_errors():
+        position = parse_position(since)
+    if position.kind is not Kind.TIME:
+        raise typer.BadParameter(f"--since {since} is no age, such as 2h, and no time")
+    return position.number

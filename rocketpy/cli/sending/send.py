@@ -1,0 +1,400 @@
+"""``rocketpy send``: sends arguments, lines of a file or of standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+
+from rocketpy import CompressionConfig, Message, Producer, ProducerConfig, SendResult, SendStatus
+from rocketpy.cli.context import Options
+from rocketpy.cli.formats import PrintedMessage
+from rocketpy.cli.streams import read_all, read_lines
+from rocketpy.errors import BatchIncomplete, FlowControlled, MessageInvalid, Outcome, RocketError
+from rocketpy.message.columns import MessageColumns
+from rocketpy.runtime.tasks import joined
+
+_IN_FLIGHT_MAX: Final = 10_000
+"""Few enough that a broker with 1,000 messages per second answers each in time."""
+_TIMEOUT_MS: Final = 15_000
+_GROUP: Final = "rocketpy-cli"
+_BATCH_LINES: Final = 1000
+_BATCHES_MAX: Final = 8
+"""Batches in flight."""
+_BATCH_LINES_MIN: Final = 100
+"""Lines that arrived together. Fewer, as of `tail -f`, are spread over the queues."""
+_SHORT_BYTES: Final = CompressionConfig().above_bytes
+
+Parse = Callable[[bytes], Message]
+"""Makes a message of a body or line."""
+MakeColumns = Callable[[Sequence[bytes]], MessageColumns]
+"""Makes messages of several bodies."""
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were read since the last call, and the messages stored so far."""
+
+EXAMPLES: Final = """[bold]Examples[/bold]
+
+[cyan]rocketpy send Orders hello world[/cyan]  (two messages)
+
+[cyan]rocketpy send Orders --tags paid --key 42 hello[/cyan]
+
+[cyan]tail -f app.log | rocketpy send Logs[/cyan]  (a message for each line)
+
+[cyan]rocketpy send Orders --file orders.jsonl --json-lines --rate 500[/cyan]"""
+
+
+def send(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    bodies: Annotated[
+        list[str] | None, typer.Argument(metavar="BODY", help="Bodies; without any, lines are read.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read lines of FILE instead of stdin.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="All of FILE or stdin is one body.")] = False,
+    json_lines: Annotated[
+        bool,
+        typer.Option(
+            "--json-lines",
+            help='Each line is an object: {"body":…,"tags":…,"keys":[…],"properties":{…},"delay_level":…}',
+        ),
+    ] = False,
+    tags: Annotated[str | None, typer.Option("--tags", "-t", metavar="TAG", help="The tag.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", "-k", metavar="KEY", help="A key; may be repeated.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; may be repeated."),
+    ] = None,
+    delay: Annotated[
+        int, typer.Option("--delay", min=0, metavar="LEVEL", help="Delay level, such as 3 for 10 seconds.")
+    ] = 0,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most N messages per second.")
+    ] = None,
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="The producer group.")] = _GROUP,
+) -> None:
+    """Send messages: arguments, or lines of a file or of standard input.
+
+    Empty lines are skipped, because brokers reject empty bodies. The first failure ends the command, with the
+    number of the line; the summary says how many messages are stored.
+    """
+    options: Options = context.obj
+    named = dict(map(_property, properties or ()))
+    fixed = partial(Message, topic, tags=tags, keys=tuple(keys or ()), properties=named, delay_level=delay)
+    if bodies and (file or whole or json_lines):
+        raise typer.BadParameter("give bodies as arguments or read them, not both")
+    if whole and json_lines:
+        raise typer.BadParameter("--whole and --json-lines exclude each other")
+    if json_lines and (tags or keys or named or delay):
+        raise typer.BadParameter("with --json-lines, tags, keys, properties and delay are in the lines")
+    config = ProducerConfig(max_in_flight=_IN_FLIGHT_MAX, send_timeout_ms=_TIMEOUT_MS)
+    producer = Producer(group, client=options.cluster.client, config=config)
+    columns: MakeColumns | None = None
+    if not (json_lines or delay or rate or any(" " in key for key in keys or ())):
+        columns = partial(_columns, topic, tags, " ".join(keys or ()), named)
+    if bodies:
+        messages = [fixed(body.encode()) for body in bodies]
+        options.run(_send_arguments(producer, messages, options))
+        return
+    parse: Parse = partial(_from_json, topic) if json_lines else fixed
+    with file.open("rb") if file is not None else contextlib.nullcontext(sys.stdin) as opened:
+        source = Input(opened.fileno(), whole)
+        sender = LineSender(producer, parse, rate, columns)
+        options.run(_send_input(producer, source, sender, as_json=options.as_json))
+
+
+async def _send_arguments(producer: Producer, messages: Sequence[Message], options: Options) -> None:
+    async with producer:
+        for message in messages:
+            result = await producer.send(message)
+            queue, status = result.queue, result.status.name
+            fields = {
+                "message_id": result.message_id,
+                "broker_name": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "queue_offset": result.queue_offset,
+                "status": status,
+            }
+            place = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
+            options.print_result(f"{result.message_id} {place}: {status}", fields)
+
+
+def _columns(
+    topic: str, tags: str | None, keys: str, properties: Mapping[str, str], bodies: Sequence[bytes]
+) -> MessageColumns:
+    """Make messages that have everything in common but their bodies."""
+    count = len(bodies)
+    return MessageColumns(
+        topic,
+        bodies,
+        tags=[tags] * count if tags else None,
+        keys=[keys] * count if keys else None,
+        properties={name: [value] * count for name, value in properties.items()},
+    )
+
+
+async def _send_input(producer: Producer, source: Input, sender: LineSender, *, as_json: bool) -> None:
+    is_terminal = os.isatty(source.descriptor)
+    if is_terminal:
+        print("rocketpy: one message per line; Ctrl-D ends", file=sys.stderr)
+    shows = sys.stderr.isatty() and not is_terminal and not as_json
+    async with producer:
+        try:
+            with _progress_bar(source.descriptor) if shows else contextlib.nullcontext() as progress:
+                await sender.send(source.batches(), progress)
+        finally:  # also after Ctrl-C
+            await sender.finish()
+            sender.print_summary(as_json=as_json)
+    sender.check()
+
+
+class Input(NamedTuple):
+    """What is sent. whole: all of it is one body, not each line."""
+
+    descriptor: int
+    whole: bool
+
+    async def batches(self) -> AsyncIterator[list[bytes]]:
+        """Yield the lines, or one body."""
+        if self.whole:
+            yield [await read_all(self.descriptor)]
+            return
+        async for lines in read_lines(self.descriptor):
+            yield lines
+
+
+class LineSender:
+    """Sends many messages, with many of them in flight.
+
+    columns: for messages that may travel in batches; None sends each on its own.
+    """
+
+    def __init__(
+        self, producer: Producer, parse: Parse, rate: float | None, columns: MakeColumns | None = None
+    ) -> None:
+        self._producer = producer
+        self._parse = parse
+        self._rate = rate
+        self._columns = columns
+        self._batches: set[asyncio.Task[None]] = set()
+        self._started = time.monotonic()
+        self._accepted = 0
+        self._empty = 0
+        self._stored = 0
+        self._less_durable = 0
+        self._failed = 0
+        self._error: tuple[int, RocketError] | None = None
+
+    async def send(self, batches: AsyncIterator[list[bytes]], progress: Progress | None) -> None:
+        """Send lines to their end, or up to the first failure.
+
+        Args:
+            batches: The lines.
+            progress: Called after each batch, if given.
+        """
+        number = 1
+        async for lines in batches:
+            if self._columns is not None and len(lines) >= _BATCH_LINES_MIN and _all_short(lines):
+                await self._send_together(number, lines, self._columns)
+            else:
+                await self._end_batches()  # the order of the lines
+                await self._send_each(number, lines)
+            number += len(lines)
+            if self._error is not None:
+                return
+            await self._producer.drain()
+            if progress is not None:
+                progress(sum(map(len, lines)) + len(lines), self._stored)
+
+    async def _send_each(self, number: int, lines: Sequence[bytes]) -> None:
+        """Send lines on their own. number: of the first one."""
+        for index, line in enumerate(lines, number):
+            if not line:
+                self._empty += 1
+            elif self._error is None:
+                await self._send_one(index, line)
+
+    async def _send_together(self, number: int, lines: Sequence[bytes], columns: MakeColumns) -> None:
+        """Start to send lines in batches. number: of the first one."""
+        for start in range(0, len(lines), _BATCH_LINES):
+            while len(self._batches) >= _BATCHES_MAX:
+                await asyncio.wait(self._batches, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                return
+            part = lines[start : start + _BATCH_LINES]
+            task = joined(self._send_batch(number + start, part, columns), "lines")
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+
+    async def _send_batch(self, number: int, lines: Sequence[bytes], columns: MakeColumns) -> None:
+        bodies = [line for line in lines if line]
+        try:
+            results = await self._producer.send_batch(columns(bodies)) if bodies else []
+        except BatchIncomplete as error:
+            self._count(error.results)
+            first = [index for index, line in enumerate(lines, number) if line][len(error.results)]
+            self._fail(first, error.cause)
+        except RocketError as error:
+            if error.outcome is Outcome.NOT_SENT:
+                # A message that cannot be sent, or a broker without batches: the line's own error says which.
+                self._columns = None
+                await self._send_each(number, lines)
+            else:
+                self._fail(number, error)
+        else:
+            self._empty += len(lines) - len(bodies)
+            self._accepted += len(bodies)
+            self._count(results)
+
+    def _count(self, results: Sequence[SendResult]) -> None:
+        self._stored += len(results)
+        self._less_durable += sum(result.status is not SendStatus.SEND_OK for result in results)
+
+    async def _end_batches(self) -> None:
+        if self._batches:
+            await asyncio.wait(self._batches)
+
+    async def _send_one(self, number: int, line: bytes) -> None:
+        if self._rate is not None:
+            due = self._started + self._accepted / self._rate
+            if (pause := due - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+        try:
+            message = self._parse(line)
+            while True:
+                try:
+                    future = self._producer.send_nowait(message)
+                except FlowControlled:
+                    await self._producer.drain()
+                else:
+                    break
+        except RocketError as error:
+            self._fail(number, error)
+        else:
+            self._accepted += 1
+            future.add_done_callback(partial(self._ended, number))
+
+    def _ended(self, number: int, future: asyncio.Future[SendResult]) -> None:
+        error = future.exception()
+        if error is None:
+            self._count([future.result()])
+        elif isinstance(error, RocketError):
+            self._fail(number, error)
+        else:
+            raise error
+
+    def _fail(self, number: int, error: RocketError) -> None:
+        self._failed += 1
+        if self._error is None or number < self._error[0]:
+            self._error = (number, error)
+
+    async def finish(self) -> None:
+        """Wait until every message that was accepted is stored or has failed."""
+        await self._end_batches()
+        await self._producer.flush()
+        await asyncio.sleep(0)  # the callbacks of the last futures run in the next turn
+
+    def print_summary(self, *, as_json: bool) -> None:
+        """Print how many messages were stored, and how fast."""
+        seconds = max(time.monotonic() - self._started, 1e-6)
+        if as_json:
+            summary = {
+                "stored": self._stored,
+                "failed": self._failed,
+                "empty_lines": self._empty,
+                "not_send_ok": self._less_durable,
+                "seconds": round(seconds, 3),
+            }
+            print(json.dumps(summary), flush=True)
+            return
+        speed = f"{self._stored / seconds:,.0f} per second"
+        notes = [f"{self._stored:,} messages stored in {seconds:.1f} s, {speed}"]
+        if self._empty:
+            notes.append(f"{self._empty:,} empty lines skipped")
+        if self._less_durable:
+            notes.append(f"{self._less_durable:,} not flushed or replicated in time")
+        if self._failed:
+            notes.append(f"{self._failed:,} failed")
+        print(f"rocketpy: {', '.join(notes)}", file=sys.stderr)
+
+    def check(self) -> None:
+        """Raise the first failure, with the number of its line."""
+        if self._error is not None:
+            number, error = self._error
+            raise RocketError(f"line {number}: {error}", outcome=error.outcome) from error
+
+
+@contextlib.contextmanager
+def _progress_bar(descriptor: int) -> Iterator[Progress]:
+    """Show how much of a file was read, and how many messages are stored."""
+    status = os.fstat(descriptor)
+    total = status.st_size if stat.S_ISREG(status.st_mode) else None
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[stored]:,} messages"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("send", total=total, stored=0)
+
+        def update(size: int, stored: int) -> None:
+            bar.update(task, advance=size, stored=stored)
+
+        yield update
+
+
+def _all_short(lines: Sequence[bytes]) -> bool:
+    """Return whether no line would be compressed."""
+    return max(map(len, lines)) <= _SHORT_BYTES
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"--property NAME=VALUE is expected, not {text!r}")
+    return name, value
+
+
+_decoder: Final = msgspec.json.Decoder(PrintedMessage)
+
+
+def _from_json(topic: str, line: bytes) -> Message:
+    """Make a message of a JSON object. Raises MessageInvalid."""
+    try:
+        given = _decoder.decode(line)
+        if given.body_base64 is not None:
+            body = base64.b64decode(given.body_base64, validate=True)
+        elif given.body is None:
+            raise MessageInvalid('the object has no "body"')
+        else:
+            body = given.body.encode() if isinstance(given.body, str) else msgspec.json.encode(given.body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise MessageInvalid(f"not a message: {error}") from None
+    return Message(
+        topic,
+        body,
+        tags=given.tags,
+        keys=given.keys,
+        properties=given.properties,
+        delay_level=given.delay_level,
+    )

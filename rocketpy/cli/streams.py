@@ -1,0 +1,125 @@
+"""Standard input and output in an event loop.
+
+Both may block for any time: a terminal until its user types, a pipe until its reader wants more. asyncio's
+own threads are joined at the end, so Ctrl-C would wait for them. The thread here is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from rocketpy.errors import MessageTooLarge
+
+T = TypeVar("T")
+
+_READ_BYTES: Final = 1 << 18
+_LINE_BYTES_MAX: Final = 16 << 20
+"""More than brokers take, so that a file without line ends does not fill the memory."""
+
+
+async def read_all(descriptor: int) -> bytes:
+    """Return what a file descriptor has until its end. Raises MessageTooLarge and OSError."""
+    thread = _DaemonThread()
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := await thread.call(partial(os.read, descriptor, _READ_BYTES)):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _LINE_BYTES_MAX:
+            raise MessageTooLarge(f"the input has more than {_LINE_BYTES_MAX} bytes")
+    return b"".join(chunks)
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """Yield the lines of a file descriptor without their ends, those together that arrived together.
+
+    Raises:
+        MessageTooLarge: A line has no end within 16 MiB.
+        OSError: The input cannot be read.
+    """
+    thread = _DaemonThread()
+    rest = b""
+    while chunk := await thread.call(partial(os.read, descriptor, _READ_BYTES)):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+        if len(rest) > _LINE_BYTES_MAX:
+            raise MessageTooLarge(f"a line has more than {_LINE_BYTES_MAX} bytes")
+    if rest:
+        yield [rest]
+
+
+class Output:
+    """Writes to a file descriptor without blocking the event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._waiting: list[bytes] = []
+        self._writing = asyncio.Lock()
+        self._thread = _DaemonThread()
+
+    async def write(self, data: bytes) -> None:
+        """Write bytes after all that were given before; return when they are written.
+
+        What several tasks give in the meantime is written together.
+
+        Raises:
+            BrokenPipeError: The reader has closed the pipe.
+        """
+        self._waiting.append(data)
+        async with self._writing:
+            if self._waiting:
+                whole = b"".join(self._waiting)
+                self._waiting.clear()
+                await self._thread.call(partial(_write, self._descriptor, whole))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+class _DaemonThread:
+    """Makes blocking calls, one after the other, on a thread that does not keep the process from exiting.
+
+    One thread for all calls: the start of a thread waits until the system runs it.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._is_started = False
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Return what a function returns, or raise what it raises."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def report(tell: Callable[[Any], None], value: object) -> None:
+            if not done.done():
+                tell(value)
+
+        def run() -> None:
+            try:
+                end: tuple[Callable[[Any], None], object] = (done.set_result, work())
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller
+                end = (done.set_exception, error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+                loop.call_soon_threadsafe(report, *end)
+
+        if not self._is_started:
+            self._is_started = True
+            threading.Thread(target=self._run, name="standard streams", daemon=True).start()
+        self._calls.put(run)
+        return await done
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
