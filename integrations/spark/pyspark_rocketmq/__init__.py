@@ -6,7 +6,7 @@ The names follow Spark's discovery of top-level modules ``pyspark_*`` that have 
 from typing import Any
 
 from pyspark_rocketmq.columns import RowNotSent
-from pyspark_rocketmq.helpers import foreach_batch, write_batch
+from pyspark_rocketmq.helpers import foreach_batch, offsets_behind_latest, write_batch
 from pyspark_rocketmq.options import ROW_ID_PROPERTY
 from pyspark_rocketmq.planner import DataLoss
 from pyspark_rocketmq.row_ids import SeenRows, dedupe
@@ -20,16 +20,17 @@ __all__ = [
     "SeenRows",
     "dedupe",
     "foreach_batch",
+    "offsets_behind_latest",
     "write_batch",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `DefaultSource` on access: its API does not exist in PySpark before 4.2."""
+    """Import `DefaultSource` on access: its API does not exist in PySpark before 4.0."""
     if name == "DefaultSource":
         try:
             from pyspark_rocketmq.data_source import RocketMQDataSource  # noqa: PLC0415 - see above
         except ImportError as error:
-            raise AttributeError(f"the data source needs PySpark 4.2 or later: {error}") from error
+            raise AttributeError(f"the data source needs PySpark 4.0 or later: {error}") from error
         return RocketMQDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,22 +11,34 @@
 | shardingKey | string | equal keys are sent to the same queue |
 | brokerName, queueId | string, int | the queue; both or neither |
 
-A null means that the value is missing. Other columns of the source are ignored, so that rows that were read
-can be written again; any other column is rejected.
+A null means that the value is missing; a null body is marked, see `bodies`. Other columns of the source are
+ignored, so that rows that were read can be written again; any other column is rejected.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
-from typing import Any, Final, NamedTuple
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pyspark_rocketmq.bodies import (
+    MARKED_BODY,
+    PROPERTY_BODY_MARK,
+    ROW_ERRORS,
+    BodyEncoder,
+    EncodingFailed,
+    mark_of,
+)
 from pyspark_rocketmq.options import SinkOptions
-from rocketpy import Message, MessageColumns, RocketError
+from rocketpy import Message, MessageColumns, MessageQueue, RocketError
 from rocketpy.errors import ConfigInvalid, MessageInvalid
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _TEXT: Final = frozenset({"string"})
 _NUMBER: Final = frozenset({"int", "smallint", "tinyint"})
@@ -47,15 +59,21 @@ _IGNORED: Final = frozenset(
     {"queueOffset", "sysFlag", "msgId", "reconsumeTimes", "bornTimestamp", "storeTimestamp"}
 )
 """Columns of the source that are ignored when sending."""
-_BATCHABLE: Final = frozenset({"body", "topic", "tags", "keys"})
-"""Columns that can be processed without reading each row, if option `topic` is set."""
-_ROW_ERRORS: Final = (RocketError, TypeError, ValueError, OverflowError)
-"""Errors for a row that cannot become a message."""
+_GROUPING: Final = frozenset({"delayLevel", "shardingKey", "queueId"})
+"""Columns by which rows travel in different requests, as they do by topic."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
-_ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
-    "json": msgspec.json.Encoder().encode,
-    "msgpack": msgspec.msgpack.Encoder().encode,
-}
+_COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
+_CHUNK_BYTES: Final = 8 << 20
+"""Rows that are converted together, to bound the memory for their copies."""
+_AROUND_BODY_BYTES: Final = 256
+"""About what a stored record has around its body."""
+_NAMES_MAX: Final = 64
+"""Names of properties in a request, above which its messages are made one by one."""
+
+Where = tuple[str, int] | str | None
+"""The queue of a row: broker and id, or a sharding key; None for any."""
+FindQueue = Callable[[str, Where, int], MessageQueue | None]
+"""Returns the queue of a row, by topic, `Where` and row number; None for any. Raises RowNotSent."""
 
 
 class RowNotSent(RuntimeError):
@@ -71,36 +89,52 @@ class RowNotSent(RuntimeError):
         super().__init__(f"{place} not sent, {target}: {type(cause).__name__}: {cause}{outcome}{notes}")
 
 
-class Row(NamedTuple):
-    """One message to send. where: its queue, as broker and id or as a sharding key; None for any."""
+class Piece(NamedTuple):
+    """Rows for one request. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
 
-    message: Message
-    where: tuple[str, int] | str | None
+    queue: None for any. is_delayed: no batch can hold the rows. columns: of the rows, by their names, except
+    bodies.
+    """
+
+    topic: str
+    queue: MessageQueue | None
+    is_delayed: bool
+    numbers: Sequence[int]
+    bodies: pa.Array
+    size: int
+    columns: Mapping[str, pa.Array]
+
+
+class _Group(NamedTuple):
+    """Rows of a chunk that may share a request, by their places in the chunk, ascending."""
+
+    topic: str
+    queue: MessageQueue | None
+    is_delayed: bool
+    rows: Sequence[int]
+
+
+def fields_of(schema: StructType) -> list[tuple[str, str]]:
+    """Names and types (`simpleString`) of a frame's columns, without the collations of strings."""
+    return [(field.name, _COLLATION.sub("", field.dataType.simpleString())) for field in schema.fields]
 
 
 class Columns:
     """Maps a frame's columns to messages. A plain value: it is pickled for executors.
 
-    fields: names and types (`simpleString`) of the frame's columns. Raises ConfigInvalid for a frame that
-    cannot be sent, so that a query fails during planning.
+    fields: from `fields_of`. Raises ConfigInvalid for a frame that cannot be sent, so that a query fails
+    during planning.
     """
-
-    can_batch: bool
-    """Whether `message_columns` accepts the rows of this frame."""
 
     def __init__(self, fields: Sequence[tuple[str, str]], options: SinkOptions) -> None:
         self._positions: dict[str, int] = {}
-        self._data: list[tuple[int, str]] = []
         self._options = options
         whole_row = options.format != "raw"
+        data: list[tuple[int, str, str]] = []
         for position, (name, type_name) in enumerate(fields):
             known = _CANONICAL.get(name.lower())
             if whole_row and (known is None or known == "body" or known in _IGNORED):
-                if any(name == other for _, other in self._data):
-                    raise ConfigInvalid(
-                        f"two columns are called {name!r}; the body can contain only one of them"
-                    )
-                self._data.append((position, name))
+                data.append((position, name, type_name))
             elif known is None:
                 raise ConfigInvalid(
                     f"column {name!r} is unknown; the sink supports {', '.join(_TYPES)}; drop it, "
@@ -113,23 +147,14 @@ class Columns:
                 if known in self._positions:
                     raise ConfigInvalid(f"two columns are called {known!r}, ignoring case")
                 self._positions[known] = position
-        self._check(whole_row=whole_row)
-        self.can_batch = self._can_batch(fields)
+        self._encoder = BodyEncoder(data, options.format) if whole_row else None
+        self._check()
+        names = self._positions.keys()
+        self._is_grouped = not options.topic or bool(names & _GROUPING)
 
-    def _can_batch(self, fields: Sequence[tuple[str, str]]) -> bool:
-        """Whether all rows have the same topic and options, so that they can be batched."""
-        keys = self._positions.get("keys")
-        return (
-            bool(self._options.topic)
-            and self._positions.keys() <= _BATCHABLE
-            and (keys is None or fields[keys][1] == "string")
-        )
-
-    def _check(self, *, whole_row: bool) -> None:
+    def _check(self) -> None:
         columns = self._positions.keys()
-        if whole_row and not self._data:
-            raise ConfigInvalid(f"no columns remain for the body with format {self._options.format}")
-        if not whole_row and "body" not in columns:
+        if self._encoder is None and "body" not in columns:
             raise ConfigInvalid("column 'body' is missing; add it, or set option format to json or msgpack")
         if "topic" not in columns and not self._options.topic:
             raise ConfigInvalid("the topic is missing; set option topic or add a column 'topic'")
@@ -140,141 +165,239 @@ class Columns:
         if "brokerName" in columns and "shardingKey" in columns:
             raise ConfigInvalid("columns 'shardingKey' and 'queueId' both select the queue; drop one")
 
-    def message_columns(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> MessageColumns | None:
-        """Return all messages of a batch; None if a row is invalid or must be sent individually.
+    # -- requests -----------------------------------------------------------------------------
 
-        Arguments as of `rows`, which names the invalid row.
+    def pieces(self, batch: pa.RecordBatch, first_row: int, find_queue: FindQueue) -> Iterator[Piece]:
+        """Divide an Arrow batch into requests. Rows for one queue keep their order, except delayed rows.
+
+        first_row: number of the first row in the partition. Raises RowNotSent for a row without a body or a
+        queue.
+        """
+        step = max(1, batch.num_rows * _CHUNK_BYTES // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, step):
+            chunk = batch.slice(start, step)
+            yield from self._chunk_pieces(chunk, first_row + start, find_queue)
+
+    def _chunk_pieces(self, chunk: pa.RecordBatch, first_row: int, find_queue: FindQueue) -> Iterator[Piece]:
+        options = self._options
+        bodies = self._bodies(chunk, first_row)
+        lengths = pc.fill_null(pc.binary_length(bodies), 0).to_pylist()
+        columns = {
+            name: chunk.column(position) for name, position in self._positions.items() if name != "body"
+        }
+        for topic, queue, is_delayed, group in self._groups(columns, lengths, first_row, find_queue):
+            for rows, size in _cut(group, lengths, options.batch_rows, options.batch_bytes):
+                numbers: Sequence[int]
+                if rows[-1] - rows[0] == len(rows) - 1:
+                    numbers = range(first_row + rows[0], first_row + rows[-1] + 1)
+                    select = _slicer(rows[0], len(rows))
+                else:
+                    numbers = [first_row + row for row in rows]
+                    select = _taker(rows)
+                own = {name: select(column) for name, column in columns.items()}
+                yield Piece(topic, queue, is_delayed, numbers, select(bodies), size, own)
+
+    def _bodies(self, chunk: pa.RecordBatch, first_row: int) -> pa.Array:
+        """Return the bodies as an array of bytes. Raises RowNotSent."""
+        if self._encoder is None:
+            return chunk.column(self._positions["body"]).cast(pa.binary())
+        try:
+            return pa.array(self._encoder.encode(chunk), pa.binary())
+        except EncodingFailed as error:
+            cause = error.__cause__ or error
+            cause.add_note(str(error))
+            row = f"row {first_row + error.row} of the partition"
+            raise RowNotSent(row, self._options.topic, cause) from cause
+
+    def _groups(
+        self,
+        columns: Mapping[str, pa.Array],
+        lengths: Sequence[int],
+        first_row: int,
+        find_queue: FindQueue,
+    ) -> Iterable[_Group]:
+        """Group the rows of a chunk by topic and queue, delayed rows and those of any queue by length.
+
+        Compressed bodies travel in requests of their own, which a mixed order of lengths would make many.
         """
         options = self._options
-        properties: dict[str, list[str]] = {}
-        try:
-            bodies = list(self._bodies(batch))
-            if options.row_id_property:
-                numbers = range(first_row, first_row + len(bodies))
-                properties = {options.row_id_property: [f"{prefix}{number}" for number in numbers]}
-            if max(map(len, bodies)) > options.sends_singly_above:  # type: ignore[arg-type] # see below
-                return None
-            return MessageColumns(
-                options.topic,
-                bodies,  # type: ignore[arg-type] # a null raises TypeError
-                tags=self._texts(batch, "tags"),
-                keys=self._texts(batch, "keys"),
-                properties=properties,
-            )
-        except _ROW_ERRORS:
+        separates = options.compression != "none" and max(lengths) > options.compress_above_bytes
+        long_above = options.compress_above_bytes if separates else max(lengths)
+        if (not self._is_grouped and min(lengths) > long_above) or not (self._is_grouped or separates):
+            return [_Group(options.topic, None, False, range(len(lengths)))]
+        found: dict[tuple[str, MessageQueue | None, bool, bool], list[int]] = {}
+        queues: dict[tuple[str, Where], MessageQueue | None] = {}
+        topics: Iterable[str | None] = repeat(options.topic)
+        if not options.topic:
+            topics = _values(columns, "topic")
+        wheres, delays = self._wheres(columns, first_row), _values(columns, "delayLevel")
+        for row, (topic, where, delay, length) in enumerate(
+            zip(topics, wheres, delays, lengths, strict=False)
+        ):
+            place = (topic or "", where)
+            queue = None
+            if where is not None:
+                if place not in queues:
+                    queues[place] = find_queue(*place, first_row + row)
+                queue = queues[place]
+            key = (place[0], queue, bool(delay), queue is None and length > long_above)
+            found.setdefault(key, []).append(row)
+        return [
+            _Group(topic, queue, is_delayed, rows) for (topic, queue, is_delayed, _), rows in found.items()
+        ]
+
+    def _wheres(self, columns: Mapping[str, pa.Array], first_row: int) -> Iterable[Where]:
+        if "shardingKey" in columns:
+            return _values(columns, "shardingKey")
+        if "queueId" not in columns:
+            return repeat(None)
+        pairs = zip(_values(columns, "brokerName"), _values(columns, "queueId"), strict=True)
+        return (self._pair(broker, queue_id, row) for row, (broker, queue_id) in enumerate(pairs, first_row))
+
+    def _pair(self, broker: str | None, queue_id: int | None, number: int) -> tuple[str, int] | None:
+        if broker is None and queue_id is None:
             return None
+        if broker is not None and queue_id is not None and queue_id >= 0:
+            return broker, queue_id
+        error = MessageInvalid(
+            f"brokerName is {broker!r} and queueId {queue_id!r}; a queue needs both, and its id is at least 0"
+        )
+        raise RowNotSent(f"row {number} of the partition", self._options.topic, error) from error
 
-    def rows(self, batch: pa.RecordBatch, prefix: str, first_row: int) -> Iterator[Row]:
-        """The messages of one Arrow batch, in order. Raises RowNotSent for an invalid row.
+    # -- messages -----------------------------------------------------------------------------
 
-        prefix: of the row ids, which end with the row number. first_row: number of the first row.
+    def messages(self, piece: Piece, prefix: str) -> Sequence[Message]:
+        """Return the messages of a piece. Raises RowNotSent for an invalid row.
+
+        prefix: of the row ids, which end with the row number.
         """
-        values = self._values
+        if not piece.is_delayed:
+            try:
+                return self._message_columns(piece, prefix)
+            except ROW_ERRORS:
+                pass  # one by one, so that the error names the invalid row
+        return list(self._single_messages(piece, prefix))
+
+    def _message_columns(self, piece: Piece, prefix: str) -> MessageColumns:
+        bodies: list[bytes] = piece.bodies.to_pylist()
+        columns = piece.columns
+        properties = _property_columns(columns["properties"]) if "properties" in columns else {}
+        if not all(bodies):
+            properties[PROPERTY_BODY_MARK] = list(map(mark_of, bodies))
+            bodies = [body or MARKED_BODY for body in bodies]
+        if self._options.row_id_property:
+            properties[self._options.row_id_property] = [f"{prefix}{number}" for number in piece.numbers]
+        return MessageColumns(
+            piece.topic,
+            bodies,
+            tags=columns["tags"].to_pylist() if "tags" in columns else None,
+            keys=_keys(columns["keys"]) if "keys" in columns else None,
+            properties=properties,
+            flags=[flag or 0 for flag in columns["flag"].to_pylist()] if "flag" in columns else None,
+        )
+
+    def _single_messages(self, piece: Piece, prefix: str) -> Iterator[Message]:
+        columns = piece.columns
         name = self._options.row_id_property
-        row = first_row
-        topic: Any = self._options.topic
-        topics: Iterable[Any] = repeat(topic) if topic else values(batch, "topic")
+        number = piece.numbers[0]
         try:
-            for body, topic, tags, keys, given, flag, delay, where in zip(
-                self._bodies(batch),
-                topics,
-                values(batch, "tags"),
-                values(batch, "keys"),
-                values(batch, "properties"),
-                values(batch, "flag"),
-                values(batch, "delayLevel"),
-                self._queues(batch),
+            for number, body, tags, keys, given, flag, delay in zip(
+                piece.numbers,
+                piece.bodies.to_pylist(),
+                _values(columns, "tags"),
+                _values(columns, "keys"),
+                _values(columns, "properties"),
+                _values(columns, "flag"),
+                _values(columns, "delayLevel"),
                 strict=False,
             ):
-                properties = _properties(given) if given else {}
+                properties = {key: value for key, value in given or () if value is not None}
+                if (mark := mark_of(body)) is not None:
+                    properties[PROPERTY_BODY_MARK] = mark
                 if name:
-                    properties[name] = f"{prefix}{row}"
-                yield Row(
-                    Message(
-                        topic,
-                        b"" if body is None else body,
-                        tags=tags,
-                        keys=keys or (),
-                        delay_level=delay or 0,
-                        flag=flag or 0,
-                        properties=properties,
-                    ),
-                    where,
+                    properties[name] = f"{prefix}{number}"
+                yield Message(
+                    piece.topic,
+                    body or MARKED_BODY,
+                    tags=tags,
+                    keys=keys or (),
+                    delay_level=delay or 0,
+                    flag=flag or 0,
+                    properties=properties,
                 )
-                row += 1
-        except _ROW_ERRORS as error:
-            raise RowNotSent(f"row {row} of the partition", str(topic or ""), error) from error
+        except ROW_ERRORS as error:
+            raise RowNotSent(f"row {number} of the partition", piece.topic, error) from error
 
-    def _texts(self, batch: pa.RecordBatch, name: str) -> list[str | None] | None:
-        position = self._positions.get(name)
-        texts: list[str | None] | None = None if position is None else batch.column(position).to_pylist()
+
+def _cut(
+    rows: Sequence[int], lengths: Sequence[int], most_rows: int, most_bytes: int
+) -> Iterator[tuple[Sequence[int], int]]:
+    """Yield rows for each request, and the bytes of their bodies. A single row may have more bytes."""
+    start = 0
+    while start < len(rows):
+        part = rows[start : start + most_rows]
+        size = sum(map(lengths.__getitem__, part))
+        if size + len(part) * _AROUND_BODY_BYTES > most_bytes:
+            size = count = 0
+            for row in part:
+                if count and size + lengths[row] + (count + 1) * _AROUND_BODY_BYTES > most_bytes:
+                    break
+                size += lengths[row]
+                count += 1
+            part = part[:count]
+        yield part, size
+        start += len(part)
+
+
+def _slicer(start: int, count: int) -> Callable[[pa.Array], pa.Array]:
+    return lambda column: column.slice(start, count)
+
+
+def _taker(rows: Sequence[int]) -> Callable[[pa.Array], pa.Array]:
+    places = pa.array(rows, pa.int32())
+    return lambda column: column.take(places)
+
+
+def _values(columns: Mapping[str, pa.Array], name: str) -> Iterable[Any]:
+    """Return a column as Python values, or None repeatedly if it is missing."""
+    column = columns.get(name)
+    return repeat(None) if column is None else column.to_pylist()
+
+
+def _property_columns(column: pa.Array) -> dict[str, Sequence[str | None]]:
+    """Return the user properties as a column for each name. Raises ValueError for too many names."""
+    offsets = column.offsets.to_pylist()
+    first = offsets[0]
+    names = column.keys.slice(first, offsets[-1] - first).to_pylist()
+    values = column.items.slice(first, offsets[-1] - first).to_pylist()
+    count = len(column)
+    width = len(names) // count
+    own = names[:width]
+    if (
+        width
+        and offsets == list(range(first, offsets[-1] + 1, width))
+        and names == own * count
+        and len(set(own)) == width
+    ):  # all rows have the same names
+        return {name: values[place::width] for place, name in enumerate(own)}
+    found: dict[str, list[str | None]] = {}
+    for row, (is_there, (begin, end)) in enumerate(
+        zip(column.is_valid().to_pylist(), pairwise(offsets), strict=True)
+    ):
+        for place in range(begin - first, end - first) if is_there else ():
+            found.setdefault(names[place], [None] * count)[row] = values[place]
+        if len(found) > _NAMES_MAX:
+            raise ValueError("properties with too many different names for columns")
+    return dict(found)
+
+
+def _keys(column: pa.Array) -> list[str | None]:
+    """Return the keys of each row as one text. Raises ValueError for a key in an array that is no key."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts: list[str | None] = column.to_pylist()
         return texts
-
-    def _values(self, batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-        """Return a column as Python values, or None repeatedly if it is missing."""
-        position = self._positions.get(name)
-        return repeat(None) if position is None else batch.column(position).to_pylist()
-
-    def _bodies(self, batch: pa.RecordBatch) -> Iterable[bytes | None]:
-        encode = _ENCODERS.get(self._options.format)
-        if encode is not None:
-            return self._encoded(batch, encode)
-        bodies: list[bytes | None] = batch.column(self._positions["body"]).cast(pa.binary()).to_pylist()
-        return bodies
-
-    def _encoded(self, batch: pa.RecordBatch, encode: Callable[[object], bytes]) -> Iterator[bytes]:
-        names = [name for _, name in self._data]
-        columns = [_plain(batch.column(position)) for position, _ in self._data]
-        return (encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
-
-    def _queues(self, batch: pa.RecordBatch) -> Iterable[tuple[str, int] | str | None]:
-        if "shardingKey" in self._positions:
-            return self._values(batch, "shardingKey")
-        if "queueId" not in self._positions:
-            return repeat(None)
-        pairs = zip(self._values(batch, "brokerName"), self._values(batch, "queueId"), strict=True)
-        return (_pair(broker, queue_id) for broker, queue_id in pairs)
-
-
-def _pair(broker: str | None, queue_id: int | None) -> tuple[str, int] | None:
-    if broker is None and queue_id is None:
-        return None
-    if broker is None or queue_id is None:
-        raise MessageInvalid(f"brokerName is {broker!r} and queueId {queue_id!r}; both or neither")
-    return broker, queue_id
-
-
-def _properties(pairs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    return {name: value for name, value in pairs if value is not None}
-
-
-def _plain(column: pa.Array) -> Iterable[Any]:
-    """A column's values, with maps at any depth as dicts."""
-    convert = _converter(column.type)
-    try:
-        values: list[Any] = column.to_pylist()
-        return values if convert is None else [convert(value) for value in values]
-    except _ROW_ERRORS:
-        # Convert values one by one, so that the error names the invalid row.
-        single = (value.as_py() for value in column)
-        return single if convert is None else map(convert, single)
-
-
-def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return a function that converts maps from lists of pairs to dicts; None for a type without maps."""
-    if pa.types.is_map(kind):
-        inner = _converter(kind.item_type)
-        return lambda pairs: (
-            None if pairs is None else {key: inner(value) if inner else value for key, value in pairs}
-        )
-    if pa.types.is_list(kind):
-        inner = _converter(kind.value_type)
-        return None if inner is None else lambda items: items if items is None else [inner(i) for i in items]
-    if pa.types.is_struct(kind):
-        converters = {field.name: _converter(field.type) for field in kind}
-        if not any(converters.values()):
-            return None
-        return lambda row: (
-            None if row is None else {k: c(row[k]) if c else row[k] for k, c in converters.items()}
-        )
-    return None
+    arrays: list[list[str] | None] = column.to_pylist()
+    keys = [key for array in arrays if array for key in array]
+    if not all(keys) or " " in "".join(keys):
+        raise ValueError("a key is missing, or contains a space")
+    return [" ".join(array) if array else None for array in arrays]

@@ -1,14 +1,15 @@
-"""The data source `rocketmq` of PySpark's Python Data Source API (PySpark 4.2 and later)."""
+"""The data source `rocketmq` of PySpark's Python Data Source API (PySpark 4.0 and later)."""
 
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.columns import Columns, fields_of
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import BatchReader, StreamReader
-from pyspark_rocketmq.rows import SCHEMA, check_schema
+from pyspark_rocketmq.rows import Column, check_schema, source_schema
+from pyspark_rocketmq.spark_version import require_read_limits
 from pyspark_rocketmq.writer import BatchWriter, StreamWriter
 from rocketpy.errors import ConfigInvalid
 
@@ -25,16 +26,16 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """The columns of the source."""
-        return SCHEMA
+        """The columns of the source. Spark asks in `load()`. Raises ConfigInvalid for invalid options."""
+        return source_schema(include_headers=self._source_options(None).include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:
         """For a batch read. Raises ConfigInvalid for invalid options and unknown columns."""
-        return BatchReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=False))
+        return BatchReader(*self._source(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """For a streaming read. Raises ConfigInvalid."""
-        return StreamReader(check_schema(fields_of(schema)), SourceOptions.read(self.options, streaming=True))
+        return StreamReader(*self._source(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For a batch write. Raises ConfigInvalid for invalid options and invalid columns."""
@@ -48,12 +49,19 @@ class RocketMQDataSource(DataSource):
         if overwrite:
             raise ConfigInvalid('a topic cannot be overwritten; use outputMode("append") or "update"')
         options = SinkOptions.read(self.options)
-        return StreamWriter(columns_of(schema, options), options)
+        return StreamWriter(columns_of(schema, options), options, schema)
 
+    def _source(self, schema: StructType, *, streaming: bool) -> tuple[tuple[Column, ...], SourceOptions]:
+        options = self._source_options(streaming)
+        return check_schema(fields_of(schema), include_headers=options.include_headers), options
 
-def fields_of(schema: StructType) -> list[tuple[str, str]]:
-    """Names and types of a frame's columns."""
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    def _source_options(self, streaming: bool | None) -> SourceOptions:
+        options = SourceOptions.read(self.options, streaming=streaming)
+        if options.max_offsets_per_trigger:
+            require_read_limits("maxOffsetsPerTrigger")
+        if options.min_offsets_per_trigger:
+            require_read_limits("minOffsetsPerTrigger")
+        return options
 
 
 def columns_of(schema: StructType, options: SinkOptions) -> Columns:

@@ -1,22 +1,28 @@
-"""The sink without the Python Data Source API: for Spark 3.5 or several sinks in one `foreachBatch`."""
+"""The sink without the Python Data Source API, and the lag of a streaming query.
+
+`write_batch` is for Spark 3.5 or several sinks in one `foreachBatch`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.columns import Columns, fields_of
+from pyspark_rocketmq.offsets import behind_latest, from_json
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.row_ids import new_run_id
 from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from rocketpy.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_REPORT: Final = "partition int, rows bigint, body_bytes bigint"
+_REPORT: Final = "partition int, rows bigint, body_bytes bigint, retried bigint"
 
 
 def write_batch(
@@ -32,9 +38,8 @@ def write_batch(
     exception contains the text of `RowNotSent`.
     """
     sink = SinkOptions.read(options)
-    fields = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    columns = Columns(fields, sink)
-    run = run_id or uuid4().hex
+    columns = Columns(fields_of(frame.schema), sink)
+    run = run_id or new_run_id()
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -45,8 +50,9 @@ def write_batch(
                 pa.array([report.partition], pa.int32()),
                 pa.array([report.rows], pa.int64()),
                 pa.array([report.body_bytes], pa.int64()),
+                pa.array([report.retried], pa.int64()),
             ],
-            names=["partition", "rows", "body_bytes"],
+            names=["partition", "rows", "body_bytes", "retried"],
         )
 
     return [Report(*row) for row in frame.mapInArrow(send, _REPORT).collect()]
@@ -66,3 +72,37 @@ def foreach_batch(options: Mapping[str, object], *, run_id: str) -> Callable[[Da
         write_batch(frame, options, run_id=run_id, batch_id=batch_id)
 
     return write
+
+
+def offsets_behind_latest(progress: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """How far a streaming query is behind the end of each topic that it reads from RocketMQ.
+
+        offsets_behind_latest(query.lastProgress)["Orders"]["maxOffsetsBehindLatest"]
+
+    The names and their meaning are those of Spark's Kafka source, over the queues of one topic:
+    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`. Queues whose broker was
+    unavailable are left out. Python data sources cannot add metrics to the progress themselves.
+
+    progress: `query.lastProgress`, or `event.progress` of a `StreamingQueryListener`.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for source in progress["sources"]:
+        try:
+            read, latest = (from_json(_parsed(source[name])) for name in ("endOffset", "latestOffset"))
+        except ConfigInvalid:  # another source's offsets, or none
+            continue
+        for topic, behind in behind_latest(read, latest).items():
+            found[topic] = {
+                "minOffsetsBehindLatest": min(behind),
+                "maxOffsetsBehindLatest": max(behind),
+                "avgOffsetsBehindLatest": sum(behind) / len(behind),
+            }
+    return found
+
+
+def _parsed(offset: object) -> object:
+    """An offset of a progress, which is JSON text in some of Spark's classes."""
+    try:
+        return json.loads(offset) if isinstance(offset, str) else offset
+    except ValueError:
+        return None

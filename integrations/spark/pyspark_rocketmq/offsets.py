@@ -1,22 +1,26 @@
 """Offsets of queues: their JSON format in options and checkpoints, and how ranges are limited and split.
 
 Plain values, no I/O. In JSON, offsets are ``{"Orders": {"broker-a": {"0": 23, "1": -2}}}``: topic, broker,
-queue, offset. -2 is the earliest offset and -1 the end, as in Spark's Kafka source.
+queue, offset. -2 is the earliest offset and -1 the end, as in Spark's Kafka source. Times of queues, in ms
+since 1970, have the same format.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.errors import ConfigInvalid
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 _QUEUE_DIGITS_MAX: Final = 9
+
+T = TypeVar("T")
 
 
 class QueueName(NamedTuple):
@@ -43,6 +47,18 @@ Offsets = dict[QueueName, int]
 JsonOffsets = dict[str, dict[str, dict[str, int]]]
 
 
+class Position(NamedTuple):
+    """Where a read starts or ends.
+
+    option: The option that says so. value: EARLIEST, LATEST or a time for all queues, or the offset or time
+    of each queue. is_time: Whether values are times, in ms since 1970.
+    """
+
+    option: str
+    value: int | Offsets
+    is_time: bool = False
+
+
 def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:
     """Convert to the checkpoint format: equal offsets give equal JSON."""
     found: JsonOffsets = {}
@@ -53,18 +69,7 @@ def to_json(offsets: Mapping[QueueName, int]) -> JsonOffsets:
 
 def from_json(value: object) -> Offsets:
     """Convert from the checkpoint format. Raises ConfigInvalid that names the malformed part."""
-    found: Offsets = {}
-    for topic, brokers in _items(value, "offsets"):
-        for broker, queues in _items(brokers, topic):
-            for queue_id, offset in _items(queues, f"{topic} {broker}"):
-                is_queue = queue_id.isdecimal() and len(queue_id) <= _QUEUE_DIGITS_MAX
-                if not is_queue or type(offset) is not int or not EARLIEST <= offset < 2**63:
-                    raise ConfigInvalid(
-                        f"{topic} {broker}: queue {queue_id!r} has offset {offset!r}; a queue is a number, "
-                        "and its offset is at least 0, or -2 (earliest) or -1 (latest)"
-                    )
-                found[QueueName(topic, broker, int(queue_id))] = offset
-    return found
+    return _values(value, "offset", EARLIEST, "at least 0, or -2 (earliest) or -1 (latest)")
 
 
 def read_offsets(name: str, text: str) -> int | Offsets:
@@ -72,12 +77,26 @@ def read_offsets(name: str, text: str) -> int | Offsets:
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
-    try:
-        return from_json(json.loads(text))
-    except ValueError:
-        raise ConfigInvalid(f"option {name} is {text!r}: earliest, latest or JSON is expected") from None
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"option {name}: {error}") from None
+    return _read_json(name, text, from_json, "earliest, latest or JSON")
+
+
+def read_times(name: str, text: str) -> Offsets:
+    """Parse an option: a time of each queue, in ms since 1970. Raises ConfigInvalid."""
+    return _read_json(name, text, partial(_values, what="time", least=0, range_="0 or more ms"), "JSON")
+
+
+def read_queues(name: str, text: str) -> frozenset[QueueName]:
+    """Parse an option: queues as ``{"Orders": {"broker-a": [0, 1]}}``. Raises ConfigInvalid."""
+
+    def convert(value: object) -> frozenset[QueueName]:
+        return frozenset(
+            QueueName(topic, broker, _number(queue_id, f"{topic} {broker}"))
+            for topic, brokers in _items(value, "queues")
+            for broker, numbers in _items(brokers, topic)
+            for queue_id in _list(numbers, f"{topic} {broker}")
+        )
+
+    return _read_json(name, text, convert, "JSON")
 
 
 def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: int) -> Offsets:
@@ -96,25 +115,76 @@ def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: in
     }
 
 
-def split(ranges: Iterable[QueueRange], least: int) -> list[QueueRange]:
-    """Split ranges into about `least` pieces, larger ranges into more. Empty ranges are removed.
+def split(ranges: Iterable[QueueRange], least: int, most_rows: int = 0) -> list[QueueRange]:
+    """Cut ranges into about `least` pieces, of at most `most_rows` messages. Empty ranges are removed.
 
-    The rule is that of `minPartitions` in Spark's Kafka source.
+    Larger ranges are cut into more pieces. 0 for no limit. The rules are those of `minPartitions` and
+    `maxRecordsPerPartition` in Spark's Kafka source.
     """
-    full = [part for part in ranges if part.end > part.start]
-    total = sum(part.end - part.start for part in full)
-    if len(full) >= least:
-        return full
+    sizes = {part: part.end - part.start for part in ranges if part.end > part.start}
+    total = sum(sizes.values())
+    counts = {part: -(-size // most_rows) if most_rows else 1 for part, size in sizes.items()}
+    if sum(counts.values()) < least:
+        counts = {
+            part: min(sizes[part], max(count, round(sizes[part] / total * least)))
+            for part, count in counts.items()
+        }
     pieces: list[QueueRange] = []
-    for part in full:
-        size = part.end - part.start
-        count = min(size, max(1, round(size / total * least)))
-        cuts = [part.start + size * number // count for number in range(count + 1)]
+    for part, count in counts.items():
+        cuts = [part.start + sizes[part] * number // count for number in range(count + 1)]
         pieces += [QueueRange(part.queue, *cut) for cut in pairwise(cuts)]
     return pieces
 
 
+def behind_latest(read: Mapping[QueueName, int], latest: Mapping[QueueName, int]) -> dict[str, list[int]]:
+    """How many messages of each queue were not read yet, by topic. Queues that are not in both are left out.
+
+    A latest offset below the read one is that of a lagging slave, and counts as 0.
+    """
+    found: dict[str, list[int]] = {}
+    for queue in sorted(read.keys() & latest.keys()):
+        found.setdefault(queue.topic, []).append(max(0, latest[queue] - read[queue]))
+    return found
+
+
+def _values(value: object, what: str, least: int, range_: str) -> Offsets:
+    """Convert JSON with a number for each queue: an offset or a time."""
+    found: Offsets = {}
+    for topic, brokers in _items(value, f"{what}s"):
+        for broker, queues in _items(brokers, topic):
+            for queue_id, number in _items(queues, f"{topic} {broker}"):
+                is_queue = queue_id.isdecimal() and len(queue_id) <= _QUEUE_DIGITS_MAX
+                if not is_queue or type(number) is not int or not least <= number < 2**63:
+                    raise ConfigInvalid(
+                        f"{topic} {broker}: queue {queue_id!r} has {what} {number!r}; a queue is a number, "
+                        f"and its {what} is {range_}"
+                    )
+                found[QueueName(topic, broker, int(queue_id))] = number
+    return found
+
+
+def _read_json(name: str, text: str, convert: Callable[[object], T], expected: str) -> T:
+    try:
+        return convert(json.loads(text))
+    except ValueError:
+        raise ConfigInvalid(f"option {name} is {text!r}: {expected} is expected") from None
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"option {name}: {error}") from None
+
+
 def _items(value: object, where: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, Mapping):
-        raise ConfigInvalid(f"{where}: {value!r} should be a JSON object: topic, broker, queue, offset")
+        raise ConfigInvalid(f"{where}: {value!r} should be a JSON object: topic, broker, queue")
     return value.items()
+
+
+def _list(value: object, where: str) -> Iterable[object]:
+    if not isinstance(value, list):
+        raise ConfigInvalid(f"{where}: {value!r} should be a JSON list of queue numbers")
+    return value
+
+
+def _number(value: object, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 10**_QUEUE_DIGITS_MAX:
+        raise ConfigInvalid(f"{where}: {value!r} is not the number of a queue")
+    return value

@@ -6,14 +6,26 @@ otherwise be ignored silently.
 
 from __future__ import annotations
 
+import logging
+import re
 import ssl
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, read_offsets
+from pyspark_rocketmq.offsets import (
+    EARLIEST,
+    LATEST,
+    Position,
+    QueueName,
+    read_offsets,
+    read_queues,
+    read_times,
+)
 from rocketpy import (
     BatchConfig,
     ClientConfig,
@@ -22,20 +34,56 @@ from rocketpy import (
     Credentials,
     ProducerConfig,
     RetryConfig,
+    Sql,
 )
+from rocketpy.client.name_servers import split_addresses
+from rocketpy.consumer.fetch.subscription import Expression
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import check_group, check_topic
+from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
+from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES
 
 ROW_ID_PROPERTY: Final = "SPARK_ROW_ID"
 """Default name of the property with the row id; see `dedupe`."""
 
-_SPARK_OPTIONS: Final = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
-"""Options for Spark itself, which the data source ignores."""
+_SPARK_OPTIONS: Final = frozenset(
+    {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
+    | {"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
+)
+"""Options for Spark itself and properties of its tables, which the data source ignores."""
+_TABLE_PREFIX: Final = "option."
+"""Before each option of CREATE TABLE, which Spark passes with and without it."""
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 _NEVER_BYTES: Final = 1 << 40
 """Larger than any body."""
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+"""Kafka's delivery.timeout.ms: for how long requests are repeated while a server is unreachable."""
+_SQL_SIGNS: Final = frozenset(" \t\n<>='\"()|")
+"""A tag with one of these is more likely part of a condition."""
+_SELECTIONS: Final = ("topic", "subscribe", "subscribePattern", "assign")
+"""Options that say what to read; one of them is set."""
+_STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+"""The first of these options that is set has effect, as in Spark's Kafka source."""
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
+_STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+_GROUP_LENGTH: Final = 255
+_GROUP_HASH_DIGITS: Final = 16
+_KAFKA_NAMES: Final = {
+    "kafka.bootstrap.servers": "nameserver",
+    "kafka.group.id": "group",
+    "kafkaconsumer.polltimeoutms": "pulltimeoutms",
+}
+"""Options of Spark's Kafka source and sink that have another name here, in lower case."""
+_DURATION: Final = re.compile(r"(\d{1,12})\s*([a-z]*)")
+_UNIT_MS: Final = {
+    "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000
+}  # fmt: skip
+"""Units of Spark's durations."""
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"false", "0", "no"})
+
+log = logging.getLogger("pyspark_rocketmq")
 
 
 class Options:
@@ -45,12 +93,17 @@ class Options:
         self._given = {name.lower(): str(value) for name, value in given.items() if value is not None}
         self._names: dict[str, str] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return not self._given
+
     def text(self, name: str, default: str = "") -> str:
         """A string."""
         self._names[name.lower()] = name
         return self._given.get(name.lower(), default)
 
-    def number(self, name: str, default: int, minimum: int = 0) -> int:
+    def number(self, name: str, default: int, minimum: int = 0, maximum: int | None = None) -> int:
         """A whole number. Raises ConfigInvalid."""
         text = self.text(name, str(default))
         try:
@@ -59,7 +112,17 @@ class Options:
             raise ConfigInvalid(f"option {name} is {text!r}; it must be a whole number") from None
         if value < minimum:
             raise ConfigInvalid(f"option {name} is {value}; it must be at least {minimum}")
+        if maximum is not None and value > maximum:
+            raise ConfigInvalid(f"option {name} is {value}; it must be at most {maximum}")
         return value
+
+    def duration_ms(self, name: str, default: str) -> int:
+        """A duration such as `15m`, in ms; a number alone is in ms, as in Spark. Raises ConfigInvalid."""
+        text = self.text(name, default)
+        match = _DURATION.fullmatch(text.strip().lower())
+        if match is None or match[2] not in _UNIT_MS:
+            raise ConfigInvalid(f"option {name} is {text!r}; write a duration such as 500ms, 30s, 15m or 2h")
+        return int(match[1]) * _UNIT_MS[match[2]]
 
     def flag(self, name: str, *, default: bool) -> bool:
         """A boolean. Raises ConfigInvalid."""
@@ -75,10 +138,21 @@ class Options:
             raise ConfigInvalid(f"option {name} is {text!r}; choose one of {', '.join(choices)}")
         return text
 
+    def is_set(self, name: str) -> bool:
+        """Whether an option is given, and not empty."""
+        return bool(self._given.get(name.lower()))
+
+    def reject(self, names: Iterable[str], reason: str) -> None:
+        """Raise ConfigInvalid if one of these options is given."""
+        for name in filter(self.is_set, names):
+            raise ConfigInvalid(f"option {name} {reason}")
+
     def reject_unknown(self) -> None:
         """Raise ConfigInvalid for an option that was not read."""
         for name in sorted(self._given.keys() - self._names.keys() - _SPARK_OPTIONS):
-            near = get_close_matches(name, self._names, n=1)
+            if name.startswith(_TABLE_PREFIX):
+                continue
+            near = get_close_matches(_KAFKA_NAMES.get(name, name), self._names, n=1)
             hint = f" (did you mean {self._names[near[0]]}?)" if near else ""
             known = ", ".join(sorted(self._names.values(), key=str.lower))
             raise ConfigInvalid(f"unknown option {name!r}{hint}; known options: {known}")
@@ -107,12 +181,23 @@ class Connection:
     def read(cls, options: Options) -> Connection:
         """Read the connection options. Raises ConfigInvalid."""
         name_server = options.text("nameServer")
+        if options.is_empty:
+            raise ConfigInvalid(
+                "there are no options: Spark does not pass those of CREATE TABLE to Python data sources; "
+                "name them in each statement: SELECT * FROM orders WITH (nameServer = 'host:9876', "
+                "topic = 'Orders'), or INSERT INTO orders WITH (…) VALUES …"
+            )
         if not name_server:
             raise ConfigInvalid(
                 "option nameServer is missing; set it to host:port;host:port of the name servers"
             )
         if name_server.startswith(("embedded:", "memory:")):
             raise ConfigInvalid(f"option nameServer is {name_server!r}; Spark's workers need host:port")
+        tls = options.flag("tls", default=False)
+        try:
+            split_addresses(name_server, tls=tls)
+        except ConfigInvalid as error:
+            raise ConfigInvalid(f"option nameServer: {error}") from None
         connection = cls(
             name_server=name_server,
             namespace=options.text("namespace"),
@@ -120,7 +205,7 @@ class Connection:
             secret_key=options.text("secretKey"),
             security_token=options.text("securityToken"),
             signature_version=int(options.choice("signatureVersion", "1", ("1", "2"))),
-            tls=options.flag("tls", default=False),
+            tls=tls,
             tls_ca_file=options.text("tlsCaFile"),
             tls_cert_file=options.text("tlsCertFile"),
             tls_key_file=options.text("tlsKeyFile"),
@@ -149,9 +234,6 @@ class Connection:
 
         Raises ConfigInvalid for unusable TLS files. A sink's driver needs none.
         """
-        addresses = self.name_server.replace(",", ";").split(";")
-        if self.tls:
-            addresses = [text if "://" in text else f"tls://{text.strip()}" for text in addresses]
         credentials = None
         if self.access_key:
             credentials = Credentials(
@@ -161,7 +243,7 @@ class Connection:
                 signature_version=1 if self.signature_version == 1 else 2,
             )
         return ClientConfig(
-            namesrv=";".join(addresses),
+            namesrv=";".join(split_addresses(self.name_server, tls=self.tls)),
             namespace=self.namespace,
             credentials=credentials,
             ssl=self._ssl_context() if self.tls else None,
@@ -217,11 +299,14 @@ class SinkOptions:
     batch_rows: int
     batch_bytes: int
     max_in_flight: int
+    max_in_flight_bytes: int
+    max_message_bytes: int
     send_timeout_ms: int
     retries: int
     delivery_timeout_ms: int
     compression: str
     compress_above_bytes: int
+    body_checksum: str
     require_send_ok: bool
     row_id_property: str
     trace_context: tuple[tuple[str, str], ...] = ()
@@ -239,22 +324,20 @@ class SinkOptions:
             batch_rows=options.number("batchSize", 500, 1),
             batch_bytes=options.number("batchBytes", 1 << 20, 1),
             max_in_flight=options.number("maxInFlight", 16, 1),
+            max_in_flight_bytes=options.number("maxInFlightBytes", 8 << 20, 1),
+            max_message_bytes=options.number("maxMessageBytes", 4 << 20, 1, MAX_FRAME_BYTES),
             send_timeout_ms=options.number("sendTimeoutMs", 3000, 1),
             retries=options.number("retries", 2),
-            delivery_timeout_ms=options.number("deliveryTimeoutMs", 120_000),
+            delivery_timeout_ms=options.number("deliveryTimeoutMs", _DELIVERY_TIMEOUT_MS),
             compression=options.choice("compression", "zlib", ("none", "zlib", "lz4", "zstd")),
             compress_above_bytes=options.number("compressAboveBytes", 4096),
+            body_checksum=options.choice("bodyChecksum", "none", ("none", *BODY_CHECKSUMS)),
             require_send_ok=options.flag("requireSendOk", default=True),
             row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
             trace_context=tuple((name, text) for name in _TRACE_CONTEXT if (text := options.text(name))),
         )
         options.reject_unknown()
         return sink
-
-    @property
-    def sends_singly_above(self) -> int:
-        """Larger bodies are sent individually, since batches cannot be compressed."""
-        return self.batch_bytes if self.compression == "none" else self.compress_above_bytes
 
     def producer_config(self) -> ProducerConfig:
         """The SDK's settings."""
@@ -265,7 +348,12 @@ class SinkOptions:
                 above_bytes=self.compress_above_bytes,
             )
         return ProducerConfig(
-            send_timeout_ms=self.send_timeout_ms,
+            send_timeout_ms=max(self.delivery_timeout_ms, self.send_timeout_ms),
+            attempt_timeout_ms=self.send_timeout_ms,
+            max_message_bytes=self.max_message_bytes,
+            # The sink enforces maxInFlightBytes itself; this limit must never be reached.
+            max_in_flight_bytes=max(2 * self.max_in_flight_bytes, 64 << 20),
+            body_checksum="" if self.body_checksum == "none" else self.body_checksum,
             retry=RetryConfig(times=self.retries),
             compression=compression,
             batch=BatchConfig(max_bytes=self.batch_bytes),
@@ -276,73 +364,194 @@ class SinkOptions:
 class SourceOptions:
     """Options of a read. `docs/guides/spark-source.md` has the table of options.
 
-    starting, ending: EARLIEST, LATEST, or offsets of queues. starting_ms, ending_ms: times that take
-    precedence, 0 for none. tags: of the selected messages; empty for all. pushdown: the broker filters them.
+    topics: Empty if `pattern` selects them. assigned: The queues to read; empty for all of the topics.
+    needs_match: Whether a starting time after the last message of a queue is an error. tags: Of the selected
+    messages; empty for all. pushdown: The broker selects by tag. sql: A condition in SQL92, which the broker
+    evaluates; empty for none. Numbers: 0 for no limit.
     """
 
     connection: Connection
     group: str
     topics: tuple[str, ...]
-    starting: int | Offsets
-    ending: int | Offsets
-    starting_ms: int
-    ending_ms: int
-    most_per_trigger: int
+    pattern: re.Pattern[str] | None
+    assigned: frozenset[QueueName]
+    starting: Position
+    ending: Position
+    needs_match: bool
+    max_offsets_per_trigger: int
+    min_offsets_per_trigger: int
+    trigger_delay_ms: int
     min_partitions: int
+    max_partition_rows: int
+    include_headers: bool
     fail_on_data_loss: bool
     commit_offsets: bool
     tags: frozenset[str]
     pushdown: bool
+    sql: str
     pull_rows: int
     pull_timeout_ms: int
+    delivery_timeout_ms: int
 
     @classmethod
-    def read(cls, given: Mapping[str, object], *, streaming: bool) -> SourceOptions:
-        """Read options. Raises ConfigInvalid, TopicInvalid and GroupInvalid."""
+    def read(cls, given: Mapping[str, object], *, streaming: bool | None) -> SourceOptions:
+        """Read options.
+
+        streaming: None at `load()`, before Spark says which kind of read it is. What fails for one kind alone
+        is accepted then. Raises ConfigInvalid, TopicInvalid and GroupInvalid.
+        """
         options = Options(given)
-        topics = tuple(
-            check_topic(topic.strip()) for topic in options.text("topic").split(",") if topic.strip()
-        )
-        if not topics:
-            raise ConfigInvalid("option topic is missing; set one topic, or several separated by commas")
-        starting = options.text("startingOffsets", "latest" if streaming else "earliest")
+        connection = Connection.read(options)
+        topics, pattern, assigned = _read_topics(options)
+        expression = options.text("subExpression", "*")
+        is_sql = options.choice("subExpressionType", "tag", ("tag", "sql92")) == "sql92"
+        if is_sql and expression.strip() in {"", "*"}:
+            raise ConfigInvalid("option subExpressionType is SQL92; set subExpression to a condition")
         source = cls(
-            connection=Connection.read(options),
-            group=check_group(options.text("group", f"spark-source-{topics[0]}"[:255])),
+            connection=connection,
+            group=_read_group(options, pattern.pattern if pattern else "|".join(sorted(topics))),
             topics=topics,
-            starting=read_offsets("startingOffsets", starting),
-            ending=LATEST
-            if streaming
-            else read_offsets("endingOffsets", options.text("endingOffsets", "latest")),
-            starting_ms=options.number("startingTimestamp", 0),
-            ending_ms=0 if streaming else options.number("endingTimestamp", 0),
-            most_per_trigger=options.number("maxOffsetsPerTrigger", 0) if streaming else 0,
+            pattern=pattern,
+            assigned=assigned,
+            starting=_read_position(options, _STARTING, "latest" if streaming else "earliest"),
+            ending=_read_position(options, _ENDING, "latest"),
+            needs_match=options.choice(_STRATEGY, "latest", ("error", "latest")) == "error",
+            max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 0),
+            min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 0),
+            trigger_delay_ms=options.duration_ms("maxTriggerDelay", "15m"),
             min_partitions=options.number("minPartitions", 0),
+            max_partition_rows=options.number("maxRecordsPerPartition", 0),
+            include_headers=options.flag("includeHeaders", default=True),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            commit_offsets=options.flag("commitOffsets", default=False) if streaming else False,
-            tags=_tags(options.text("subExpression", "*")),
+            commit_offsets=options.flag("commitOffsets", default=False),
+            tags=frozenset() if is_sql else _tags(expression),
             pushdown=options.flag("pushdown", default=False),
-            pull_rows=options.number("pullBatchSize", 32, 1),
+            sql=expression if is_sql else "",
+            pull_rows=options.number("pullBatchSize", 1024, 1),
             pull_timeout_ms=options.number("pullTimeoutMs", 10_000, 1),
+            delivery_timeout_ms=options.number("deliveryTimeoutMs", _DELIVERY_TIMEOUT_MS),
         )
         options.reject_unknown()
-        if not streaming and source.starting == LATEST and not source.starting_ms:
-            raise ConfigInvalid("option startingOffsets is latest: a batch read would have nothing to read")
-        if 0 < source.ending_ms < source.starting_ms:
-            raise ConfigInvalid(
-                f"option endingTimestamp is {source.ending_ms}, before startingTimestamp, "
-                f"{source.starting_ms}"
-            )
-        if source.ending == EARLIEST:
-            raise ConfigInvalid("option endingOffsets is earliest: the read would have nothing to read")
+        if streaming is not None:
+            kind, other = ("stream", "batch read") if streaming else ("batch read", "stream")
+            options.reject(_ENDING if streaming else _STREAM_ONLY, f"is for a {other}, and this is a {kind}")
+        source._check(options, streaming=streaming)
         return source
+
+    def _check(self, options: Options, *, streaming: bool | None) -> None:
+        """Raise ConfigInvalid for options that contradict each other."""
+        if streaming is False and self.starting == Position("startingOffsets", LATEST):
+            raise ConfigInvalid("option startingOffsets is latest: a batch read would have nothing to read")
+        if self.ending == Position("endingOffsets", EARLIEST):
+            raise ConfigInvalid("option endingOffsets is earliest: the read would have nothing to read")
+        start, end = self.starting, self.ending
+        if (
+            start.is_time
+            and end.is_time
+            and isinstance(start.value, int)
+            and isinstance(end.value, int)
+            and end.value < start.value
+        ):
+            raise ConfigInvalid(
+                f"option endingTimestamp is {end.value}, before startingTimestamp, {start.value}"
+            )
+        if 0 < self.max_offsets_per_trigger < self.min_offsets_per_trigger:
+            raise ConfigInvalid(
+                f"option minOffsetsPerTrigger is {self.min_offsets_per_trigger}, above maxOffsetsPerTrigger, "
+                f"{self.max_offsets_per_trigger}"
+            )
+        if options.is_set("maxTriggerDelay") and not self.min_offsets_per_trigger:
+            raise ConfigInvalid("option maxTriggerDelay requires option minOffsetsPerTrigger")
+        if options.is_set(_STRATEGY) and not start.is_time:
+            raise ConfigInvalid(
+                f"option {_STRATEGY} requires startingTimestamp or startingOffsetsByTimestamp"
+            )
 
     def consumer_config(self) -> ConsumerConfig:
         """The SDK's settings."""
         return ConsumerConfig(pull_timeout_ms=self.pull_timeout_ms)
 
+    @property
+    def broker_filter(self) -> Expression:
+        """What the broker selects by."""
+        if self.sql:
+            return Sql(self.sql)
+        return " || ".join(sorted(self.tags)) if self.pushdown and self.tags else "*"
+
+
+def _read_topics(options: Options) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[QueueName]]:
+    """What to read: topics, a pattern of topics, or queues with their topics."""
+    given = {name: options.text(name).strip() for name in _SELECTIONS}
+    chosen = [name for name, text in given.items() if text]
+    if len(chosen) != 1:
+        found = f"{' and '.join(chosen)} are both set" if chosen else "option topic is missing"
+        raise ConfigInvalid(f"{found}; set one of {', '.join(_SELECTIONS)}")
+    (name,) = chosen
+    text = given[name]
+    if name == "subscribePattern":
+        return (), _read_pattern(name, text), frozenset()
+    if name == "assign":
+        assigned = read_queues(name, text)
+        topics = sorted({queue.topic for queue in assigned})
+    else:
+        assigned = frozenset()
+        topics = [topic.strip() for topic in text.split(",") if topic.strip()]
+    if not topics:
+        raise ConfigInvalid(f"option {name} is {text!r}, which names no topic")
+    return tuple(dict.fromkeys(map(check_topic, topics))), None, assigned
+
+
+def _read_pattern(name: str, text: str) -> re.Pattern[str]:
+    r"""Compile a regular expression.
+
+    Most expressions mean the same in Java and Python for the characters of topic names. What only one of them
+    has, such as `\Q` and sets within sets, is refused.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # Java's sets within sets
+            return re.compile(text, re.ASCII)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+        raise ConfigInvalid(f"option {name} is {text!r}, which is not supported: {error}") from None
+
+
+def _read_group(options: Options, what: str) -> str:
+    """The consumer group: as given, or made of the prefix and what is read, so that it stays the same.
+
+    what: A pattern, or topics separated by `|`. A name that is too long ends with a hash of it instead, since
+    queries with the same group would overwrite each other's committed offsets.
+    """
+    prefix = options.text("groupIdPrefix", "spark-source")
+    group = options.text("group")
+    if group and options.is_set("groupIdPrefix"):
+        log.warning("option groupIdPrefix is ignored, because option group is set")
+    name = f"{prefix}-" + re.sub(r"[^%|\w-]+", "-", what, flags=re.ASCII)
+    if len(name) > _GROUP_LENGTH:
+        end = f"-{sha256(f'{prefix}-{what}'.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
+        name = name[: _GROUP_LENGTH - len(end)] + end
+    return check_group(group or name)
+
+
+def _read_position(options: Options, names: tuple[str, str, str], default: str) -> Position:
+    """The start or end of a read, from the first of its options that is set."""
+    time, times, offsets = names
+    by_offset = Position(offsets, read_offsets(offsets, options.text(offsets, default)))
+    by_times = Position(times, read_times(times, options.text(times, "{}")), is_time=True)
+    by_time = Position(time, options.number(time, 0), is_time=True)
+    return by_time if options.is_set(time) else by_times if options.is_set(times) else by_offset
+
 
 def _tags(expression: str) -> frozenset[str]:
-    """The tags of ``a || b``; empty for ``*``."""
+    """The tags of ``a || b``; empty for ``*``. Raises ConfigInvalid for a condition."""
     tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-    return frozenset() if "*" in tags else tags
+    if "*" in tags or not expression.strip():
+        return frozenset()
+    if not tags:
+        raise ConfigInvalid(f"option subExpression is {expression!r}; write * for all, or tags as a || b")
+    for tag in tags:
+        if not _SQL_SIGNS.isdisjoint(tag):
+            raise ConfigInvalid(
+                f"option subExpression is {expression!r}, and {tag!r} is no tag; write tags as a || b, or "
+                "set subExpressionType to SQL92 for a condition on properties"
+            )
+    return tags

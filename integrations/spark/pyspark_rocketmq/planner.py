@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic, sleep
 from typing import Final, TypeVar
 
-from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, QueueName, QueueRange
+from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, Position, QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
-from rocketpy import MessageExt, MessageQueue, Retry
-from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy import MessageExt, MessageQueue, Retry, Sql
+from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, TransportError
 from rocketpy.sync import PullConsumer
 
 _PAGE: Final = 32
 _PAUSE_S: Final = 0.2
+_AT_A_TIME: Final = 16
+"""Queues that are asked about at the same time: a topic may have hundreds."""
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ class Planner:
     """Looks up queues and their offsets.
 
     Every method raises RocketError if a server is unavailable. All methods except `ends` retry for
-    `pullTimeoutMs`, as tasks do.
+    `deliveryTimeoutMs`, as tasks do.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -38,63 +41,75 @@ class Planner:
         self._consumer = PullConsumer(
             options.group, config=options.consumer_config(), client=options.connection.client_config()
         )
-        self._consumer.start(wait=False)  # requests are retried for `pullTimeoutMs`
+        self._consumer.start(wait=False)  # requests are retried for `deliveryTimeoutMs`
 
     def close(self) -> None:
         """Disconnect."""
         self._consumer.close()
 
     def starting(self) -> Offsets:
-        """The starting offsets of a stream, resolved from the options."""
+        """The starting offsets of a stream, resolved from the options. Raises ConfigInvalid."""
+        self._check_filter()
         return self._starting(self._queues())
 
     def batch_ranges(self) -> list[QueueRange]:
-        """The ranges of a batch read. Raises DataLoss."""
+        """The ranges of a batch read. Raises ConfigInvalid, DataLoss."""
+        self._check_filter()
         # List queues once, so that each has both a start and an end.
         queues = self._queues()
-        options = self._options
         start = self._starting(queues)
-        end = self._resolve("endingOffsets", options.ending, options.ending_ms, queues)
-        for queue, stop in end.items():
+        end = self._resolve(self._options.ending, queues)
+        reversed_ = [queue for queue, stop in end.items() if stop < start[queue]]
+        for queue, last in self._each(self._consumer.max_offset, reversed_).items():
             # The end precedes the start: the range is empty, and no message is lost.
-            if stop < start[queue] <= self._last(_queue(queue)):
+            if start[queue] <= last:
                 end[queue] = start[queue]
         return self.ranges(start, end)
 
     def now(self) -> Offsets:
         """The current end of every queue."""
-        return self._resolve("", LATEST, 0, self._queues())
+        return self._resolve(Position("", LATEST), self._queues())
 
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
-        """The current ends of the available queues, and the known offsets of the others.
+        """The current ends of the available queues.
 
-        If a broker is unavailable, or only a lagging slave responds, its queue keeps the known offset. A new
-        queue is omitted until its broker responds. Raises RocketError for a topic without known queues.
+        Queues of a broker that does not respond are omitted. known: offsets that were read; the end of such a
+        queue is that of its master if a slave has less. A topic without known queues raises RocketError,
+        unless a pattern selects it.
         """
-        found = dict(known)
-        for topic in self._options.topics:
+        queues: list[QueueName] = []
+        for topic in self._topics_or_known(known):
             try:
-                queues = self._consumer.fetch_queues(topic)
+                queues += self._queues_of(topic)
             except RocketError as error:
-                if all(queue.topic != topic for queue in known):
+                if self._options.pattern is None and all(queue.topic != topic for queue in known):
                     raise
                 log.warning("topic %s is not read until its broker responds again: %s", topic, error)
-                continue
-            for queue in queues:
-                try:
-                    found[_name(queue)] = self._end(queue, known.get(_name(queue), 0))
-                except RocketError as error:
-                    log.warning("%s is not read until its broker responds again: %s", _name(queue), error)
-        return found
+        away: set[str] = set()
+
+        def end(queue: QueueName) -> int | None:
+            if queue.broker in away:
+                return None
+            try:
+                return self._end(_queue(queue), known.get(queue, 0))
+            except RocketError as error:
+                log.warning("%s is not read until its broker responds again: %s", queue, error)
+                if isinstance(error, TransportError):
+                    away.add(queue.broker)
+                return None
+
+        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+            ends = zip(queues, threads.map(end, queues), strict=True)
+            return {queue: offset for queue, offset in ends if offset is not None}
 
     def _end(self, queue: MessageQueue, read: int) -> int:
         end = self._consumer.max_offset(queue)
         # A slave may lag behind the master; only the master's end proves a loss.
         return end if end >= read else self._consumer.max_offset(queue, of_master=True)
 
-    def first(self, queue: QueueName) -> int:
-        """The oldest offset of a queue."""
-        return self._oldest(_queue(queue))
+    def firsts(self, queues: Collection[QueueName]) -> Offsets:
+        """The oldest offsets of queues."""
+        return self._each(self._consumer.min_offset, queues)
 
     def commit(self, offsets: Mapping[QueueName, int]) -> None:
         """Commit the group's offsets, for monitoring tools. Failures are logged."""
@@ -107,87 +122,87 @@ class Planner:
                 )
 
     def ranges(self, start: Mapping[QueueName, int], end: Mapping[QueueName, int]) -> list[QueueRange]:
-        """Return the ranges between two sets of offsets, without lost messages.
+        """Return the ranges between two sets of offsets.
 
-        A new queue starts at its oldest message. Raises DataLoss.
+        A new queue starts at its oldest message. Tasks report messages that were deleted before they were
+        read. Raises DataLoss for a queue that ends before its start.
         """
-        ranges = []
-        for queue, stop in sorted(end.items()):
-            begin = start.get(queue)
-            if begin is None:
-                begin = self.first(queue)
-            elif begin > stop:
-                report_loss(
-                    self._options,
-                    f"{queue} ends at {stop}, but was read up to {begin}; "
-                    "was the topic deleted and created again?",
-                )
-                begin = self.first(queue)
-            elif begin < stop and begin < (oldest := self.first(queue)):
-                lost = min(oldest, stop)
-                loss = f"{queue} lost offsets {begin} to {lost - 1}: its oldest is {oldest}"
-                report_loss(self._options, loss)
-                begin = lost
-            ranges.append(QueueRange(queue, begin, max(begin, stop)))
-        return ranges
+        shrunk = [queue for queue, stop in end.items() if start.get(queue, stop) > stop]
+        for queue in shrunk:
+            report_loss(
+                self._options,
+                f"{queue} ends at {end[queue]}, but was read up to {start[queue]}; "
+                "was the topic deleted and created again?",
+            )
+        begins = {**start, **self.firsts([*(end.keys() - start.keys()), *shrunk])}
+        return [
+            QueueRange(queue, begins[queue], max(begins[queue], stop)) for queue, stop in sorted(end.items())
+        ]
 
-    def _starting(self, queues: Sequence[MessageQueue]) -> Offsets:
+    def _starting(self, queues: Collection[QueueName]) -> Offsets:
         options = self._options
-        return self._resolve("startingOffsets", options.starting, options.starting_ms, queues)
+        return self._resolve(options.starting, queues, needs_match=options.needs_match)
 
     def _resolve(
-        self, name: str, wanted: int | Offsets, time_ms: int, queues: Sequence[MessageQueue]
+        self, position: Position, queues: Collection[QueueName], *, needs_match: bool = False
     ) -> Offsets:
-        found: Offsets = {}
-        if isinstance(wanted, dict) and not time_ms:
-            self._check_names(name, wanted, {_name(queue) for queue in queues})
-        for queue in queues:
-            if time_ms:
-                found[_name(queue)] = self._first_since(queue, time_ms)
-                continue
-            offset = wanted if isinstance(wanted, int) else wanted[_name(queue)]
-            if offset == EARLIEST:
-                offset = self._oldest(queue)
-            elif offset == LATEST:
-                offset = self._last(queue)
-            found[_name(queue)] = offset
-        return found
+        """The offsets of a position. needs_match: a time after the last message raises ConfigInvalid."""
+        option, wanted, is_time = position
+        if isinstance(wanted, dict):
+            self._check_names(
+                option, wanted, set(queues), hint="" if is_time else "; -2 is earliest, -1 latest"
+            )
+        else:
+            wanted = dict.fromkeys(queues, wanted)
+        if is_time:
 
-    def _first_since(self, queue: MessageQueue, time_ms: int) -> int:
-        """The offset of the first message stored at or after a time; the queue's end if there is none.
+            def first_since(queue: MessageQueue) -> int:
+                time_ms = wanted[queue_name(queue)]
+                offset, is_match = self._first_since(queue, time_ms)
+                if needs_match and not is_match:
+                    raise ConfigInvalid(
+                        f"option {option}: {queue_name(queue)} has no message stored at or after {time_ms}; "
+                        "set startingOffsetsByTimestampStrategy to latest to begin with its next message"
+                    )
+                return offset
+
+            return self._each(first_since, queues)
+        oldest = self.firsts([queue for queue in queues if wanted[queue] == EARLIEST])
+        last = self._each(self._consumer.max_offset, [queue for queue in queues if wanted[queue] == LATEST])
+        return {queue: wanted[queue] for queue in queues} | oldest | last
+
+    def _first_since(self, queue: MessageQueue, time_ms: int) -> tuple[int, bool]:
+        """The offset of the first message stored at or after a time, and True; or the queue's end, and False.
 
         A broker's search returns the nearest message on either side, and any of several in one millisecond.
         """
-        oldest = self._oldest(queue)
-        offset = max(oldest, self._with_retries(partial(self._consumer.search_offset, queue, time_ms)))
-        while page := self._pull(queue, offset, _PAGE):
+        oldest = self._consumer.min_offset(queue)
+        offset = max(oldest, self._consumer.search_offset(queue, time_ms))
+        is_match = False
+        while not is_match and (page := self._consumer.pull(queue, offset, _PAGE).messages):
             later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
-            if later:
-                offset = later[0]
-                break
-            offset = page[-1].queue_offset + 1
+            is_match = bool(later)
+            offset = later[0] if later else page[-1].queue_offset + 1
         while offset > oldest:
             page = self._between(queue, max(oldest, offset - _PAGE), offset)
             later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
             if not later:
                 break
-            offset = later[0]
-        return offset
+            offset, is_match = later[0], True
+        return offset, is_match
 
     def _between(self, queue: MessageQueue, begin: int, end: int) -> list[MessageExt]:
         """The messages of a range; a broker may need several pulls for large ones."""
         found: list[MessageExt] = []
-        while begin < end and (page := self._pull(queue, begin, end - begin)):
+        while begin < end and (page := self._consumer.pull(queue, begin, end - begin).messages):
             begin = page[-1].queue_offset + 1
             found += [message for message in page if message.queue_offset < end]
         return found
 
-    def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName]) -> None:
-        """Require an offset for every queue and for no other, as Spark's Kafka source does."""
+    def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName], hint: str) -> None:
+        """Require a value for every queue and for no other, as Spark's Kafka source does."""
         if missing := sorted(queues - wanted.keys()):
-            raise ConfigInvalid(
-                f"option {name} lacks {', '.join(map(str, missing))}; -2 is earliest, -1 latest"
-            )
+            raise ConfigInvalid(f"option {name} lacks {', '.join(map(str, missing))}{hint}")
         if unknown := sorted(wanted.keys() - queues):
             raise ConfigInvalid(
                 f"option {name} has {', '.join(map(str, unknown))}, which the topic does not have"
@@ -195,31 +210,75 @@ class Planner:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def _with_retries(self, request: Callable[[], T]) -> T:
-        """Retry while a server restarts."""
-        until = monotonic() + self._options.pull_timeout_ms / 1000
-        while True:
+    def _check_filter(self) -> None:
+        """Have brokers compile a condition: otherwise every task would fail. Raises ConfigInvalid."""
+        sql = self._options.sql
+        until = self._until()
+        for topic in _with_retries(self._topics, until) if sql else ():
             try:
-                return request()
-            except RocketError as error:
-                if error.retry is Retry.NONE or monotonic() > until:
-                    raise
-                log.info("retrying: %s", error)
-            sleep(_PAUSE_S)
+                _with_retries(partial(self._consumer.check_filter, topic, Sql(sql)), until)
+            except BrokerError as error:
+                raise ConfigInvalid(
+                    f"option subExpression is {sql!r}, which {error.broker} does not accept: {error.remark} "
+                    "(brokers filter by SQL92 only with enablePropertyFilter=true)"
+                ) from None
 
-    def _queues(self) -> list[MessageQueue]:
-        fetch = self._consumer.fetch_queues
-        topics = self._options.topics
-        return [queue for topic in topics for queue in self._with_retries(partial(fetch, topic))]
+    def _topics(self) -> Sequence[str]:
+        """The topics to read: those of the options, or the present ones that match the pattern."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return self._options.topics
+        return [topic for topic in self._consumer.fetch_topics() if pattern.fullmatch(topic)]
 
-    def _oldest(self, queue: MessageQueue) -> int:
-        return self._with_retries(partial(self._consumer.min_offset, queue))
+    def _topics_or_known(self, known: Mapping[QueueName, int]) -> Sequence[str]:
+        try:
+            return self._topics()
+        except RocketError as error:
+            log.warning("new topics are not found until a name server responds again: %s", error)
+            return sorted({queue.topic for queue in known})
 
-    def _last(self, queue: MessageQueue) -> int:
-        return self._with_retries(partial(self._consumer.max_offset, queue))
+    def _queues_of(self, topic: str) -> list[QueueName]:
+        assigned = self._options.assigned
+        queues = map(queue_name, self._consumer.fetch_queues(topic))
+        return [queue for queue in queues if not assigned or queue in assigned]
 
-    def _pull(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-        return self._with_retries(partial(self._consumer.pull, queue, offset, count)).messages
+    def _queues(self) -> list[QueueName]:
+        """The queues to read. Raises ConfigInvalid if an assigned one is missing."""
+        until = self._until()
+        topics = _with_retries(self._topics, until)
+        queues = [
+            queue for topic in topics for queue in _with_retries(partial(self._queues_of, topic), until)
+        ]
+        if missing := sorted(self._options.assigned.difference(queues)):
+            text = ", ".join(map(str, missing))
+            raise ConfigInvalid(f"option assign has {text}, which no broker that is running has")
+        return queues
+
+    def _each(self, request: Callable[[MessageQueue], int], queues: Collection[QueueName]) -> Offsets:
+        """Make a request about each queue, several at the same time, and retry while servers restart."""
+        until = self._until()
+
+        def answer(queue: QueueName) -> int:
+            return _with_retries(partial(request, _queue(queue)), until)
+
+        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+            return dict(zip(queues, threads.map(answer, queues), strict=True))
+
+    def _until(self) -> float:
+        """The monotonic time at which requests of a call end, in seconds."""
+        return monotonic() + self._options.delivery_timeout_ms / 1000
+
+
+def _with_retries(request: Callable[[], T], until: float) -> T:
+    """Retry while a server restarts."""
+    while True:
+        try:
+            return request()
+        except RocketError as error:
+            if error.retry is Retry.NONE or monotonic() > until:
+                raise
+            log.info("retrying: %s", error)
+        sleep(_PAUSE_S)
 
 
 def report_loss(options: SourceOptions, loss: str) -> None:
@@ -229,7 +288,8 @@ def report_loss(options: SourceOptions, loss: str) -> None:
     log.warning("%s; continuing with the available messages", loss)
 
 
-def _name(queue: MessageQueue) -> QueueName:
+def queue_name(queue: MessageQueue) -> QueueName:
+    """Return the name of a queue."""
     return QueueName(queue.topic, queue.broker_name, queue.queue_id)
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from time import monotonic
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from pyspark_rocketmq.offsets import Offsets, QueueName, QueueRange, from_json, share, split, to_json
+from pyspark_rocketmq.options import SourceOptions
+from pyspark_rocketmq.planner import Planner
+from pyspark_rocketmq.rows import Column
+from pyspark_rocketmq.source import read_range
+from pyspark_rocketmq.spark_version import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_rocketmq.offsets import Offsets, QueueRange, from_json, share, split, to_json
-from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.planner import Planner
-from pyspark_rocketmq.source import read_range
-from rocketpy.errors import RocketError
-
-log = logging.getLogger("pyspark_rocketmq")
+_UNLIMITED: Final = 2**63 - 1
 
 
 class RangePartition(InputPartition):
@@ -35,24 +36,24 @@ class RangePartition(InputPartition):
 class BatchReader(DataSourceReader):
     """`spark.read.format("rocketmq")`: planning fixes both ends of the range."""
 
-    def __init__(self, names: Sequence[str], options: SourceOptions) -> None:
-        self._names = names
+    def __init__(self, columns: Sequence[Column], options: SourceOptions) -> None:
+        self._columns = columns
         self._options = options
 
     def partitions(self) -> list[RangePartition]:
-        """One or more (`minPartitions`) per queue with messages. Raises RocketError, DataLoss."""
+        """One per queue with messages, unless options cut it into pieces. Raises RocketError, DataLoss."""
         planner = Planner(self._options)
         try:
             ranges = planner.batch_ranges()
         finally:
             planner.close()
-        return [RangePartition(part) for part in split(ranges, self._options.min_partitions)]
+        return _partitions(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task. Raises RocketError, DataLoss."""
         if not isinstance(partition, RangePartition):  # Spark's own type if there are no partitions
             return iter(())
-        return read_range(partition.part, self._names, self._options)
+        return read_range(partition.part, self._columns, self._options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,41 +63,58 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     same range. One process of the driver has one object of this class for the life of a query.
     """
 
-    def __init__(self, names: Sequence[str], options: SourceOptions) -> None:
-        self._names = names
+    def __init__(
+        self, columns: Sequence[Column], options: SourceOptions, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._columns = columns
         self._options = options
+        self._clock = clock
+        self._triggered_at = -inf
         self._planner: Planner | None = None
         self._stop_at: Offsets | None = None
+        self._seen: Offsets | None = None
+        self._found_ends: Offsets = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The starting offsets of a query without a checkpoint."""
-        return to_json(self._planning().starting())
+        return to_json(self._last_seen())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Option maxOffsetsPerTrigger."""
-        most = self._options.most_per_trigger
-        return ReadMaxRows(most) if most else ReadAllAvailable()
+        """Options maxOffsetsPerTrigger and minOffsetsPerTrigger.
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end offsets of the next micro-batch, within the limit."""
-        known = from_json(start)
+        `latestOffset` enforces the minimum, since ReadMinRows has no maximum delay. It does so only under
+        ReadMaxRows, which has no bound when there is only a minimum.
+        """
+        options = self._options
+        if options.max_offsets_per_trigger or options.min_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger or _UNLIMITED)
+        return ReadAllAvailable()
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """The end offsets of the next micro-batch, within the limit.
+
+        Spark before 4.2 passes no arguments. With a checkpoint it calls `partitions` before, else
+        `initialOffset` after this.
+        """
+        known = self._last_seen() if start is None else from_json(start)
         ends = self._known_ends(known)
         if isinstance(limit, ReadMaxRows):
-            begins = {queue: known.get(queue, 0) for queue in ends}
-            for queue in ends.keys() - known.keys():
-                begins[queue] = self._planning().first(queue)
+            begins = known | self._planning().firsts(ends.keys() - known.keys())
+            if self._waits(begins, ends):
+                return to_json(known)
             # `partitions` reports an end before its start as data loss.
             shared = share(begins, ends, limit.max_rows)
             ends = {queue: min(end, shared[queue]) for queue, end in ends.items()}
         return to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The current ends of all available queues, for the query's progress."""
-        try:
-            return to_json(self._planning().ends({}))
-        except RocketError as error:  # the query continues without them
-            log.info("the latest offsets are unavailable: %s", error)
-            return None
+        """The ends that `latestOffset` found, for the query's progress: Spark calls it first.
+
+        Queues whose broker was unavailable are left out; None without any queue.
+        """
+        return to_json(self._found_ends) if self._found_ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the current ends of the queues."""
@@ -104,12 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """The ranges of a micro-batch. Raises RocketError, DataLoss."""
-        ranges = self._planning().ranges(from_json(start), from_json(end))
-        return [RangePartition(part) for part in split(ranges, self._options.min_partitions)]
+        self._seen = from_json(end)
+        ranges = self._planning().ranges(from_json(start), self._seen)
+        return _partitions(ranges, self._options)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task. Raises RocketError, DataLoss."""
-        return read_range(partition.part, self._names, self._options)
+        return read_range(partition.part, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Option commitOffsets. Spark calls it when the next micro-batch begins, so not after the last."""
@@ -126,14 +145,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Pickle everything except connections, for tasks."""
         return {**self.__dict__, "_planner": None}
 
+    def _last_seen(self) -> Offsets:
+        """The end of the last micro-batch that Spark planned, or the starting offsets."""
+        if self._seen is None:
+            self._seen = self._planning().starting()
+        return self._seen
+
+    def _waits(self, begins: Mapping[QueueName, int], ends: Mapping[QueueName, int]) -> bool:
+        """Whether the micro-batch waits for more messages. An available-now query never does."""
+        least = self._options.min_offsets_per_trigger
+        if not least or self._stop_at is not None:
+            return False
+        now = self._clock()
+        ready = sum(max(0, end - begins[queue]) for queue, end in ends.items())
+        is_due = now - self._triggered_at >= self._options.trigger_delay_ms / 1000
+        if ready >= least or (ready and is_due):
+            self._triggered_at = now
+            return False
+        return True
+
     def _known_ends(self, known: Offsets) -> Offsets:
         if self._stop_at is None:
-            return self._planning().ends(known)
+            self._found_ends = self._planning().ends(known)
+            return known | self._found_ends
+        self._found_ends = self._stop_at
         ends = known | self._stop_at
         behind = {queue: offset for queue, offset in known.items() if ends[queue] < offset}
         if behind:
             # `partitions` reports the loss, unless the ends came from a lagging slave.
-            found = self._planning().ends(known)
+            found = known | self._planning().ends(known)
             ends |= {queue: min(offset, found[queue]) for queue, offset in behind.items()}
         return ends
 
@@ -141,3 +181,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is None:
             self._planner = Planner(self._options)
         return self._planner
+
+
+def _partitions(ranges: Sequence[QueueRange], options: SourceOptions) -> list[RangePartition]:
+    pieces = split(ranges, options.min_partitions, options.max_partition_rows)
+    return [RangePartition(part) for part in pieces]

@@ -6,14 +6,34 @@ a property (option `dedupProperty`): ``run/batch/partition/row``, the same in ev
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
 
 from pyspark_rocketmq.options import ROW_ID_PROPERTY
 from rocketpy import MessageExt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+def new_run_id() -> str:
+    """Return a new id for a batch write, or for a stream whose query is not known."""
+    return _short(uuid4())
+
+
+def run_id_of(query_id: str) -> str:
+    """Return the id for a query: a shorter form of the query's, as each row carries it."""
+    try:
+        return _short(UUID(query_id))
+    except ValueError:
+        return query_id
+
+
+def _short(run: UUID) -> str:
+    """Return the first 96 bits, 90 of which are random, in 16 characters."""
+    return urlsafe_b64encode(run.bytes[:12]).decode("ascii")
 
 
 def dedupe(frame: DataFrame, *, within: str | None = None, name: str = ROW_ID_PROPERTY) -> DataFrame:

@@ -1,69 +1,131 @@
-"""Converts messages to Arrow batches with the columns of the source."""
+"""The columns of the source: their types, and Arrow batches of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rocketpy import MessageExt
+from pyspark_rocketmq.bodies import MARKED_BODY, PROPERTY_BODY_MARK, unmarked
+from pyspark_rocketmq.offsets import QueueName
+from pyspark_rocketmq.record_arrays import RecordArrays
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import RESERVED_PROPERTIES
+from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_TAGS
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """Years 1 to 9999, the range of Spark's timestamps."""
-_TEXTS: Final = pa.map_(pa.string(), pa.string())
+_SPACES: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
+"""What `str.split` splits at, of ASCII."""
 
 
-def _own_properties(message: MessageExt) -> list[tuple[str, str]]:
-    return [pair for pair in message.properties.items() if pair[0] not in RESERVED_PROPERTIES]
+_HIDDEN: Final = RESERVED_PROPERTIES | {PROPERTY_BODY_MARK}
 
 
-def _microseconds(time_ms: int) -> int | None:
-    """None for a time outside the range of timestamps: producers may set any value."""
-    return time_ms * 1000 if _TIME_MS_MIN <= time_ms <= _TIME_MS_MAX else None
+class Column(NamedTuple):
+    """A column of a read. name: as the user wrote it. field: its name here."""
+
+    name: str
+    field: str
 
 
-_COLUMNS: Final[dict[str, tuple[str, pa.DataType, Callable[[MessageExt], Any]]]] = {
-    "topic": ("string", pa.string(), lambda message: message.topic),
-    "brokerName": ("string", pa.string(), lambda message: message.queue.broker_name),
-    "queueId": ("int", pa.int32(), lambda message: message.queue.queue_id),
-    "queueOffset": ("bigint", pa.int64(), lambda message: message.queue_offset),
-    "msgId": ("string", pa.string(), lambda message: message.message_id),
-    "tags": ("string", pa.string(), lambda message: message.tags),
-    "keys": ("string", pa.string(), lambda message: " ".join(message.keys) or None),
-    "body": ("binary", pa.binary(), lambda message: message.body),
-    "properties": ("map<string,string>", _TEXTS, _own_properties),
-    "flag": ("int", pa.int32(), lambda message: message.flag),
-    "sysFlag": ("int", pa.int32(), lambda message: message.sys_flag),
-    "reconsumeTimes": ("int", pa.int32(), lambda message: message.reconsume_times),
-    "bornTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.born_timestamp)),
-    "storeTimestamp": ("timestamp", _TIME, lambda message: _microseconds(message.store_timestamp)),
+class Rows(NamedTuple):
+    """Messages of one queue. bodies: decompressed; None if no column needs them."""
+
+    records: RecordArrays
+    queue: QueueName
+    bodies: pa.Array | None
+
+
+def _bodies(rows: Rows) -> pa.Array:
+    """The bodies as they were written: null or empty where the sink marked them so."""
+    bodies = rows.bodies
+    if bodies is None or not pc.any(pc.equal(bodies, MARKED_BODY)).as_py():
+        return bodies
+    marks = rows.records.properties.values_of(PROPERTY_BODY_MARK).to_pylist()
+    return pa.array(map(unmarked, bodies.to_pylist(), marks), pa.binary())
+
+
+def _number(name: str, kind: type[np.signedinteger]) -> Callable[[Rows], pa.Array]:
+    return lambda rows: pa.array(rows.records.number(name).astype(kind))
+
+
+def _time(name: str) -> Callable[[Rows], pa.Array]:
+    """Microseconds; null for a time outside the range of timestamps, since producers may set any value."""
+
+    def column(rows: Rows) -> pa.Array:
+        times = rows.records.number(name)
+        unknown = (times < _TIME_MS_MIN) | (times > _TIME_MS_MAX)
+        return pa.array(np.where(unknown, 0, times) * 1000, mask=unknown).view(_TIME)
+
+    return column
+
+
+def _keys(rows: Rows) -> pa.Array:
+    """The keys, separated by single spaces; null where there is none."""
+    found = rows.records.properties.values_of(PROPERTY_KEYS)
+    buffer = found.buffers()[2]
+    text = b"" if buffer is None else buffer.to_pybytes()
+    if text.isascii() and len(text.translate(None, _SPACES)) == len(text):
+        return found
+    keys = [text and (" ".join(text.split()) or None) for text in found.to_pylist()]
+    return pa.array(keys, pa.string())
+
+
+_COLUMNS: Final[dict[str, tuple[str, Callable[[Rows], pa.Array]]]] = {
+    "topic": ("string", lambda rows: pa.repeat(rows.queue.topic, len(rows.records))),
+    "brokerName": ("string", lambda rows: pa.repeat(rows.queue.broker, len(rows.records))),
+    "queueId": ("int", lambda rows: pa.repeat(pa.scalar(rows.queue.queue_id, pa.int32()), len(rows.records))),
+    "queueOffset": ("bigint", _number("queue_offset", np.int64)),
+    "msgId": ("string", lambda rows: rows.records.message_ids()),
+    "tags": ("string", lambda rows: rows.records.properties.values_of(PROPERTY_TAGS)),
+    "keys": ("string", _keys),
+    "body": ("binary", _bodies),
+    "properties": (
+        "map<string,string>",
+        lambda rows: rows.records.properties.maps_without(_HIDDEN),
+    ),
+    "flag": ("int", _number("flag", np.int32)),
+    "sysFlag": ("int", _number("sys_flag", np.int32)),
+    "reconsumeTimes": ("int", _number("reconsume_times", np.int32)),
+    "bornTimestamp": ("timestamp", _time("born_timestamp")),
+    "storeTimestamp": ("timestamp", _time("store_timestamp")),
 }
-"""Name -> Spark type, Arrow type, and function of a message. Times in microseconds."""
-
-SCHEMA: Final = ", ".join(f"{name} {type_name}" for name, (type_name, _, _) in _COLUMNS.items())
-"""The source's columns in Spark's DDL."""
+"""Name -> Spark type, and the column of messages."""
+_CANONICAL: Final = {name.lower(): name for name in _COLUMNS}
 
 
-def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Validate a schema of names and types, and return the names. Raises ConfigInvalid."""
+def source_schema(*, include_headers: bool = True) -> str:
+    """The source's columns in Spark's DDL. include_headers: with the column `properties`."""
+    columns = {name: type_name for name, (type_name, _) in _COLUMNS.items()}
+    if not include_headers:
+        del columns["properties"]
+    return ", ".join(f"{name} {type_name}" for name, type_name in columns.items())
+
+
+def check_schema(fields: Sequence[tuple[str, str]], *, include_headers: bool = True) -> tuple[Column, ...]:
+    """Find the columns of a schema of names, in any case, and types. Raises ConfigInvalid."""
+    columns = []
     for name, type_name in fields:
-        known = _COLUMNS.get(name)
+        known = _CANONICAL.get(name.lower())
         if known is None:
             raise ConfigInvalid(f"the source has no column {name!r}; it has {', '.join(_COLUMNS)}")
-        if known[0] != type_name:
-            raise ConfigInvalid(f"column {name!r} is {known[0]}, not {type_name}; cast it after reading")
-    return tuple(name for name, _ in fields)
+        if _COLUMNS[known][0] != type_name:
+            raise ConfigInvalid(
+                f"column {name!r} is {_COLUMNS[known][0]}, not {type_name}; cast it after reading"
+            )
+        if known == "properties" and not include_headers:
+            raise ConfigInvalid("column 'properties' needs option includeHeaders=true")
+        columns.append(Column(name, known))
+    return tuple(columns)
 
 
-def to_batch(messages: Sequence[MessageExt], names: Sequence[str]) -> pa.RecordBatch:
-    """The messages as one Arrow batch with these columns."""
-    arrays = []
-    for name in names:
-        _, kind, value = _COLUMNS[name]
-        arrays.append(pa.array([value(message) for message in messages], kind))
-    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+def to_batch(rows: Rows, columns: Sequence[Column]) -> pa.RecordBatch:
+    """Messages as one Arrow batch with these columns."""
+    arrays = [_COLUMNS[column.field][1](rows) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

@@ -1,7 +1,8 @@
 """Sends the rows of one task, from the data source or `mapInArrow`.
 
 Rows for one topic, or for one queue if the row names it, are sent in batches. Several batches are in flight
-while the next one is built. The task ends after the last acknowledgement.
+while the next one is built, bounded by requests and by bytes. The time-out of a request starts when it is
+written. The task ends after the last acknowledgement.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_rocketmq.clients import producer_for
-from pyspark_rocketmq.columns import Columns, Row, RowNotSent
+from pyspark_rocketmq.columns import Columns, RowNotSent, Where
 from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, SendStatus, by_hash
 from rocketpy.errors import BatchIncomplete, BrokerError, RouteNotFound
@@ -30,6 +31,8 @@ _FINAL_CODES: Final = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_
 """Codes that a retry here cannot fix: the SDK already tried other brokers."""
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
+_SINGLES_PER_REQUEST: Final = 16
+"""Rows that travel singly and count as one request in flight, since a batch has many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,20 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of a task. body_bytes: the total of all messages, before compression."""
+    """Result of a task.
+
+    body_bytes: the total of all messages, before compression. retried: rows that were sent again, counted
+    each time; at most so many copies may be stored besides the rows.
+    """
 
     partition: int
     rows: int
     body_bytes: int
+    retried: int = 0
 
 
 class _InFlight(NamedTuple):
-    """Rows that are being sent. numbers: row numbers in the partition, ascending.
+    """Rows that are being sent. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
 
     first_sent, last_sent: monotonic times of the first and of the last attempt, in seconds.
     """
@@ -67,16 +75,10 @@ class _InFlight(NamedTuple):
     numbers: Sequence[int]
     messages: Sequence[Message]
     queue: MessageQueue | None
+    size: int
     future: Future[Any]
     first_sent: float
     last_sent: float
-
-
-class _Open(NamedTuple):
-    """Rows for one topic and queue that are not sent yet. numbers: row numbers in the partition."""
-
-    numbers: list[int]
-    messages: list[Message]
 
 
 def send_rows(
@@ -93,72 +95,44 @@ def send_rows(
             for batch in batches:
                 task.send_batch(batch, columns, rows)
                 rows += batch.num_rows
+                del batch  # before the next one is read: each may have 64 MiB
             task.finish()
     except RowNotSent as error:
         error.add_note(f"partition {place.partition} of batch {place.batch_id}, run {place.run_id}")
         raise
     finally:
         wait([sent.future for sent in task.in_flight])
-    return Report(place.partition, rows, task.body_bytes)
+    return Report(place.partition, rows, task.body_bytes, task.retried)
 
 
 class _Task:
-    """The rows of one task that are not sent yet, and those in flight."""
+    """The rows of one task that are in flight, bounded by requests and bytes."""
 
     def __init__(self, producer: Producer, options: SinkOptions, place: TaskPlace) -> None:
         self.in_flight: deque[_InFlight] = deque()
         self.body_bytes = 0
+        self.retried = 0
         self._producer = producer
         self._options = options
         self._place = place
-        self._open: dict[tuple[str, Any], _Open] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._unbatched_topics: set[str] = set()
-        self._rows_in_flight = 0
+        self._bytes_in_flight = 0
+        self._load = 0
+        self._load_max = options.max_in_flight * _SINGLES_PER_REQUEST
         self._pause_s = _PAUSE_S
         self._paused_until = 0.0
-        self._rows_in_flight_max = options.max_in_flight * options.batch_rows
 
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
-        prefix = self._place.prefix
-        if not columns.can_batch:
-            self._send_rows(columns.rows(batch, prefix, first_row), first_row)
-            return
-        for start in range(0, batch.num_rows, self._options.batch_rows):
-            piece, row = batch.slice(start, self._options.batch_rows), first_row + start
-            messages = columns.message_columns(piece, prefix, row)
-            if messages is None or len(messages) < 2 or messages.topic in self._unbatched_topics:
-                self._send_rows(columns.rows(piece, prefix, row), row)
+        for piece in columns.pieces(batch, first_row, self._find_queue):
+            self._await_room(len(piece.numbers), piece.size)  # before its bodies are copied
+            messages = columns.messages(piece, self._place.prefix)
+            self.body_bytes += piece.size
+            if piece.is_delayed or piece.topic in self._unbatched_topics:
+                self._send_singly(piece.numbers, messages, piece.queue)
             else:
-                self.body_bytes += sum(map(len, messages.bodies))
-                self._make_room(len(messages))
-                self._submit(range(row, row + len(messages)), messages, None)
-
-    def _send_rows(self, rows: Iterable[Row], first_row: int) -> None:
-        """Send rows, each to its queue."""
-        options = self._options
-        batch_rows, single_above = options.batch_rows, options.sends_singly_above
-        opened = self._open
-        size = 0
-        for number, (message, where) in enumerate(rows, first_row):
-            key = (message.topic, where)
-            length = len(message.body)
-            size += length
-            if length > single_above or message.delay_level:
-                self._send_open(key)
-                self._send_single(message, self._queue(message.topic, where, number), number)
-                continue
-            batch = opened.get(key)
-            if batch is None:
-                batch = opened[key] = _Open([], [])
-            batch.numbers.append(number)
-            batch.messages.append(message)
-            if len(batch.messages) >= batch_rows:
-                self._send_open(key)
-        self.body_bytes += size
-        for key in list(opened):
-            self._send_open(key)
+                self._submit(piece.numbers, messages, piece.queue, piece.size)
 
     def finish(self) -> None:
         """Wait for all sends in flight. Raises RowNotSent."""
@@ -167,59 +141,63 @@ class _Task:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def _send_open(self, key: tuple[str, Any]) -> None:
-        batch = self._open.pop(key, None)
-        if batch is None:
-            return
-        queue = self._queue(key[0], key[1], batch.numbers[0])
-        if len(batch.messages) == 1 or key[0] in self._unbatched_topics:
-            for number, message in zip(batch.numbers, batch.messages, strict=True):
-                self._send_single(message, queue, number)
-        else:
-            self._make_room(len(batch.messages))
-            self._submit(batch.numbers, batch.messages, queue)
+    def _await_room(self, count: int, size: int) -> None:
+        """Wait until the bounds allow a request of so many rows and bytes. Raises RowNotSent."""
+        load = _load_of(count)
+        bytes_max = self._options.max_in_flight_bytes
+        while self.in_flight and (
+            self._load + load > self._load_max or self._bytes_in_flight + size > bytes_max
+        ):
+            self._await_oldest()
 
-    def _send_single(self, message: Message, queue: MessageQueue | None, number: int) -> None:
-        self._make_room(1)
-        self._submit((number,), (message,), queue)
+    def _send_singly(
+        self, numbers: Sequence[int], messages: Sequence[Message], queue: MessageQueue | None
+    ) -> None:
+        for number, message in zip(numbers, messages, strict=True):
+            self._await_room(1, len(message.body))
+            self._submit((number,), (message,), queue, len(message.body))
 
     def _submit(
         self,
         numbers: Sequence[int],
         messages: Sequence[Message],
         queue: MessageQueue | None,
+        size: int,
         first_sent: float | None = None,
     ) -> None:
         """Pass rows to the producer. first_sent: time of the first attempt; None: now. Raises RowNotSent."""
         future: Future[Any]
         now = monotonic()
+        first = now if first_sent is None else first_sent
+        options = self._options
+        left_ms = options.delivery_timeout_ms - int((now - first) * 1000)
+        timeout_ms = max(left_ms, options.send_timeout_ms)
         try:
             if len(messages) == 1:
-                future = self._producer.send_async(messages[0], queue=queue)
+                future = self._producer.send_async(messages[0], queue=queue, timeout_ms=timeout_ms)
             else:
-                future = self._producer.send_batch_async(messages, queue=queue)
+                future = self._producer.send_batch_async(messages, queue=queue, timeout_ms=timeout_ms)
         except RocketError as error:
             raise self._failed(numbers, messages[0].topic, error) from error
-        first = now if first_sent is None else first_sent
-        self.in_flight.append(_InFlight(numbers, messages, queue, future, first, now))
-        self._rows_in_flight += len(messages)
-
-    def _make_room(self, count: int) -> None:
-        while self.in_flight and self._rows_in_flight + count > self._rows_in_flight_max:
-            self._await_oldest()
+        self.in_flight.append(_InFlight(numbers, messages, queue, size, future, first, now))
+        self._load += _load_of(len(messages))
+        self._bytes_in_flight += size
 
     # -- results and retries ------------------------------------------------------------------
 
     def _await_oldest(self) -> None:
         """Wait for the oldest send. Raises RowNotSent."""
         sent = self.in_flight.popleft()
-        self._rows_in_flight -= len(sent.messages)
+        self._load -= _load_of(len(sent.messages))
+        self._bytes_in_flight -= sent.size
         try:
             result: SendResult | list[SendResult] = sent.future.result()
         except BatchIncomplete as error:
             stored = len(error.results)
             self._check(sent.numbers[:stored], error.results)
-            rest = sent._replace(numbers=sent.numbers[stored:], messages=sent.messages[stored:])
+            messages = sent.messages[stored:]
+            size = sum(len(message.body) for message in messages)
+            rest = sent._replace(numbers=sent.numbers[stored:], messages=messages, size=size)
             self._retry(rest, error.cause)
         except RocketError as error:
             self._retry(sent, error)
@@ -229,13 +207,15 @@ class _Task:
 
     def _retry(self, sent: _InFlight, error: RocketError) -> None:
         """Send rejected rows again. Raises RowNotSent if a retry cannot help."""
+        self.retried += (error.attempts - 1) * len(sent.messages)
         if len(sent.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
             self._resend_singly(sent)
         elif not self._may_retry(sent.first_sent, error):
             raise self._failed(sent.numbers, sent.messages[0].topic, error) from error
         else:
             self._pause(sent)
-            self._submit(sent.numbers, sent.messages, sent.queue, sent.first_sent)
+            self.retried += len(sent.messages)
+            self._submit(sent.numbers, sent.messages, sent.queue, sent.size, sent.first_sent)
 
     def _may_retry(self, first_sent: float, error: RocketError) -> bool:
         """Return whether to retry: the error is retryable and the delivery timeout has not passed."""
@@ -259,11 +239,11 @@ class _Task:
     def _resend_singly(self, sent: _InFlight) -> None:
         """The broker rejected batches, or one row: send each row separately."""
         self._unbatched_topics.add(sent.messages[0].topic)
-        for number, message in zip(sent.numbers, sent.messages, strict=True):
-            self._send_single(message, sent.queue, number)
+        self._send_singly(sent.numbers, sent.messages, sent.queue)
 
     def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
         for number, result in zip(numbers, results, strict=True):
+            self.retried += result.attempts - 1
             if self._options.require_send_ok and result.status is not SendStatus.SEND_OK:
                 error = RuntimeError(
                     f"{result.queue.broker_name} answered {result.status.value}: stored without the "
@@ -277,9 +257,9 @@ class _Task:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def _queue(self, topic: str, where: tuple[str, int] | str | None, number: int) -> MessageQueue | None:
-        """The queue of a row; None for any. Raises RowNotSent if the topic has no queues."""
-        if where is None:
+    def _find_queue(self, topic: str, where: Where, number: int) -> MessageQueue | None:
+        """Return the queue of a row; None for any. Raises RowNotSent if the topic has no queues."""
+        if where is None or not topic:
             return None
         if isinstance(where, tuple):
             return MessageQueue(topic, *where)
@@ -301,6 +281,11 @@ class _Task:
                 if not self._may_retry(first_asked, error):
                     raise self._failed((number,), topic, error) from error
             self._sleep()
+
+
+def _load_of(count: int) -> int:
+    """Return what a request with so many messages counts, in single messages."""
+    return 1 if count == 1 else _SINGLES_PER_REQUEST
 
 
 _ANY_MESSAGE: Final = Message("any", b"-")

@@ -5,168 +5,377 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import islice
+from itertools import pairwise
 from time import monotonic, sleep
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_rocketmq.clients import consumer_for
-from pyspark_rocketmq.offsets import QueueRange
+from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.planner import report_loss
-from pyspark_rocketmq.rows import to_batch
-from rocketpy import MessageExt, MessageQueue, PullResult, PullStatus, Retry, RocketError
+from pyspark_rocketmq.planner import queue_name, report_loss
+from pyspark_rocketmq.record_arrays import RecordArrays, scan
+from pyspark_rocketmq.rows import Column, Rows, to_batch
+from rocketpy import ConsumerConfig, MessageExt, MessageQueue, PullStatus, Retry, RocketError
+from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import RecordCorrupt
+from rocketpy.message.decode import check_offsets, decode_message, decode_pull
+from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, verify_body_checksum
+from rocketpy.protocol.message.compression import decompress
+from rocketpy.protocol.message.properties import PROPERTY_TAGS
+from rocketpy.protocol.message.record import read_start
+from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.sync import PullConsumer
 
 _ARROW_ROWS: Final = 2000
 _ARROW_BYTES: Final = 8 << 20
-_PULLS_AHEAD: Final = 16
-"""Maximum number of concurrent pulls."""
+_PULLS: Final = 16
+"""Maximum number of pulls in a round."""
+_ROUNDS: Final = 2
+"""Rounds of such pulls that are in flight: the broker works on one while the other is decoded."""
+_PULLED_BYTES: Final = 4 << 20
+"""About the most that a round returns."""
 _PAUSE_S: Final = 0.2
 _EMPTY_STATUSES: Final = frozenset({PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL})
+_DAMAGED: Final = -1
+"""In place of the start of a record that cannot be read."""
+_BODY_BYTES: Final = ConsumerConfig().max_body_bytes
+"""Limit of a decompressed body."""
+_CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
 
 
-def read_range(part: QueueRange, names: Sequence[str], options: SourceOptions) -> Iterator[pa.RecordBatch]:
+class Pulled(NamedTuple):
+    """The records of one pull. starts: where each begins. offsets: their queue offsets, ascending."""
+
+    status: PullStatus
+    next_offset: int
+    data: bytes
+    starts: Sequence[int]
+    offsets: Sequence[int]
+
+    def between(self, begin: int, end: int) -> Pulled:
+        """Those with offsets of a range."""
+        offsets = self.offsets
+        if not offsets or (begin <= offsets[0] and offsets[-1] < end):
+            return self
+        chosen = [row for row, offset in enumerate(offsets) if begin <= offset < end]
+        return self._replace(
+            starts=[self.starts[row] for row in chosen], offsets=[offsets[row] for row in chosen]
+        )
+
+
+def read_range(
+    part: QueueRange, columns: Sequence[Column], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
     """The messages of a range as Arrow batches with these columns, in offset order.
 
-    Pulls are retried for `pullTimeoutMs` while a broker is unavailable. Raises RocketError after that, and
-    DataLoss for missing offsets and for messages that cannot be decoded.
+    Pulls are retried for `deliveryTimeoutMs` while a broker is unavailable. Raises RocketError after that,
+    and DataLoss for missing offsets and for messages that cannot be decoded.
     """
-    rows: list[MessageExt] = []
-    size = 0
-    read = _filtered if options.tags and options.pushdown else _messages
-    for message in read(consumer_for(options), part, options):
-        if message.decode_error is not None and _may_match(message, options):
-            where = f"{part.queue} offset {message.queue_offset}"
-            text = f"message {message.message_id} at {where} cannot be decoded: {message.decode_error}"
-            report_loss(options, text)
-            continue
-        if options.tags and message.tags not in options.tags:
-            continue
-        rows.append(message)
-        size += len(message.body)
-        if len(rows) >= _ARROW_ROWS or size >= _ARROW_BYTES:
-            yield to_batch(rows, names)
-            rows, size = [], 0
+    reader = _Reader(consumer_for(options), part, options)
+    pulled = reader.every_offset() if options.broker_filter == "*" else reader.selected()
+    waiting: list[Pulled] = []
+    rows = size = 0
+    for each in pulled:
+        waiting.append(each)
+        rows += len(each.starts)
+        size += len(each.data)
+        if rows >= _ARROW_ROWS or size >= _ARROW_BYTES:
+            yield from to_batches(waiting, part.queue, columns, options)
+            waiting, rows, size = [], 0, 0
     if rows:
-        yield to_batch(rows, names)
+        yield from to_batches(waiting, part.queue, columns, options)
 
 
-def _may_match(message: MessageExt, options: SourceOptions) -> bool:
-    """Whether a message has one of the tags, or its tag cannot be decoded."""
-    return not options.tags or message.tags is None or message.tags in options.tags
+class _Round(NamedTuple):
+    """Pulls that are made at the same time. ranges: from begin to end, in order. counts: asked for."""
+
+    ranges: Sequence[tuple[int, int]]
+    counts: Sequence[int]
+    responses: Future[list[PullResponse | RocketError]]
+
+    @property
+    def end(self) -> int:
+        """The offset after the last range."""
+        return self.ranges[-1][1]
 
 
-def _messages(consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> Iterator[MessageExt]:
-    """All messages of a range, read ahead: offsets are dense, so the start of each pull is known."""
-    queue, step = MessageQueue(*part.queue), options.pull_rows
-    begins = iter(range(part.start, part.end, step))
-    ahead = deque((begin, consumer.pull_async(queue, begin, step)) for begin in islice(begins, _PULLS_AHEAD))
-    try:
-        while ahead:
-            begin, first = ahead.popleft()
-            if (after := next(begins, None)) is not None:
-                ahead.append((after, consumer.pull_async(queue, after, step)))
-            piece = QueueRange(part.queue, begin, min(begin + step, part.end))
-            yield from _read_piece(consumer, piece, first, options)
-    finally:
-        for _, future in ahead:
-            future.cancel()
+class _Reader:
+    """Pulls the records of one range.
 
-
-def _filtered(consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> Iterator[MessageExt]:
-    """The messages of a range that the broker selects: their tag, or its hash, is one of the tags.
-
-    Only the response says where a pull ended, so pulls are sequential; the next one starts before the yield.
+    A broker limits the messages and bytes of a response, whatever a pull asks for. The first pull learns how
+    many messages that are. In each round the last pull asks for more, to learn of a higher limit.
     """
-    queue, offset = MessageQueue(*part.queue), part.start
-    started: Future[PullResult] | None = None
-    while offset < part.end:
-        result = _pull(consumer, queue, offset, options.pull_rows, options, started)
-        passed = result.status in {PullStatus.FOUND, PullStatus.NO_MATCHED_MSG}
-        if passed and result.next_offset > offset:
-            offset = result.next_offset
-        else:
-            offset = _skip_gap(part, offset, result, options)
-        started = None
-        if offset < part.end:
-            started = _start_pull(consumer, queue, offset, options.pull_rows, options)
-        yield from (message for message in result.messages if message.queue_offset < part.end)
 
+    def __init__(self, consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> None:
+        self._consumer = consumer
+        self._part = part
+        self._queue = MessageQueue(*part.queue)
+        self._options = options
+        self._step = 0
+        self._pulls = 1
 
-def _start_pull(
-    consumer: PullConsumer, queue: MessageQueue, offset: int, count: int, options: SourceOptions
-) -> Future[PullResult]:
-    expression = " || ".join(sorted(options.tags)) if options.pushdown and options.tags else "*"
-    return consumer.pull_async(queue, offset, count, expression=expression)
-
-
-def _read_piece(
-    consumer: PullConsumer, part: QueueRange, first: Future[PullResult], options: SourceOptions
-) -> Iterator[MessageExt]:
-    """The messages of the offsets of one pull; a broker may need several pulls if they are large."""
-    queue, offset = MessageQueue(*part.queue), part.start
-    started: Future[PullResult] | None = first
-    while offset < part.end:
-        result = _pull(consumer, queue, offset, part.end - offset, options, started)
-        started = None
-        for message in result.messages:
-            if offset < message.queue_offset < part.end:
-                report_loss(options, f"{part.queue} has no messages {offset} to {message.queue_offset - 1}")
-            if offset <= message.queue_offset < part.end:
-                yield message
-                offset = message.queue_offset + 1
-        if not result.messages:
-            offset = _skip_gap(part, offset, result, options)
-
-
-def _skip_gap(part: QueueRange, offset: int, result: PullResult, options: SourceOptions) -> int:
-    """Return the next offset to read after a missing message. Raises DataLoss."""
-    after = min(part.end, result.next_offset)
-    if result.status is PullStatus.NO_NEW_MSG or after <= offset:
-        # The queue ends before the range: the broker lost messages in a restart.
-        after = part.end
-    report_loss(options, f"{part.queue} has no messages {offset} to {after - 1} ({result.status.value})")
-    return after
-
-
-def _pull(
-    consumer: PullConsumer,
-    queue: MessageQueue,
-    offset: int,
-    count: int,
-    options: SourceOptions,
-    started: Future[PullResult] | None,
-) -> PullResult:
-    """Pull, retrying until there is a result. started: the first pull, if it was started already.
-
-    An empty result is accepted only after the master responded: a slave may lag, or have deleted more.
-    Raises RocketError without a master. A record with an invalid length raises DataLoss, or is skipped.
-    """
-    until = monotonic() + options.pull_timeout_ms / 1000
-    has_master = False
-    while True:
+    def every_offset(self) -> Iterator[Pulled]:
+        """All records: offsets are dense, so it is known where each pull of a round begins."""
+        offset = reached = self._part.start
+        end = self._part.end
+        ahead: deque[_Round] = deque()
         try:
-            result = (started or _start_pull(consumer, queue, offset, count, options)).result()
-            # A slave of 4.6 answers this if it does not have the offset.
-            retry = result.status is PullStatus.NO_MATCHED_MSG and result.next_offset <= offset
-            started = None
-            if (retry or result.status in _EMPTY_STATUSES) and not has_master:
-                consumer.max_offset(queue, of_master=True)
-                has_master = True
-                continue
-        except RecordCorrupt as error:
-            report_loss(options, f"{queue} cannot be read at offset {offset}: {error}")
-            return PullResult(PullStatus.NO_MATCHED_MSG, offset + 1, 0, 0, [])
-        except RocketError as error:
-            if error.retry is Retry.NONE or monotonic() > until:
-                raise
+            while offset < end:
+                is_first = not self._step
+                while reached < end and len(ahead) < (1 if is_first else _ROUNDS):
+                    ahead.append(self._start_round(max(offset, reached)))
+                    reached = ahead[-1].end
+                current = ahead[0]
+                learned: list[tuple[int, Pulled]] = []
+                for (begin, stop), count, response in zip(
+                    current.ranges, current.counts, current.responses.result(), strict=True
+                ):
+                    first = response if begin == offset else None  # a gap may end after its begin
+                    while offset < stop:
+                        pulled = self._pull(offset, stop - offset, first)
+                        if first is not None:
+                            learned.append((count, pulled))
+                        first = None
+                        pulled = pulled.between(offset, stop)
+                        if pulled.offsets:
+                            self._report_gaps(offset, pulled.offsets)
+                            offset = pulled.offsets[-1] + 1
+                            yield pulled
+                        else:
+                            offset = self._skip_gap(offset, pulled)
+                        if is_first:
+                            reached = offset
+                            break
+                ahead.popleft()
+                self._learn(learned)
+        finally:
+            for each in ahead:
+                each.responses.cancel()
+
+    def selected(self) -> Iterator[Pulled]:
+        """The records that the broker selects: by the hashes of their tags, or by a condition.
+
+        Only the response says where a pull ended, so pulls are sequential; the next one starts before the
+        yield.
+        """
+        offset, end = self._part.start, self._part.end
+        response = self._start([(offset, self._options.pull_rows)])
+        try:
+            while offset < end:
+                pulled = self._pull(offset, self._options.pull_rows, response.result()[0])
+                passed = pulled.status in {PullStatus.FOUND, PullStatus.NO_MATCHED_MSG}
+                found = pulled.between(offset, end)
+                if passed and pulled.next_offset > offset:
+                    offset = pulled.next_offset
+                else:
+                    offset = self._skip_gap(offset, pulled)
+                if offset < end:
+                    response = self._start([(offset, self._options.pull_rows)])
+                yield found
+        finally:
+            response.cancel()
+
+    def _start(self, pulls: Sequence[tuple[int, int]]) -> Future[list[PullResponse | RocketError]]:
+        return self._consumer.pull_records_async(self._queue, pulls, expression=self._options.broker_filter)
+
+    def _start_round(self, begin: int) -> _Round:
+        end, most = self._part.end, self._options.pull_rows
+        step = self._step or most
+        begins = range(begin, end, step)[: self._pulls]
+        ranges = [(at, min(at + step, end)) for at in begins]
+        counts = [stop - at for at, stop in ranges]
+        counts[-1] = min(most, end - begins[-1])
+        return _Round(ranges, counts, self._start(list(zip(begins, counts, strict=True))))
+
+    def _learn(self, learned: Sequence[tuple[int, Pulled]]) -> None:
+        """Adapt to the responses of a round. learned: what pulls asked for, and what came."""
+        found = [(count, pulled) for count, pulled in learned if pulled.status is PullStatus.FOUND]
+        limits = [
+            len(pulled.offsets)
+            for count, pulled in found
+            if len(pulled.offsets) < count or count == self._options.pull_rows
+        ]
+        self._step = max(1, min(limits)) if limits else self._step or self._options.pull_rows
+        size = max((len(pulled.data) for _, pulled in found), default=_PULLED_BYTES)
+        self._pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
+
+    def _pull(self, offset: int, count: int, response: PullResponse | RocketError | None) -> Pulled:
+        """Pull, retrying until there is a result. response: of the first pull, if it was made already.
+
+        An empty result is accepted only after the master responded: a slave may lag, or have deleted more.
+        Raises RocketError without a master. A record with an invalid length raises DataLoss, or is skipped.
+        """
+        options = self._options
+        until = monotonic() + options.delivery_timeout_ms / 1000
+        has_master = False
+        while True:
+            try:
+                if response is None:
+                    (response,) = self._start([(offset, count)]).result()
+                if isinstance(response, RocketError):
+                    raise response
+                pulled = self._parse(response, offset)
+                response = None
+                # A slave of 4.6 answers this if it does not have the offset.
+                retry = pulled.status is PullStatus.NO_MATCHED_MSG and pulled.next_offset <= offset
+                if (retry or pulled.status in _EMPTY_STATUSES) and not has_master:
+                    self._consumer.max_offset(self._queue, of_master=True)
+                    has_master = True
+                    until = min(until, monotonic() + options.pull_timeout_ms / 1000)
+                    continue
+            except RecordCorrupt as error:
+                report_loss(options, f"{self._part.queue} cannot be read at offset {offset}: {error}")
+                return Pulled(PullStatus.NO_MATCHED_MSG, offset + 1, b"", (), ())
+            except RocketError as error:
+                if error.retry is Retry.NONE or monotonic() > until:
+                    raise
+            else:
+                # The consume queue is written after the log, so its end may lag; a gap is permanent.
+                early = pulled.status is PullStatus.NO_NEW_MSG
+                if not (early or retry) or monotonic() > until:
+                    return pulled
+            response = None
+            sleep(_PAUSE_S)
+
+    def _parse(self, response: PullResponse, offset: int) -> Pulled:
+        """Find the records of a response. Raises RecordCorrupt as a pull."""
+        status, header, data = response
+        following = header.next_begin_offset
+        if status is not PullStatus.FOUND:
+            return Pulled(status, following, b"", (), ())
+        found = scan(data)
+        if found is None:
+            return self._parse_damaged(data, offset, following)
+        starts, offsets = found
+        check_offsets(offsets, self._queue, offset, following)
+        return Pulled(status, following, data, starts, offsets)
+
+    def _parse_damaged(self, data: bytes, offset: int, following: int) -> Pulled:
+        """Find the records of a response of which one has an invalid length."""
+        found = decode_pull(
+            data,
+            self._queue,
+            offset,
+            following,
+            max_body_bytes=_BODY_BYTES,
+            max_total_bytes=_BODY_BYTES,
+            verify=True,
+        )
+        starts, at = [], 0
+        for message in found.messages:
+            starts.append(at if message.decode_error is None else _DAMAGED)
+            if message.decode_error is not None:
+                _report_damaged(message, self._options)
+            at += message.store_size
+        offsets = [message.queue_offset for message in found.messages]
+        return Pulled(PullStatus.FOUND, found.next_offset, data, starts, offsets)
+
+    def _report_gaps(self, offset: int, offsets: Sequence[int]) -> None:
+        if offsets[0] == offset and offsets[-1] - offset == len(offsets) - 1:
+            return
+        for before, after in pairwise((offset - 1, *offsets)):
+            if after > before + 1:
+                loss = f"{self._part.queue} has no messages {before + 1} to {after - 1}"
+                report_loss(self._options, loss)
+
+    def _skip_gap(self, offset: int, pulled: Pulled) -> int:
+        """Return the next offset to read after a missing message. Raises DataLoss."""
+        end = self._part.end
+        after = min(end, pulled.next_offset)
+        if pulled.status is PullStatus.NO_NEW_MSG or after <= offset:
+            # The queue ends before the range: the broker lost messages in a restart.
+            after = end
+        loss = f"{self._part.queue} has no messages {offset} to {after - 1} ({pulled.status.value})"
+        report_loss(self._options, loss)
+        return after
+
+
+def to_batches(
+    waiting: Sequence[Pulled], queue: QueueName, columns: Sequence[Column], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """Make Arrow batches of records. Raises DataLoss for one that cannot be decoded."""
+    data = b"".join(pulled.data for pulled in waiting)
+    places, base = [], 0
+    for pulled in waiting:
+        starts = np.array(pulled.starts, np.int64)
+        places.append(starts[starts != _DAMAGED] + base)
+        base += len(pulled.data)
+    starts = np.concatenate(places)
+    try:
+        records = RecordArrays(data, starts)
+        records.check_crcs()
+    except RecordCorrupt:
+        records = RecordArrays(data, _intact(data, starts.tolist(), queue, options))
+    if options.tags:
+        tags = records.properties.values_of(PROPERTY_TAGS)
+        is_wanted = pc.is_in(tags, pa.array(options.tags, pa.string()))
+        records = records.select(np.flatnonzero(is_wanted.to_numpy(zero_copy_only=False)))
+    if all(column.field != "body" for column in columns):
+        if len(records):
+            yield to_batch(Rows(records, queue, None), columns)
+        return
+    for some, bodies in _with_bodies(records, queue, options):
+        yield to_batch(Rows(some, queue, bodies), columns)
+
+
+def _intact(data: bytes, starts: Sequence[int], queue: QueueName, options: SourceOptions) -> list[int]:
+    """The starts of the records that the decoder accepts; the others are reported as lost."""
+    intact = []
+    for start in starts:
+        size, _ = read_start(data, start)
+        message = decode_message(data[start : start + size], queue.broker, _BODY_BYTES, verify=True)
+        if isinstance(message.decode_error, RecordCorrupt):
+            _report_damaged(message, options)
         else:
-            # The consume queue is written after the log, so its end may lag; a gap is permanent.
-            early = result.status is PullStatus.NO_NEW_MSG
-            if not (early or retry) or monotonic() > until:
-                return result
-        started = None
-        sleep(_PAUSE_S)
+            intact.append(start)
+    return intact
+
+
+def _with_bodies(
+    records: RecordArrays, queue: QueueName, options: SourceOptions
+) -> Iterator[tuple[RecordArrays, pa.Array]]:
+    """Records with their bodies, decompressed, a bounded number of bytes at a time. Raises DataLoss."""
+    if not (records.sys_flags & MessageSysFlag.COMPRESSED).any() and _CHECKSUM_NAME not in records.data:
+        if len(records):
+            yield records, records.bodies()
+        return
+    checksums = records.properties.values_of(PROPERTY_BODY_CHECKSUM).to_pylist()
+    ends, flags = records.body_ends.tolist(), records.sys_flags.tolist()
+    rows: list[int] = []
+    bodies: list[bytes] = []
+    size = 0
+    for row, (at, end) in enumerate(zip(records.body_at.tolist(), ends, strict=True)):
+        try:
+            body = decompress(records.data[at:end], flags[row], max_bytes=_BODY_BYTES)
+            if checksums[row] is not None and verify_body_checksum(checksums[row], body) is False:
+                raise RecordCorrupt(at, f"body does not match its producer's {checksums[row]!r}")
+        except RocketError as error:
+            offset = records.number("queue_offset")[row]
+            _report_undecodable(options, records.message_ids()[row], queue, offset, error)
+            continue
+        rows.append(row)
+        bodies.append(body)
+        size += len(body)
+        if size >= _ARROW_BYTES:
+            yield records.select(rows), pa.array(bodies, pa.binary())
+            rows, bodies, size = [], [], 0
+    if rows:
+        yield records.select(rows), pa.array(bodies, pa.binary())
+
+
+def _report_damaged(message: MessageExt, options: SourceOptions) -> None:
+    """Report a message that cannot be decoded, unless its tag can, and was not chosen."""
+    if options.tags and message.tags is not None and message.tags not in options.tags:
+        return
+    queue = queue_name(message.queue)
+    _report_undecodable(options, message.message_id, queue, message.queue_offset, message.decode_error)
+
+
+def _report_undecodable(
+    options: SourceOptions, message_id: object, queue: QueueName, offset: int, error: object
+) -> None:
+    report_loss(options, f"message {message_id} at {queue} offset {offset} cannot be decoded: {error}")

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from uuid import uuid4
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.row_ids import new_run_id, run_id_of
 from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from pyspark_rocketmq.spark_version import StreamArrowWriter, arrow_batches
 
 log = logging.getLogger("pyspark_rocketmq")
 
@@ -38,7 +37,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, columns: Columns, options: SinkOptions) -> None:
         self._columns = columns
         self._options = options
-        self._run_id = uuid4().hex
+        self._run_id = new_run_id()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task. Raises RowNotSent."""
@@ -54,16 +53,18 @@ class BatchWriter(DataSourceArrowWriter):
         _log_abort(f"write {self._run_id}", messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(StreamArrowWriter):
     """`df.writeStream.format("rocketmq")`."""
 
-    def __init__(self, columns: Columns, options: SinkOptions) -> None:
+    def __init__(self, columns: Columns, options: SinkOptions, schema: StructType) -> None:
         self._columns = columns
         self._options = options
+        self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send the rows of one task of a micro-batch. Raises RowNotSent."""
-        return Sent(send_rows(iterator, self._columns, self._options, place_in_query()))
+        batches = arrow_batches(iterator, self._schema)
+        return Sent(send_rows(batches, self._columns, self._options, place_in_query()))
 
     # Spark defines these parameter names: some versions pass them by keyword.
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -89,12 +90,20 @@ def place_in_query() -> TaskPlace:
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return TaskPlace(query or uuid4().hex, int(batch or 0), partition_of_task())
+    return TaskPlace(run_id_of(query) if query else new_run_id(), int(batch or 0), partition_of_task())
 
 
 def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    rows = sum(message.report.rows for message in messages if isinstance(message, Sent))
+    reports = [message.report for message in messages if isinstance(message, Sent)]
+    rows, retried = sum(report.rows for report in reports), sum(report.retried for report in reports)
     log.info("%s: %d rows sent and acknowledged", what, rows)
+    if retried:
+        log.warning(
+            "%s: %d rows were sent again after failed requests, and may be stored twice; `dedupe` removes "
+            "the copies",
+            what,
+            retried,
+        )
 
 
 def _log_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -1,0 +1,61 @@
+"""Faults of a broker that still runs: slow, busy, its disk full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketpy.errors import DiskFull, StoreError
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.transport import Channel, Endpoint
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.busy import Reason, StoreBusy
+
+BUSY: Final = StoreBusy("the broker is busy; the test asked for this fault")
+DISK_FULL: Final = DiskFull("the disk is full; the test asked for this fault")
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults of now. delay_s: wait of each request. rejections: why the store takes no messages."""
+
+    delay_s: float = 0
+    rejections: dict[Reason, StoreError] = field(default_factory=dict)
+
+
+class FaultyEndpoint:
+    """Gives the requests of clients to a broker, with the faults of the moment.
+
+    store: returns the store of that broker.
+    """
+
+    def __init__(self, inner: Endpoint, faults: Faults, store: Callable[[], MessageStore]) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._store = store
+        self.channel_opened = inner.channel_opened
+        self.channel_closed = inner.channel_closed
+        self.end_of_buffer = inner.end_of_buffer
+
+    def handle(self, channel: Channel, request: Command) -> Command | bytes | None:
+        """Handle a request now, or after the delay."""
+        if self._faults.delay_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._faults.delay_s, self._handle_late, channel, request)
+            return None
+        return self._handle(channel, request)
+
+    def _handle(self, channel: Channel, request: Command) -> Command | bytes | None:
+        for reason, error in self._faults.rejections.items():
+            self._store().reject(reason, error)  # each time: the store's own samples end rejections
+        return self._inner.handle(channel, request)
+
+    def _handle_late(self, channel: Channel, request: Command) -> None:
+        if channel.is_closed:
+            return
+        response = channel.run_handler(request, self._handle)
+        if response is not None and not request.is_oneway:
+            channel.reply(response)
+        self._inner.end_of_buffer()

@@ -1,0 +1,188 @@
+"""Which messages a test sent: read from the broker's store, waited for, and listed when one is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from rocketpy import MessageExt, MessageQueue
+from rocketpy.client.namespace import unwrap
+from rocketpy.message.decode import decode_messages
+from rocketpy_broker import EmbeddedCluster
+from rocketpy_broker.store import MessageStore
+
+_BODY_BYTES_MAX: Final = 64 << 20
+_READ_COUNT: Final = 32
+_LISTED_MAX: Final = 20
+_SHOWN_CHARACTERS: Final = 200
+TIMEOUT_S: Final = 5.0
+
+
+class StoredMessages:
+    """The messages in a namespace, read once each from the store. Used on the thread of the servers."""
+
+    def __init__(self, cluster: EmbeddedCluster, namespace: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._messages: list[MessageExt] = []
+
+    def read(self) -> list[MessageExt]:
+        """Return all messages so far, in the order of the log; of a stopped broker, those read before."""
+        found: list[MessageExt] = []
+        for broker in self._cluster.brokers:
+            broker.store.dispatch()  # makes the queues of new topics
+            for topic, queue_id in list(broker.store.queues.queues):
+                own = unwrap(self._namespace, topic)
+                if own != topic:
+                    queue = MessageQueue(topic, broker.config.name, queue_id)
+                    while messages := self._read_queue(broker.store, queue):
+                        found += (message.with_topic(own) for message in messages)
+        self._messages += sorted(found, key=lambda message: message.physical_offset)
+        return self._messages
+
+    def _read_queue(self, store: MessageStore, queue: MessageQueue) -> list[MessageExt]:
+        key = queue.topic, queue.queue_id
+        result = store.get_message(*key, self._offsets.get(key, 0), _READ_COUNT)
+        if not result.chunks:
+            return []
+        self._offsets[key] = result.next_begin_offset
+        data = b"".join(result.chunks)
+        return decode_messages(data, queue, _BODY_BYTES_MAX, _BODY_BYTES_MAX, verify=False).messages
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a message must have; None: anything."""
+
+    topic: str
+    body: bytes | None
+    tags: str | None
+    keys: str | None
+    properties: Mapping[str, str]
+    matching: Callable[[MessageExt], bool] | None
+
+    def is_met_by(self, message: MessageExt) -> bool:
+        """Whether a message has all of it."""
+        return (
+            message.topic == self.topic
+            and self.body in (None, message.body)
+            and self.tags in (None, message.tags)
+            and (self.keys is None or self.keys in message.keys)
+            and all(message.properties.get(name) == value for name, value in self.properties.items())
+            and (self.matching is None or self.matching(message))
+        )
+
+    def __str__(self) -> str:
+        wanted: list[tuple[str, object]] = [
+            ("body", self.body), ("tags", self.tags), ("keys", self.keys),
+            *self.properties.items(), ("matching", self.matching),
+        ]  # fmt: skip
+        fields = ", ".join(f"{name}={_short(value)}" for name, value in wanted if value is not None)
+        return f"to {self.topic!r}" + (f" with {fields}" if fields else "")
+
+
+class AssertSent:
+    """Waits until a matching message is stored in the namespace of the test; see `__call__`.
+
+    wait: see `RocketMQ.wait_stored`. sent: returns all messages of the test.
+    """
+
+    def __init__(
+        self,
+        wait: Callable[[Callable[[MessageExt], bool], float], Future[MessageExt | None]],
+        sent: Callable[[], list[MessageExt]],
+    ) -> None:
+        self._wait = wait
+        self._sent = sent
+
+    async def __call__(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        matching: Callable[[MessageExt], bool] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> MessageExt:
+        """Return the first message that has all that is given. It may be stored before or after the call.
+
+        Args:
+            topic: The topic, without a namespace.
+            body: The body; a text is UTF-8.
+            tags: The tag.
+            keys: One of the keys.
+            properties: Properties that it has, perhaps among others.
+            matching: Called on the servers' thread with messages that have the rest; it must not block.
+            timeout_s: How long to wait, in seconds.
+
+        Raises:
+            AssertionError: No such message is stored in time; the text lists those that are.
+        """
+        __tracebackhide__ = True
+        expected = _expected(topic, body, tags, keys, properties, matching)
+        found = await asyncio.wrap_future(self._wait(expected.is_met_by, timeout_s))
+        if found is None:
+            raise AssertionError(_failure(expected, timeout_s, self._sent()))
+        return found
+
+    def blocking(
+        self,
+        topic: str,
+        body: bytes | str | None = None,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        matching: Callable[[MessageExt], bool] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> MessageExt:
+        """As `__call__`, for tests that are not async. Raises AssertionError."""
+        __tracebackhide__ = True
+        expected = _expected(topic, body, tags, keys, properties, matching)
+        found = self._wait(expected.is_met_by, timeout_s).result()
+        if found is None:
+            raise AssertionError(_failure(expected, timeout_s, self._sent()))
+        return found
+
+
+def _expected(
+    topic: str,
+    body: bytes | str | None,
+    tags: str | None,
+    keys: str | None,
+    properties: Mapping[str, str] | None,
+    matching: Callable[[MessageExt], bool] | None,
+) -> Expected:
+    data = body.encode() if isinstance(body, str) else body
+    return Expected(topic, data, tags, keys, dict(properties or {}), matching)
+
+
+def _failure(expected: Expected, timeout_s: float, messages: list[MessageExt]) -> str:
+    """Return the text of a failed assertion."""
+    text = f"no message {expected} was stored within {timeout_s:g} s"
+    if not messages:
+        return f"{text}; this test sent no message. Do its clients have client=rocketmq.client?"
+    lines = [_line(message) for message in messages[-_LISTED_MAX:]]
+    if left_out := len(messages) - len(lines):
+        lines.insert(0, f"  ({left_out} earlier ones)")
+    return "\n".join([f"{text}. The messages of this test:", *lines])
+
+
+def _line(message: MessageExt) -> str:
+    fields = [f"  {message.topic!r}"]
+    if message.tags:
+        fields.append(f"tags={message.tags!r}")
+    if message.keys:
+        fields.append(f"keys={' '.join(message.keys)!r}")
+    return " ".join([*fields, f"body={_short(message.body)}"])
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
