@@ -1,4 +1,4 @@
-"""The store stopped at every call that changes what is on disk: `python -m tests.crash`.
+"""Crashes of the store at every call that changes the disk: `python -m tests.crash`.
 
 `disk` keeps what was written and what was flushed apart, and makes of any moment the disk that a crash would
 leave. `workloads` use a store through `writer`, which remembers what was sent, written and flushed. `sweep`

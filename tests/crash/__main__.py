@@ -32,7 +32,7 @@ _RECOVERIES_EACH = 6
 
 
 class Row:
-    """What one workload has given so far."""
+    """The results of one workload so far."""
 
     def __init__(self, saved: dict[str, Any] | None = None) -> None:
         self.seed = 0

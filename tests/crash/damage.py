@@ -15,12 +15,12 @@ from typing import NamedTuple
 from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.inspect.checker import check_store
 from tests.crash.disk import RecordingDisk
 from tests.crash.sweep import make_writer
 from tests.crash.verify import Violation, open_store, require, walk_log
 from tests.crash.workloads import Workload
 from tests.crash.writer import ROOT, Clock, Writer, kill
+from tests.store_checks import check_store
 
 _UNCHECKED = (
     *range(12, 28),  # queue id, flag, queue offset
@@ -37,7 +37,7 @@ class Base(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is done to which file. kind: flip, cut, remove."""
+    """A change of one file. kind: flip, cut, remove."""
 
     kind: str
     path: str
@@ -87,7 +87,7 @@ def damages(image: RecordingDisk, random: Random) -> Iterator[Damage]:
 
 
 def apply(disk: RecordingDisk, damage: Damage) -> None:
-    """Do the damage to a disk."""
+    """Damage a file of a disk."""
     path = Path(damage.path)
     if damage.kind == "remove":
         disk.unlink(path)
@@ -102,7 +102,7 @@ def apply(disk: RecordingDisk, damage: Damage) -> None:
 
 
 def outcome_of(stored: Base, damage: Damage) -> str:
-    """Damage a copy, open it: "mended" or "refused". Raises Violation when a promise is broken."""
+    """Damage a copy, open it: "repaired" or "refused". Raises Violation when a promise is broken."""
     writer = stored.writer
     disk = writer.disk.copy()
     disk.make_durable()
@@ -123,7 +123,7 @@ def outcome_of(stored: Base, damage: Damage) -> str:
 
 
 def _served(store: MessageStore, stored: Base, damage: Damage) -> str:
-    """Everything is there, or nothing but the end of a log that was cut, or all that was sent."""
+    """All messages exist, or only the end of a cut log is missing, or only sent messages exist."""
     if _is_unchecked(stored, damage):
         return "unchecked"
     for key, bodies in stored.bodies.items():
@@ -140,7 +140,7 @@ def _served(store: MessageStore, stored: Base, damage: Damage) -> str:
     walk_log(store, stored.writer.expected, stored.writer.expected.flushed_end)
     problems = check_store(store).problems
     require(not problems or damage.kind == "flip", f"{damage}: {problems[:2]}")
-    return "mended"
+    return "repaired"
 
 
 def _records(chunks: list[bytes]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""A disk in memory that knows what a crash would leave of it.
+"""A disk in memory that computes what a crash leaves of its files.
 
 Files consist of sectors of 512 bytes, and keep every content that one had since the last `fdatasync`: power
 loss leaves any one of these. Names are kept per directory, with every change since the last `fsync_dir`.
@@ -25,7 +25,7 @@ _ZEROS = bytes(SECTOR)
 
 
 class Crash(BaseException):
-    """The process is gone: nobody may catch this and go on."""
+    """The process has ended: no code may catch this and continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Directory:
     names: dict[str, int] = field(default_factory=dict)
     durable: dict[str, int] = field(default_factory=dict)
     unflushed: list[dict[str, int | None]] = field(default_factory=list)
-    """Changes since the last flush: name -> inode, None where it went away; each is one step."""
+    """Changes since the last flush: name -> inode, None where it was deleted; each is one step."""
 
     def copy(self, owner: object) -> _Directory:
         return _Directory(owner, dict(self.names), dict(self.durable), list(self.unflushed))
@@ -103,23 +103,23 @@ class RecordingDisk:
     # -- images ----------------------------------------------------------------------------------
 
     def copy(self) -> RecordingDisk:
-        """This disk as a killed process leaves it: everything written is there, flushed or not."""
+        """This disk after a kill: all written data exist, flushed or not."""
         now = self._clock()
-        twin = RecordingDisk(lambda: now)
-        twin._nodes = dict(self._nodes)
-        twin._next_inode = self._next_inode
+        image = RecordingDisk(lambda: now)
+        image._nodes = dict(self._nodes)
+        image._next_inode = self._next_inode
         self._token = object()  # neither may change what both have
-        return twin
+        return image
 
     def torn(self, operation: Operation, length: int) -> RecordingDisk:
         """As `copy`, with the first `length` bytes of a pwrite that was under way."""
-        twin = self.copy()
-        handle = twin.open(Path(operation.path))
-        twin.pwrite(handle, operation.data[:length], operation.position)
-        return twin
+        image = self.copy()
+        handle = image.open(Path(operation.path))
+        image.pwrite(handle, operation.data[:length], operation.position)
+        return image
 
     def after_power_loss(self, random: Random | None, operation: Operation | None = None) -> RecordingDisk:
-        """What power loss leaves. random: chooses what of the unflushed is there; None: nothing is.
+        """This disk after power loss. random: chooses which unflushed data exist; None: none of them.
 
         operation: a pwrite under way; parts of it may be there too.
         """
@@ -127,8 +127,8 @@ class RecordingDisk:
         if random is not None and operation is not None and operation.kind == "pwrite":
             source = self.torn(operation, len(operation.data))
         now = self._clock()
-        twin = RecordingDisk(lambda: now)
-        twin._next_inode = source._next_inode
+        image = RecordingDisk(lambda: now)
+        image._next_inode = source._next_inode
         share = random.choice((0.1, 0.5, 0.9)) if random is not None else 0.0
         reachable = [0]
         while reachable:
@@ -136,15 +136,15 @@ class RecordingDisk:
             node = source._nodes[inode]
             if isinstance(node, _File):
                 data = _survivor(node, random, share)
-                twin._nodes[inode] = _File(twin._token, data, bytearray(data), [], node.modified_ms, inode)
+                image._nodes[inode] = _File(image._token, data, bytearray(data), [], node.modified_ms, inode)
                 continue
             names = dict(node.durable)
             for step in node.unflushed:
                 if random is not None and random.random() < share:
                     _apply(names, step)
-            twin._nodes[inode] = _Directory(twin._token, names, dict(names))
+            image._nodes[inode] = _Directory(image._token, names, dict(names))
             reachable += names.values()
-        return twin
+        return image
 
     def files(self, below: str = "") -> dict[str, bytes]:
         """Every file's content by path."""
@@ -160,7 +160,7 @@ class RecordingDisk:
         return dict(sorted(found.items()))
 
     def put_file(self, path: Path, data: bytes) -> None:
-        """Put a file there, flushed, whatever was there before."""
+        """Create a file with flushed content, replacing an existing one."""
         self.make_dir(path.parent)
         handle = self.open(path, create=True)
         inode = self._handles[handle]
@@ -168,7 +168,7 @@ class RecordingDisk:
         self.make_durable()
 
     def make_durable(self) -> None:
-        """Make everything durable at once."""
+        """Make all files and directories durable."""
         for inode in list(self._nodes):
             node = self._own(inode)
             node.unflushed.clear()
@@ -304,7 +304,7 @@ class RecordingDisk:
         self._write(handle, operation.data[:length], operation.position)
 
     def fail_fdatasync(self, operation: Operation) -> None:
-        """Drop what an fdatasync that is about to fail should have written: it will never be."""
+        """Drop the data of an fdatasync that is about to fail; they are never written."""
         handle = next(handle for handle, path in self._paths.items() if path == operation.path)
         self._file(handle).unflushed.clear()
 

@@ -1,4 +1,4 @@
-"""Every disk call fails once: with a full disk, an I/O error, or a flush that drops what it should write."""
+"""Every disk call fails once: because of a full disk, an I/O error, or a flush that drops its data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Fault:
 
 
 def _work(writer: Writer, random: Random) -> None:
-    """As a broker under load: goes on whatever is refused."""
+    """Like a broker under load: continues after every rejection."""
     for number in range(14):
         for _ in range(random.randrange(1, 4)):
             writer.try_append(writer.message(number % 2, size=random.randrange(700), keys=2))

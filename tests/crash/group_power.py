@@ -14,12 +14,14 @@ import itertools
 import logging
 import sys
 import threading
+from collections.abc import Container
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from rocketpy.errors import InvariantError, ReplicationError, StoreError
 from rocketpy.transport import Address
+from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.peer import Peer, PeerState
@@ -33,6 +35,7 @@ from tests.waiting import until
 _DIRECTORY = Path("/store/dledger")
 _FILE_BYTES = 16_384
 _SENDERS = 6
+_NO_OP = b"no-op"
 
 
 class _SharedDisk(RecordingDisk):
@@ -60,28 +63,32 @@ class _SharedDisk(RecordingDisk):
 class _Member:
     """One peer, for as long as the power is on."""
 
-    def __init__(self, name: str, peers: dict[str, str], disk: _SharedDisk) -> None:
+    def __init__(self, name: str, peers: dict[str, str], disk: _SharedDisk, bodies: Container[bytes]) -> None:
         self.name, self.disk = name, disk
         config = CommitLogConfig(segment_bytes=_FILE_BYTES, reserve_bytes=0)
-        self.files = LedgerFiles(_DIRECTORY, config, disk=disk, index_file_bytes=32 * 64)
+
+        def check(entry: Entry) -> str:
+            return "" if entry.body in bodies else "a body that nobody appended"
+
+        self.files = LedgerFiles(_DIRECTORY, config, disk=disk, check=check, index_file_bytes=32 * 64)
         self.files.open()
-        timings: dict[str, Any] = {**FAST, "file_bytes": _FILE_BYTES, "no_op": lambda _: b"no-op"}
+        timings: dict[str, Any] = {**FAST, "file_bytes": _FILE_BYTES, "no_op": lambda _: _NO_OP}
         settings = RaftSettings(group="g", self_id=name, peers=peers, **timings)
         listen = Address.parse(peers[name])
         self.peer = Peer(settings, self.files, _DIRECTORY, disk, self, listen=listen)
 
     def committed(self, index: int) -> None:
-        """Looked at by whoever waits."""
+        """Do nothing: the code that waits checks the committed index."""
 
     def changed(self, state: PeerState) -> None:
-        """As well."""
+        """Do nothing: the code that waits checks the state."""
 
     def failed(self, error: StoreError | InvariantError) -> None:
         raise error
 
 
 class PowerCuts:
-    """acked: body by index. problems: in words, what must not be."""
+    """acked: body by index. problems: descriptions of violated promises."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -90,6 +97,8 @@ class PowerCuts:
         self.torn = 0
         """Disks that lost something."""
         self._numbers = itertools.count()
+        self._bodies = {_NO_OP}
+        """All that was ever appended: recovery accepts no other body, as records' checksums ensure."""
         self._peers = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(3)}
         self._disks = {name: _SharedDisk() for name in self._peers}
         for disk in self._disks.values():
@@ -97,8 +106,10 @@ class PowerCuts:
             disk.make_durable()
 
     async def run(self, *, cut: bool = True) -> None:
-        """One round: start, look for what was acknowledged before, and with `cut` load, cut all power."""
-        self._members = {name: _Member(name, self._peers, disk) for name, disk in self._disks.items()}
+        """One round: start, check earlier acknowledged entries, and with `cut` append, then cut all power."""
+        self._members = {
+            name: _Member(name, self._peers, disk, self._bodies) for name, disk in self._disks.items()
+        }
         for member in self._members.values():
             await member.peer.start()
         try:
@@ -139,7 +150,7 @@ class PowerCuts:
                 self.problems.append(f"{leader.name} leads, and has {held!r:.40} at {index} for {body!r:.40}")
 
     async def _append(self) -> None:
-        """Append one after the other, and note what was acknowledged before the power went."""
+        """Append one entry after the other, and record those acknowledged before the power failed."""
         disks = self._disks
         while self._disks is disks:
             leader = self._leader()
@@ -147,6 +158,7 @@ class PowerCuts:
                 await asyncio.sleep(0.005)
                 continue
             body = b"entry %d " % next(self._numbers) + b"." * self.random.choice((0, 100, 1000, 3000))
+            self._bodies.add(body)
             state = leader.peer.state
             with contextlib.suppress(ReplicationError):
                 entry = leader.peer.append(body)

@@ -27,13 +27,13 @@ _CONNECTIONS = 4
 
 
 class HaRounds(Rounds):
-    """One round, of one pair; the slave's store is looked at."""
+    """One round with one pair; the slave's store is checked."""
 
     answered = 0
     """Messages that the master acknowledged before it was killed."""
 
     async def run(self) -> None:
-        """Start both, load the master, kill it, look at what the slave has."""
+        """Start both, load the master, kill it, check the slave's messages."""
         flush = ("ASYNC_FLUSH", "SYNC_FLUSH")[self.random.randrange(2)]
         conf = CONF.format(root=self.root / "lost", flush=flush) + _ROLE.format(role="SYNC_MASTER", id=0)
         (self.root / "master.conf").write_text(conf)

@@ -1,4 +1,4 @@
-"""A real broker under load, killed with SIGKILL again and again: `python -m tests.crash.kill --rounds 100`.
+"""A real broker under load, killed repeatedly with SIGKILL: `python -m tests.crash.kill --rounds 100`.
 
 All rounds work on one store, so that each start recovers what the kill before left. After each kill a copy is
 opened: every acknowledged message must be at the place that its answer named, and nothing that was not sent.
@@ -31,9 +31,9 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.log.log_scan import LogScan
 from tests.integration.raw_client import RawClient
+from tests.store_checks import check_store
 
 _QUEUES = 4
 _CONNECTIONS = 4
@@ -75,7 +75,7 @@ class Rounds:
         await asyncio.to_thread(self._look)
 
     async def _send(self, address: str) -> None:
-        """Send until the broker is gone, some messages in flight at a time; note what was acknowledged."""
+        """Send until the broker is killed, with several messages in flight; record the acknowledged ones."""
         with contextlib.suppress(ConnectionError, OSError, TimeoutError):
             async with await RawClient.open(address) as client:
                 while True:
@@ -108,7 +108,7 @@ class Rounds:
                 self.acknowledged[queue_id, int(answer.ext_fields()["queueOffset"])] = body
 
     def _look(self) -> None:
-        """Open a copy of what the kill left."""
+        """Open a copy of the killed store."""
         copy = self.root / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.root / "store", copy)

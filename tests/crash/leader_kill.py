@@ -48,7 +48,7 @@ _WAIT_S = 120
 
 @dataclass
 class KillReport:
-    """Seconds from each kill until that, and what must not be."""
+    """Seconds from each kill until the next successful send, and violated promises."""
 
     elected_s: list[float] = field(default_factory=list)
     registered_s: list[float] = field(default_factory=list)
@@ -66,8 +66,8 @@ class KillReport:
                 ("the first SEND_OK", self.recovered_s),
             )
         ]
-        told = f"{len(self.recovered_s)} leaders killed, {self.acked:,} messages acknowledged"
-        return "\n".join([*rows, f"{told}, {len(self.problems)} problems"])
+        summary = f"{len(self.recovered_s)} leaders killed, {self.acked:,} messages acknowledged"
+        return "\n".join([*rows, f"{summary}, {len(self.problems)} problems"])
 
 
 async def kill_leaders(
@@ -78,7 +78,7 @@ async def kill_leaders(
     refresh_ms: int | None = None,
     seconds: float = math.inf,
 ) -> KillReport:
-    """Kill so many leaders of a running group, or as many as there is time for.
+    """Kill this number of leaders of a running group, or fewer if the time ends.
 
     refresh_ms: how often the SDK asks for routes by itself. seconds: begin no round later than this.
     """

@@ -1,4 +1,4 @@
-"""What the sweeps over ledgers share: when to crash, what a run gave, and their command lines."""
+"""Shared parts of the sweeps over ledgers: when to crash, results, and command lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAILURES_MAX = 5
 
 @dataclass(slots=True)
 class LedgerPass:
-    """What a run gave. refused: damage that was noticed. failures: which crash broke what."""
+    """The result of a run. refused: detected damage. failures: the crashes that violated a promise."""
 
     recoveries: int = 0
     refused: int = 0
@@ -48,7 +48,7 @@ def crashing(
 
 
 def run_seeds(arguments: list[str], *sweeps: Callable[[int], LedgerPass]) -> int:
-    """Run the command line SEED COUNT: each sweep for so many seeds; 0 when every promise held."""
+    """Run the command line SEED COUNT: each sweep for COUNT seeds; 0 when every promise held."""
     seed, count = (int(argument) for argument in arguments)
     logging.disable(logging.CRITICAL)
     total = LedgerPass()

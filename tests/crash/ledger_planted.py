@@ -1,4 +1,4 @@
-"""The ledger's files with one rule taken away: each of these must be caught, or the sweep proves nothing."""
+"""The ledger's files without one rule: each defect must be caught, or the sweep proves nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _mark_without_end(self: LedgerFiles, end: int, *, log_end: int) -> None:
 
 
 def _keep_marks(self: LedgerFiles, end: int, *, log_end: int) -> None:
-    """What was cut counts as flushed still."""
+    """Truncated entries still count as flushed."""
 
 
 def _undo_nothing(self: LedgerFiles, end: int) -> None:
@@ -65,7 +65,7 @@ def _accept_any_order(self: EntryScan, found: Any, room: int) -> str:
 
 
 def _end_where_it_ends(self: LedgerRecovery, *_: Any) -> None:
-    """Whatever follows damage is forgotten, as in 0.1."""
+    """Everything after damage is dropped, as in 0.1."""
 
 
 def _replaced(owner: type, name: str, value: Any) -> Defect:

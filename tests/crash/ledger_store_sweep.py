@@ -19,7 +19,6 @@ from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.store import MessageInner, MessageStore
 from rocketpy_broker.store.files.store_lock import StoreLock
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.crash.disk import Operation, RecordingDisk
@@ -27,6 +26,7 @@ from tests.crash.ledger_crashes import LedgerPass, crashing, run_seeds
 from tests.crash.sweep import VARIANTS, image_of, stop_at
 from tests.crash.verify import Violation, require
 from tests.crash.writer import ROOT, Clock, kill, small_config
+from tests.store_checks import check_store
 
 _DIRECTORY = ROOT / "dledger-n0"
 _INDEX_FILE_BYTES = 640
@@ -35,7 +35,7 @@ _TOPICS = ("T", "U")
 
 
 class _Writer:
-    """Uses a store whose group has one peer, and remembers what is acknowledged."""
+    """Uses a store whose group has one peer, and records the acknowledged messages."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -47,7 +47,7 @@ class _Writer:
         self.acknowledged: dict[int, bytes] = {}
         """Records that the group has, by their physical offset."""
         self.expired: dict[int, bytes] = {}
-        """… and those that retention has let go."""
+        """Acknowledged records that retention has deleted, by their physical offset."""
         self.acknowledged_index = -1
         self._waiting: dict[int, bytes] = {}
         self._number = 0
@@ -106,7 +106,7 @@ class _Writer:
     # -- steps --------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do this and that."""
+        """Do a random sequence of the steps below."""
         actions = (self._append, self._append, self._append, self._commit, self._commit, self._flush,
                    self._save, self._cut, self._clean, self._restart)  # fmt: skip
         for _ in range(_STEPS):
@@ -143,7 +143,7 @@ class _Writer:
         StateFiles(self.disk, _DIRECTORY).save_checkpoint(committed)
 
     def _cut(self) -> None:
-        """Lose the lead with entries that the group does not take, and win it again."""
+        """Lose the leadership with entries that the group does not accept, and win it back."""
         self._append()
         self.store.become_follower()
         self.view.truncate_after(self.store.log.committed_index)
@@ -163,7 +163,7 @@ class _Writer:
 
 
 def open_store(disk: RecordingDisk, clock: Clock) -> LedgerStore:
-    """Recover."""
+    """Recover a store from a disk."""
     StoreLock._held.clear()
     store = LedgerStore(
         small_config(retention_hours=0),
@@ -177,7 +177,7 @@ def open_store(disk: RecordingDisk, clock: Clock) -> LedgerStore:
 
 
 def kill_store(store: LedgerStore) -> None:
-    """End as a killed process does: nothing more is written."""
+    """End like a killed process: nothing more is written."""
     store.ledger.failure = StoreError("killed")
     kill(store)
 
@@ -235,7 +235,7 @@ def _check(writer: _Writer, image: RecordingDisk, random: Random) -> None:
 
 
 def _check_content(writer: _Writer, store: LedgerStore) -> None:
-    """Queues and index are what the log says, and all that is shown was sent."""
+    """Queues and index match the log, and all visible messages were sent."""
     report = check_store(store)
     require(not report.problems, "; ".join(report.problems[:3]))
     for offset, record in _shown(store).items():

@@ -60,12 +60,12 @@ def fail_calls(seed: int) -> LedgerPass:
         images = [(writer.disk.copy(), False), (writer.disk.after_power_loss(None), True)]
         images.append((writer.disk.after_power_loss(random), True))
         for image, power in images:
-            # What a failed flush dropped is gone though only the process died.
+            # Data that a failed flush dropped are missing although only the process died.
             _check(writer, image, what, result, power=power or failed.startswith("fdatasync"))
 
 
 def _fail(writer: LedgerWriter, at: int, code: int, *, lasting: bool) -> str:
-    """Work until the disk has failed for good; return what failed, empty if nothing did."""
+    """Work until the disk has failed for good; return the failed call, empty if none failed."""
     writer.open()
     calls, failed = 0, ""
 
@@ -93,7 +93,7 @@ def _fail(writer: LedgerWriter, at: int, code: int, *, lasting: bool) -> str:
 
 
 def damage_all(seed: int, *, stride: int = 1) -> LedgerPass:
-    """Flip bits of a stored ledger, here and there: it must be as it was, or be refused, never another.
+    """Flip bits of a stored ledger: it must be unchanged or be rejected, never another.
 
     Bodies are left out: they are records, with a checksum of their own. So is the newest entry's term, which
     a peer holds against its own when it starts.
@@ -187,7 +187,7 @@ def _append(view: LedgerView, body: bytes) -> None:
 
 
 def _to_sector_end(view: LedgerView) -> bytes:
-    """A body with which an entry ends where a sector does: next to bytes that no write touches."""
+    """A body whose entry ends at a sector boundary: next to bytes that no write touches."""
     size = -(view.next_entry_pos(0) + HEADER_BYTES) % SECTOR
     if view.next_entry_pos(size) != view.next_entry_pos(0):  # in the next file
         size = SECTOR - HEADER_BYTES

@@ -1,4 +1,4 @@
-"""A DLedger peer's files on a disk that records, and what they must and may hold after a crash."""
+"""A DLedger peer's files on a recording disk, and their permitted content after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entries = list[Entry]
 
 
 class LedgerWriter:
-    """What a `Peer` does to its files. Entries are told by their bodies, each of which is there once."""
+    """The operations of a `Peer` on its files. Entries are identified by their bodies, which are unique."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -29,22 +29,22 @@ class LedgerWriter:
         self.disk.make_dir(DIRECTORY.parent)
         self.disk.make_durable()
         self.bodies: dict[bytes, None] = {}
-        """All that were ever appended, oldest first: the order decides what a sweep does."""
+        """All entries that were ever appended, oldest first: the order determines a sweep."""
         self.written: Entries = []
-        """What survives a kill, at least."""
+        """The entries that survive a kill at least."""
         self.durable: Entries = []
-        """What survives power loss, at least."""
+        """The entries that survive power loss at least."""
         self.possible: list[Entries] = [[]]
-        """The ledger begins like one of these."""
+        """A recovered ledger must begin with one of these."""
         self._term = 0
 
     def open(self) -> None:
-        """Start, or start again."""
+        """Open the ledger, at the start or after a crash."""
         self.files = open_ledger(self.config, self.disk, self.bodies)
         self.view = LedgerView(self.files, self.config.segment_bytes)
 
     def work(self, steps: int = 40) -> None:
-        """Do what leaders and followers make a peer do, chosen by chance."""
+        """Run operations of leaders and followers, chosen at random."""
         for _ in range(steps):
             self._step()
 
@@ -101,7 +101,7 @@ class LedgerWriter:
             self.possible = [self.durable, after]
 
     def _apply(self, write: Write) -> None:
-        """Make a change, and again while the disk is full, as a peer does; not for ever."""
+        """Make a change, and repeat it while the disk is full, as a peer does, a limited number of times."""
         for _ in range(_TRIES):
             try:
                 return self.files.apply(write)
@@ -110,13 +110,13 @@ class LedgerWriter:
         raise last
 
     def flush(self, *, thorough: bool) -> None:
-        """Make durable what is written."""
+        """Make the written entries durable."""
         self.files.flush(thorough=thorough)
         self.durable = self.written
         self.possible = [self.written]
 
     def restart(self, *, clean: bool) -> None:
-        """Stop, or be killed, and start again."""
+        """Stop or kill, and restart."""
         if clean:
             self.files.close()
         else:

@@ -1,4 +1,4 @@
-"""The store with one of its rules taken away: each of these must be caught, or the sweep proves nothing.
+"""The store without one of its rules: each defect must be caught, or the sweep proves nothing.
 
 A defect is a context manager that patches the store; what is patched is what a hasty change would do.
 """
@@ -41,7 +41,7 @@ def defect(workload: str) -> Callable[[Callable[[], Iterator[None]]], Defect]:
 
 @defect("faults")
 def fsync_failure_swallowed() -> Iterator[None]:
-    """4.6.0 logs it and goes on (#2706)."""
+    """4.6.0 logs the failure and continues (#2706)."""
     original = FlushPlan.run
 
     def run(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
@@ -54,7 +54,7 @@ def fsync_failure_swallowed() -> Iterator[None]:
 
 @defect("runs")
 def flushed_mark_moved_to_what_is_written_now() -> Iterator[None]:
-    """What arrived while the flush ran counts as flushed."""
+    """Messages that arrived during the flush count as flushed."""
 
     def finish(self: FlushPlan) -> None:
         for target in self.targets:
@@ -68,14 +68,14 @@ def flushed_mark_moved_to_what_is_written_now() -> Iterator[None]:
 
 @defect("runs")
 def dispatched_beyond_the_flushed_point() -> Iterator[None]:
-    """Consumers read what power loss takes (#8239)."""
+    """Consumers read messages that power loss removes (#8239)."""
     with patch.object(MessageStore, "dispatch", lambda self: self.dispatcher.run(None)):
         yield
 
 
 @defect("single")
 def checkpoint_says_written_for_flushed() -> Iterator[None]:
-    """The mark runs ahead of the flush, and recovery refuses what power loss took."""
+    """The mark is ahead of the flush, so recovery rejects a store after power loss."""
     original = FlushPlan.run
 
     def run(self: FlushPlan, disk: Any, checkpoint_file: Any) -> None:
@@ -105,7 +105,7 @@ def clean_stop_claimed_before_the_last_flush() -> Iterator[None]:
 
 @defect("file-roll")
 def torn_record_accepted() -> Iterator[None]:
-    """Lengths are believed, the CRC is not looked at."""
+    """Lengths are trusted, and the CRC is not checked."""
     original = LogScan.__init__
 
     def make(self: LogScan, *args: Any, **kwargs: Any) -> None:
@@ -147,14 +147,14 @@ def queue_offset_not_rolled_back() -> Iterator[None]:
 
 @defect("faults")
 def refused_run_not_wiped() -> Iterator[None]:
-    """What a failed write left behind comes back."""
+    """The bytes of a failed write return."""
     with patch.object(MappedFile, "erase", lambda self, position, until=None: 0):
         yield
 
 
 @defect("file-roll")
 def blank_record_missing_at_the_files_end() -> Iterator[None]:
-    """Nobody knows where the next file's records begin."""
+    """The offset of the first record in the next file is unknown."""
     original = CommitLog._parts
 
     def parts(self: CommitLog) -> Any:
@@ -170,7 +170,7 @@ def blank_record_missing_at_the_files_end() -> Iterator[None]:
 
 @defect("index")
 def index_not_rebuilt_after_an_unclean_stop() -> Iterator[None]:
-    """Whatever the files hold is believed."""
+    """The content of the files is not checked."""
     original = IndexService.load
 
     def load(self: IndexService, **kwargs: Any) -> bool:
@@ -199,7 +199,7 @@ def recovery_starts_one_file_late() -> Iterator[None]:
 
 @defect("single")
 def consume_queue_not_cut() -> Iterator[None]:
-    """Units lead to records that are gone."""
+    """Units point to records that do not exist."""
     with (
         patch.object(ConsumeQueue, "truncate", lambda self, offset: None),
         patch.object(Recovery, "_check_last_unit", _trusting),
@@ -214,7 +214,7 @@ def _trusting(self: Recovery, queue: ConsumeQueue, report: Any) -> None:
 
 @defect("single")
 def short_write_ignored() -> Iterator[None]:
-    """The disk took half of a large write and said so."""
+    """The disk wrote half of a large write and reported it."""
     original = RecordingDisk.pwrite
 
     def pwrite(self: RecordingDisk, handle: int, data: bytes, position: int) -> None:
@@ -233,7 +233,7 @@ def directory_not_flushed() -> Iterator[None]:
 
 @defect("single")
 def recovered_log_not_flushed() -> Iterator[None]:
-    """What a killed process left in the page cache is taken for durable."""
+    """Pages of a killed process count as durable."""
     with patch.object(MappedFileQueue, "mark_unflushed", lambda self, mapped_files: None):
         yield
 

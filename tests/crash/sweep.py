@@ -1,4 +1,4 @@
-"""Stops a workload at every call that changes the disk, and recovers from what each kind of crash leaves."""
+"""Stops a workload at every call that changes the disk, and recovers from each kind of crash."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Pass:
-    """What one run of a workload gave."""
+    """The result of one run of a workload."""
 
     boundaries: int = 0
     recoveries: int = 0
@@ -82,8 +82,8 @@ class _Sweeper:
         try:
             image, power = image_of(disk, operation, kind, self.random)
             if nested:
-                image, lost, told = self._crash_recovery(image)
-                power, what = power or lost, what + told
+                image, lost, description = self._crash_recovery(image)
+                power, what = power or lost, what + description
             self.result.recoveries += 1
             clock = Clock(self.writer.clock.now + 60_000)
             recover_and_verify(self.config, image, self.writer.expected, power=power, clock=clock)
@@ -95,8 +95,8 @@ class _Sweeper:
             disk.before = hook
 
     def _crash_recovery(self, image: RecordingDisk) -> tuple[RecordingDisk, bool, str]:
-        """Crash inside recovery, up to three times in a row."""
-        power, told = False, ""
+        """Crash inside recovery, up to three times in sequence."""
+        power, description = False, ""
         for _ in range(self.random.choice((1, 1, 1, 2, _RECOVERY_CRASHES_MAX))):
             at = self.random.randrange(1, 12)
             operation = stop_at(image, at, partial(self._recover, image))
@@ -105,8 +105,8 @@ class _Sweeper:
             kind = self.random.choice(VARIANTS)
             image, lost = image_of(image, operation, kind, self.random)
             power = power or lost
-            told += f", {kind} in recovery at {operation.kind} {operation.path[7:]}"
-        return image, power, told
+            description += f", {kind} in recovery at {operation.kind} {operation.path[7:]}"
+        return image, power, description
 
     def _recover(self, image: RecordingDisk) -> None:
         try:
@@ -117,7 +117,7 @@ class _Sweeper:
 
 
 def stop_at(disk: RecordingDisk, at: int, recover: Callable[[], object]) -> Operation | None:
-    """Recover up to the `at`-th change of the disk; returns the change not made, None if all were."""
+    """Recover up to the `at`-th change of the disk; return the change not made, None if all were."""
     stopped: list[Operation] = []
 
     def stop(operation: Operation) -> None:
@@ -140,7 +140,7 @@ def stop_at(disk: RecordingDisk, at: int, recover: Callable[[], object]) -> Oper
 def image_of(
     disk: RecordingDisk, operation: Operation, kind: str, random: Random
 ) -> tuple[RecordingDisk, bool]:
-    """The disk that a crash of this kind leaves, and whether what was not flushed may be gone."""
+    """Return the disk after a crash of this kind, and whether unflushed data may be missing."""
     if kind == "clean cut":
         return disk.copy(), False
     if kind == "torn write" and operation.kind == "pwrite":
@@ -184,7 +184,7 @@ def run_pass(
     recoveries_max: int = 1 << 60,
     failures_max: int = 5,
 ) -> Pass:
-    """Run a workload once and crash it at every `stride`-th boundary in so many ways (of eight)."""
+    """Run a workload once and crash it at every `stride`-th boundary in this number of ways (of eight)."""
     started = time.monotonic()
     writer = make_writer(workload, seed)
     random = Random(f"{workload.name} {seed}")

@@ -20,7 +20,7 @@ def disk() -> RecordingDisk:
     return made
 
 
-def test_power_loss_takes_what_was_not_flushed_and_nothing_else(disk: RecordingDisk) -> None:
+def test_power_loss_removes_only_unflushed_data(disk: RecordingDisk) -> None:
     """A lost message would pass for one that the disk may lose."""
     handle = disk.open(FILE)
     disk.pwrite(handle, b"a" * SECTOR, 0)
@@ -33,8 +33,8 @@ def test_power_loss_takes_what_was_not_flushed_and_nothing_else(disk: RecordingD
     assert seen == {b"a" * SECTOR + end for end in grown}
 
 
-def test_any_content_since_the_last_flush_may_be_what_is_left(disk: RecordingDisk) -> None:
-    """What was written and wiped again could come back, and no sweep would see it."""
+def test_any_content_since_the_last_flush_may_remain(disk: RecordingDisk) -> None:
+    """Bytes that were written and erased could return, and no sweep would detect it."""
     handle = disk.open(FILE)
     for content in (b"one", b"two", b"\0\0\0"):
         disk.pwrite(handle, content, 0)
@@ -52,8 +52,8 @@ def test_names_are_durable_once_their_directory_is_flushed(disk: RecordingDisk) 
     assert list(disk.after_power_loss(None).files()) == ["/store/other", "/store/renamed"]
 
 
-def test_a_failed_flush_drops_what_it_should_have_written(disk: RecordingDisk) -> None:
-    """A store that flushes again and believes it would pass."""
+def test_a_failed_flush_drops_its_data(disk: RecordingDisk) -> None:
+    """A store that flushes a second time and trusts the result would pass."""
     handle = disk.open(FILE)
     disk.pwrite(handle, b"lost", 0)
     operations: list[Operation] = []
@@ -71,10 +71,10 @@ def test_a_failed_flush_drops_what_it_should_have_written(disk: RecordingDisk) -
     assert disk.copy().files()[str(FILE)] == b"gone", "it stays in the page cache"
 
 
-def test_copies_do_not_share_what_is_written_later(disk: RecordingDisk) -> None:
+def test_copies_do_not_share_later_writes(disk: RecordingDisk) -> None:
     """A recovery under test would change the store that is crashed next."""
-    twin = disk.copy()
-    twin.pwrite(twin.open(FILE), b"twin", 0)
+    image = disk.copy()
+    image.pwrite(image.open(FILE), b"image", 0)
     disk.pwrite(disk.open(FILE), b"disk", 0)
-    assert (disk.files()[str(FILE)], twin.files()[str(FILE)]) == (b"disk", b"twin")
+    assert (disk.files()[str(FILE)], image.files()[str(FILE)]) == (b"disk", b"image")
     assert disk.after_power_loss(None).files()[str(FILE)] == b""

@@ -1,4 +1,4 @@
-"""After a flush that failed, the page cache shows what the disk never got: a restart must not build on that.
+"""After a failed flush, the page cache has data that never reached the disk: a restart must not use them.
 
 Each test lets one flush fail, kills the process, starts again, goes on, and then loses power. What comes back
 from the disk then is what the failed flush should have replaced.
@@ -19,16 +19,18 @@ from rocketpy.protocol.message.record import FIXED_BYTES
 from rocketpy_broker.replication.dledger.core.entry import HEADER_BYTES, Entry, encode_entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
 from rocketpy_broker.replication.dledger.core.raft_state import TermState
+from rocketpy_broker.replication.dledger.storage.entry_scan import accept_any
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.replication.dledger.storage.state_files import StateFiles
 from rocketpy_broker.replication.ha.epochs import Epoch, EpochState
 from rocketpy_broker.replication.ha.log import EpochFile
 from rocketpy_broker.store import CommitLogConfig, MessageInner, MessageStore
-from rocketpy_broker.store.copy.replica import ReplicaLog
+from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from tests.crash.disk import SECTOR, Crash, Operation, RecordingDisk
 from tests.crash.ledger_writer import DIRECTORY, kill_ledger
 from tests.crash.verify import open_store
 from tests.crash.writer import ROOT, Clock, kill, small_config
+from tests.unit.store.helpers import log_bytes
 
 _FILE_BYTES = 4096
 
@@ -44,7 +46,7 @@ def disk() -> RecordingDisk:
 
 @contextlib.contextmanager
 def failing(disk: RecordingDisk, kind: str, name: str) -> Iterator[None]:
-    """Let the first such call for a path that contains `name` fail, as a flush does that drops its pages."""
+    """Let the first such call for a path that contains `name` fail, like a flush that drops its pages."""
     failed: list[Operation] = []
 
     def before(operation: Operation) -> None:
@@ -79,6 +81,7 @@ def ledger_on(disk: RecordingDisk) -> LedgerFiles:
     files = LedgerFiles(
         DIRECTORY,
         CommitLogConfig(segment_bytes=_FILE_BYTES, reserve_bytes=0),
+        check=accept_any,
         disk=disk,
         index_file_bytes=320,
     )
@@ -87,7 +90,7 @@ def ledger_on(disk: RecordingDisk) -> LedgerFiles:
 
 
 def append(files: LedgerFiles, *sizes: int, term: int = 0) -> None:
-    """Append entries of so many bytes, header included, as a leader or follower does, and flush them."""
+    """Append entries of this size, header included, as a leader or follower does, and flush them."""
     view = LedgerView(files, _FILE_BYTES)
     for size in sizes:
         body = b"%d" % term * (size - HEADER_BYTES)
@@ -102,7 +105,7 @@ def entries(files: LedgerFiles) -> list[Entry]:
 
 
 def go_on_and_lose_power(disk: RecordingDisk, *sizes: int) -> None:
-    """Start, append entries of a new term, lose power, start: what was flushed must be there and no more."""
+    """Start, append entries of a new term, lose power, start: exactly the flushed entries must exist."""
     files = ledger_on(disk)
     append(files, *sizes, term=7)
     held = entries(files)
@@ -128,7 +131,7 @@ def test_entries_that_were_cut_do_not_keep_a_peer_from_starting(disk: RecordingD
 
 
 def test_a_cut_that_failed_is_not_taken_for_a_clean_stop(disk: RecordingDisk) -> None:
-    """Both leave the ledger's end in the marks; nothing would be flushed again, and the cut forgotten."""
+    """Both leave the ledger's end in the marks: the next flush would forget the truncation."""
     files = ledger_on(disk)
     append(files, 256, 306, 300, 300)
     files.flush(thorough=True)
@@ -143,7 +146,7 @@ def test_a_cut_that_failed_is_not_taken_for_a_clean_stop(disk: RecordingDisk) ->
     kill_ledger(again)
 
 
-def test_a_tail_that_a_start_wiped_does_not_come_back(disk: RecordingDisk) -> None:
+def test_a_tail_that_a_start_erased_does_not_return(disk: RecordingDisk) -> None:
     """The flush at the end of a start fails; the next start finds zeros in the page cache only."""
     files = ledger_on(disk)
     append(files, 256)
@@ -157,8 +160,8 @@ def test_a_tail_that_a_start_wiped_does_not_come_back(disk: RecordingDisk) -> No
     go_on_and_lose_power(disk.copy(), 256)
 
 
-def test_what_is_left_over_hides_no_damage(disk: RecordingDisk) -> None:
-    """A whole entry after an old one must be seen, or what was acknowledged is cut in silence."""
+def test_left_over_entries_hide_no_damage(disk: RecordingDisk) -> None:
+    """A whole entry after an old one must be detected, or acknowledged entries are cut without a report."""
     files = ledger_on(disk)
     append(files, 100)
     append(files, 200, 100, term=2)
@@ -200,7 +203,7 @@ def test_a_start_may_stop_before_it_has_saved_which_files_are_expired(disk: Reco
 
 
 def test_a_vote_that_a_peer_acts_on_survives_power_loss(disk: RecordingDisk) -> None:
-    """A peer would give its vote again, lose power, and vote for another peer in the same term."""
+    """A peer would vote, lose power, and vote for another peer in the same term."""
     StateFiles(disk, DIRECTORY).save_term(TermState(4, None))
     with failing(disk, "fsync_dir", "dledger"):
         StateFiles(disk, DIRECTORY).save_term(TermState(5, "n1"))
@@ -228,26 +231,21 @@ def test_epochs_that_a_slave_acts_on_survive_power_loss(disk: RecordingDisk) -> 
 
 
 def put(store: MessageStore, *sizes: int) -> None:
-    """Store messages whose records have so many bytes."""
+    """Store messages whose records have this size."""
     for size in sizes:
         store.put_message(MessageInner("T", 0, b"." * (size - FIXED_BYTES - 1), b""))
 
 
-def log_of(store: MessageStore) -> bytes:
-    """All that is in the commit log."""
-    return b"".join(file.read(0, file.wrote) for file in store.commit_log.files.mapped_files)
-
-
 def lose_power(disk: RecordingDisk, held: bytes) -> None:
-    """Start after a power loss: the log must be as it was flushed."""
+    """Start after a power loss: the log must equal the flushed one."""
     assert len(held) % SECTOR == 0
     again, _ = open_store(small_config(), disk.after_power_loss(None), Clock())
-    assert log_of(again) == held
+    assert log_bytes(again) == held
     kill(again)
 
 
-def test_records_that_a_start_wiped_do_not_come_back(disk: RecordingDisk) -> None:
-    """The flush at the end of a start fails; a later start took what came back for damage, and refused."""
+def test_records_that_a_start_erased_do_not_return(disk: RecordingDisk) -> None:
+    """The flush at the end of a start fails; a later start took the returned bytes for damage, and failed."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256)
     store.flush(thorough=True)
@@ -260,34 +258,34 @@ def test_records_that_a_start_wiped_do_not_come_back(disk: RecordingDisk) -> Non
     store, _ = open_store(small_config(), image, Clock())
     put(store, 256)
     store.flush()
-    lose_power(image, log_of(store))
+    lose_power(image, log_bytes(store))
 
 
-def test_records_that_a_slave_cut_do_not_come_back(disk: RecordingDisk) -> None:
-    """A slave cuts what its master never had; after the bytes that replace it the old ones came back."""
+def test_records_that_a_slave_cut_do_not_return(disk: RecordingDisk) -> None:
+    """A slave cuts records that its master never had; the old ones returned after their replacements."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256, 306, 300, 300)
     store.flush(thorough=True)
-    log = log_of(store)
+    log = log_bytes(store)
     with failing(disk, "fdatasync", "commitlog/"):
         ReplicaLog(store).cut(256, ROOT / "cut")
     kill(store)
     image = disk.copy()
     store, _ = open_store(small_config(), image, Clock())
-    assert log_of(store) == log[:256]
+    assert log_bytes(store) == log[:256]
     master, _ = open_store(small_config(), RecordingDisk(), Clock(1_800_000_000_000))
     put(master, 256, 256)
-    ReplicaLog(store).append(256, log_of(master)[256:])
+    ReplicaLog(store).append(256, log_bytes(master)[256:])
     store.flush()
-    lose_power(image, log[:256] + log_of(master)[256:])
+    lose_power(image, log[:256] + log_bytes(master)[256:])
 
 
-def test_bytes_that_a_slave_took_back_do_not_come_back(disk: RecordingDisk) -> None:
+def test_bytes_that_a_slave_dropped_do_not_return(disk: RecordingDisk) -> None:
     """A write fails half way and is wiped; the next master's bytes in its place are shorter."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256)
     store.flush(thorough=True)
-    log = log_of(store)
+    log = log_bytes(store)
     masters = [open_store(small_config(), RecordingDisk(), Clock(now))[0] for now in (10**12, 2 * 10**12)]
     put(masters[0], 256, 306, 300, 300)
     put(masters[1], 256, 256)
@@ -301,10 +299,10 @@ def test_bytes_that_a_slave_took_back_do_not_come_back(disk: RecordingDisk) -> N
 
     disk.before = half
     with pytest.raises(DiskFull):
-        replica.append(256, log_of(masters[0])[256:])
-    replica.append(256, log_of(masters[1])[256:])
+        replica.append(256, log_bytes(masters[0])[256:])
+    replica.append(256, log_bytes(masters[1])[256:])
     images = [disk.after_power_loss(Random(seed)) for seed in range(60)]
     for image in images:
         again, _ = open_store(small_config(), image, Clock())
-        assert log_of(again) in (log, log + log_of(masters[1])[256:])
+        assert log_bytes(again) in (log, log + log_bytes(masters[1])[256:])
         kill(again)

@@ -1,4 +1,4 @@
-"""A DLedger group would lose what it acknowledged with its leader, or when all power fails."""
+"""A DLedger group would lose acknowledged messages with its leader, or when all power fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.interop.processes import OurNameServer
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_acknowledged_is_lost_when_all_power_fails(seed: int) -> None:
-    """Whoever leads next would not have what a producer was told is safe (I1)."""
+    """An acknowledged message is lost when all peers lose power, because the next leader lacks it (I1)."""
     asyncio.run(_cut(3, seed))
 
 

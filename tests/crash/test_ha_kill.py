@@ -9,7 +9,7 @@ from tests.crash.ha_kill import HaRounds
 
 
 @pytest.mark.slow
-async def test_a_slave_has_what_a_killed_sync_master_acknowledged(tmp_path: Path) -> None:
+async def test_a_slave_has_the_messages_that_a_killed_sync_master_acknowledged(tmp_path: Path) -> None:
     """SEND_OK of a SYNC_MASTER would not survive the loss of its machine."""
     answered = 0
     for number in range(2):

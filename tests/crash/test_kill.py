@@ -9,8 +9,8 @@ from tests.crash.kill import Rounds
 
 
 @pytest.mark.slow
-async def test_a_killed_broker_has_what_it_acknowledged(tmp_path: Path) -> None:
-    """A broker killed under load would lose messages it had said are stored, or not start again."""
+async def test_a_killed_broker_has_its_acknowledged_messages(tmp_path: Path) -> None:
+    """A broker killed under load would lose acknowledged messages, or not start."""
     rounds = Rounds(tmp_path, Random(1))
     for _ in range(5):
         await rounds.run()

@@ -18,14 +18,14 @@ from tests.crash.ledger_store_sweep import sweep
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_store_on_a_ledger_survives_crashes(seed: int) -> None:
-    """What consumers read would be gone after a restart, or come again with another content."""
+    """Messages that consumers read would be missing after a restart, or return with another content."""
     result = sweep(seed, stride=11)
     assert result.recoveries > 10
     assert not result.failures, "\n".join(result.failures)
 
 
 def shows_all_entries() -> Any:
-    """A restart takes all entries that are there for committed."""
+    """A restart takes all existing entries for committed."""
     original = LedgerLog.classify_files
 
     def classify_files(self: LedgerLog, checkpoint: Checkpoint) -> None:
@@ -36,7 +36,7 @@ def shows_all_entries() -> Any:
 
 
 def keeps_numbers_of_the_last_lead() -> Any:
-    """What could not be committed then leaves holes in the queues."""
+    """Messages that could not be committed leave holes in the queues."""
 
     def lead(self: LedgerStore, appender: Any) -> None:
         self.log.set_appender(appender)
@@ -45,7 +45,7 @@ def keeps_numbers_of_the_last_lead() -> Any:
 
 
 def scans_the_ledger_alone() -> Any:
-    """Queues of a store that began without a ledger lose what the old commit log has."""
+    """Queues of a store that began without a ledger lose the messages of the old commit log."""
     return patch.object(EntryRecordScan, "_scan_old", lambda self: iter(()))
 
 

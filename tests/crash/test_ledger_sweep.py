@@ -1,4 +1,4 @@
-"""A crash anywhere would cost a DLedger peer what it acknowledged, or bring back what was replaced."""
+"""A crash at any point would cost a DLedger peer acknowledged entries, or return replaced ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = 3
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_promise_holds_after_a_crash(seed: int) -> None:
-    """Power loss would lose or revive entries: a leader could be elected that lacks what was acknowledged."""
+    """Power loss would lose or return entries: the elected leader could lack acknowledged ones."""
     result = sweep(seed, stride=2)
     assert result.failures == []
     assert result.recoveries > 150
@@ -23,15 +23,15 @@ def test_every_promise_holds_after_a_crash(seed: int) -> None:
 
 @pytest.mark.slow
 def test_every_promise_holds_when_a_disk_call_fails() -> None:
-    """A full disk or a failing flush would lose what was acknowledged, or keep what was refused."""
+    """A full disk or a failing flush would lose acknowledged entries, or keep rejected ones."""
     result = fail_calls(1)
     assert result.failures == []
     assert result.recoveries > 100
 
 
 @pytest.mark.slow
-def test_damage_is_refused_or_mended_and_never_served() -> None:
-    """A flipped bit would give a peer another ledger than the one it acknowledged (I9)."""
+def test_damage_is_rejected_or_repaired_and_never_served() -> None:
+    """A peer serves other entries than it acknowledged when a flipped bit is not detected (I9)."""
     result = damage_all(2, stride=37)
     assert result.failures == []
     assert 0 < result.refused < result.recoveries

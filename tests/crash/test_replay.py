@@ -1,4 +1,4 @@
-"""A sweep that failed must fail again when it is run again: else nobody finds out why."""
+"""A failed sweep must fail when it is repeated; otherwise its cause cannot be found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be true of a store that was recovered after a crash."""
+"""Properties of a store that was recovered after a crash."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rocketpy.protocol.message.record import BLANK_MAGIC, read_start
 from rocketpy_broker.store import MessageInner, MessageStore, RecoveryReport, StoreConfig
 from rocketpy_broker.store.files.state_file import load_state
 from rocketpy_broker.store.files.store_lock import StoreLock
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.log.mapped_file import mapped_file_name
 from rocketpy_broker.store.queue.consume_queue import UNIT
 from tests.crash.disk import SECTOR, RecordingDisk
 from tests.crash.writer import ROOT, Clock, Expectation, Sent, kill, parse, sent_as
+from tests.store_checks import check_store
 
 LEVELS = DelayLevels(StoreConfig(root=ROOT).delay_levels)
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A guarantee was violated."""
 
 
 def require(condition: object, problem: str) -> None:
@@ -41,7 +41,7 @@ def open_store(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> tuple[
 def recover_and_verify(
     config: StoreConfig, disk: RecordingDisk, expected: Expectation, *, power: bool, clock: Clock
 ) -> RecoveryReport:
-    """Recover, check all promises, crash again, recover again, go on, stop, start.
+    """Recover, check all promises, crash, recover a second time, continue, stop, start.
 
     power: may what was not flushed be gone? Raises Violation.
     """
@@ -63,7 +63,7 @@ def recover_and_verify(
 
 
 def verify(store: MessageStore, disk: RecordingDisk, expected: Expectation, *, power: bool) -> None:
-    """Check an open store against what was sent."""
+    """Check an open store against the sent messages."""
     must_end = expected.flushed_end if power else expected.written_end
     log = walk_log(store, expected, must_end)
     problems = check_store(store).problems
@@ -73,7 +73,7 @@ def verify(store: MessageStore, disk: RecordingDisk, expected: Expectation, *, p
 
 
 def walk_log(store: MessageStore, expected: Expectation, must_end: int) -> dict[int, Sent]:
-    """The log's records; each must have been sent, and be the one that was acknowledged."""
+    """The log's records; each must have been sent, and equal the acknowledged one."""
     found: dict[int, Sent] = {}
     end = store.max_physical_offset
     at = store.min_physical_offset
@@ -111,7 +111,7 @@ def walk_log(store: MessageStore, expected: Expectation, must_end: int) -> dict[
 def verify_queues(
     store: MessageStore, disk: RecordingDisk, log: dict[int, Sent], expected: Expectation, *, power: bool
 ) -> None:
-    """Queues are dense, hold what the log says byte for byte and nothing else, and what consumers saw."""
+    """Queues are dense, contain exactly the log's messages, and those that consumers read."""
     units: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)
     for offset, sent in log.items():
         if sent.number is not None:
@@ -172,7 +172,7 @@ def verify_queue_bytes(
 
 
 def verify_states(disk: RecordingDisk, expected: Expectation) -> None:
-    """State files hold what was saved last, or what was being saved."""
+    """State files have the content that was saved last, or was being saved."""
     for name, contents in expected.states.items():
         saved = expected.states_saved.get(name, 0)
         allowed = contents[max(0, saved - 1) :]
@@ -193,7 +193,7 @@ def _strict(data: bytes) -> bytes:
 
 
 def content_of(store: MessageStore) -> tuple[int, object, object]:
-    """What must be the same after another recovery."""
+    """The parts that must be equal after another recovery."""
     queues = {key: queue.next_offset for key, queue in store.queues.queues.items() if queue.next_offset}
     index = store.index.files if store.index is not None else []
     entries = sorted({(entry[0], entry[1]) for file in index for entry in file.entries()})
@@ -273,7 +273,7 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
 
 
 def _fill_sector(store: MessageStore, message: MessageInner) -> None:
-    """Let its record end where a sector does: next to bytes that no write touches."""
+    """Let its record end at a sector boundary: next to bytes that no write touches."""
     size = 91 + len(message.body) + len(message.topic) + len(message.properties)
     message.body += b"p" * (-(store.max_physical_offset + size) % SECTOR)
 

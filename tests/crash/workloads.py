@@ -1,4 +1,4 @@
-"""What the store is doing when it is stopped: the workloads of RELIABILITY section 6.
+"""What the store does when it is stopped: the workloads of RELIABILITY section 6.
 
 Each is a function of a writer and a source of randomness; `config` says on which sizes it runs.
 """
@@ -21,7 +21,7 @@ from tests.crash.writer import ROOT, Writer
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """run: what is done to the open store. config: settings for `small_config`, made from the pass's number.
+    """run: uses the open store. config: settings for `small_config`, made from the pass's number.
 
     weight: share of the recoveries; the heavy ones get fewer. prepare: puts files on the disk beforehand.
     """
@@ -34,7 +34,7 @@ class Workload:
 
 
 def _settle(writer: Writer, random: Random) -> None:
-    """What a broker does now and then."""
+    """The periodic work of a broker."""
     what = random.random()
     if what < 0.4:
         writer.dispatch()
@@ -74,7 +74,7 @@ def _batch(writer: Writer, random: Random) -> None:
 
 
 def _runs(writer: Writer, random: Random) -> None:
-    """Runs of several messages, and flushes that go on while more arrive."""
+    """Runs of several messages, and flushes that run while more arrive."""
     for _ in range(14):
         writer.put(*(writer.message(random.randrange(3), size=random.randrange(90)) for _ in range(4)))
         plan = writer.plan(thorough=random.random() < 0.4)
@@ -129,7 +129,7 @@ def _transaction(writer: Writer, random: Random) -> None:
 
 
 def _index(writer: Writer, random: Random) -> None:
-    """Messages with so many keys that an index file holds but a few."""
+    """Messages with so many keys that an index file holds only a few messages."""
     for number in range(24):
         writer.put(writer.message(number % 2, size=30, keys=random.randrange(0, 9)))
         writer.dispatch()
@@ -176,16 +176,15 @@ def _restarts(writer: Writer, random: Random) -> None:
 
 
 def _retention(writer: Writer, random: Random) -> None:
-    """Old files go while messages arrive, those of queues and index after them."""
-    cleaner = Cleaner(writer.store, use=lambda path: 0.5)
+    """Old files expire while messages arrive, then those of queues and index."""
+    cleaner = Cleaner(writer.store)
     for number in range(26):
         writer.put(*(writer.message(n, size=random.choice((300, 900)), keys=2) for n in range(2)))
         _settle(writer, random)
         if number % 6 == 5:
             writer.flush(thorough=True)
             writer.dispatch()
-            cleaner.request_manual_delete()
-            for step in cleaner.choose(DiskUse(0.5, 0.5), writer.clock.now):
+            for step in cleaner.choose(DiskUse(0.8, 0.8), writer.clock.now):
                 # Allowed to go from here on, whether the file is there or not.
                 writer.expected.first_offset = writer.store.min_physical_offset
                 step()
@@ -193,7 +192,7 @@ def _retention(writer: Writer, random: Random) -> None:
 
 
 def _reference(writer: Writer, random: Random) -> None:
-    """A directory that RocketMQ 4.6.0 wrote is gone on with."""
+    """A directory that RocketMQ 4.6.0 wrote is continued."""
     for number in range(8):
         writer.put(writer.message(number % 2, topic="StoreTopic", size=random.randrange(3000)))
         _settle(writer, random)

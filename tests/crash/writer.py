@@ -1,4 +1,4 @@
-"""Uses a store and remembers what must be true of it after a crash."""
+"""Uses a store and records what must be true of it after a crash."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Expectation:
-    """What was sent so far, and how much of it a crash may not take.
+    """The sent messages, and those of them that a crash must not remove.
 
     attempts: by physical offset, everything ever placed there. stored: what was written out last.
     written_end, flushed_end: the log below was written, was flushed.
@@ -94,11 +94,11 @@ class Expectation:
     states: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """State files by name: every content that was saved or was being saved, newest last."""
     states_saved: dict[str, int] = field(default_factory=dict)
-    """How many of these saves had returned."""
+    """How many of the saves in `states` had returned, by the name of the file."""
 
 
 class Writer:
-    """A store on a recording disk, and what is expected of it.
+    """A store on a recording disk, and its expected content.
 
     All that a store does by itself or a broker does for it happens here in one thread, so that a flush can be
     stopped between its steps while messages arrive.
@@ -119,7 +119,7 @@ class Writer:
     # -- life ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the store; what is in it now is what was stored and flushed."""
+        """Open the store; its content now counts as stored and flushed."""
         StoreLock._held.clear()
         self.store.open()
         self._take_over()
@@ -147,13 +147,13 @@ class Writer:
             self.expected.flushed_end = self.expected.written_end
 
     def reopen(self) -> None:
-        """Stop cleanly and start again."""
+        """Stop cleanly and restart."""
         self.close()
         self.store = MessageStore(self.config, clock=self.clock, disk=self.disk)
         self.open()
 
     def kill_and_reopen(self) -> None:
-        """End the process and start again."""
+        """End the process and restart."""
         kill(self.store)
         self._placed.clear()
         self.store = MessageStore(self.config, clock=self.clock, disk=self.disk)
@@ -215,7 +215,7 @@ class Writer:
         self._placed.append((offset, sent))
 
     def write_out(self) -> None:
-        """Write the run: from now on a killed process does not lose it."""
+        """Write the run: from now on a kill does not lose it."""
         placed, self._placed = self._placed, []
         self.store.write_out()
         expected = self.expected
@@ -235,7 +235,7 @@ class Writer:
         self.consume()
 
     def consume(self) -> None:
-        """See what consumers can see: under SYNC_FLUSH nobody may change it any more."""
+        """Read what consumers can read: under SYNC_FLUSH it may not change any more."""
         for (topic, queue_id), queue in self.store.queues.queues.items():
             seen = self.expected.seen[topic, queue_id]
             start = max(seen, default=-1) + 1
@@ -251,11 +251,11 @@ class Writer:
         self.finish(self.plan(thorough=thorough))
 
     def plan(self, *, thorough: bool = False) -> FlushPlan:
-        """Begin a flush; messages may come before `finish`."""
+        """Begin a flush; messages may be stored before `finish`."""
         return self.store.plan_flush(thorough=thorough)
 
     def finish(self, plan: FlushPlan) -> None:
-        """Run a flush and take note: what it covers may be acknowledged under SYNC_FLUSH."""
+        """Run a flush and record its end: messages before it may be acknowledged under SYNC_FLUSH."""
         flush_now(self.store, plan)
         self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
         self.store.mark_flushed()
@@ -287,7 +287,7 @@ class Writer:
 
 
 def sent_as(view: RecordView, record: bytes) -> Sent:
-    """What was sent, from a stored record."""
+    """The sent message, from a stored record."""
     number = None if view.sys_flag & NOT_IN_QUEUE else view.queue_offset
     return Sent(record, (view.topic, view.queue_id), number)
 

@@ -58,37 +58,37 @@ _WORDS = (
 )
 
 
-def make_access_file(draw: Random) -> bytes:
-    """A plain_acl.yml, almost."""
-    return Mutator(_ACCOUNTS, _YAML).make(draw)
+def make_access_file(rng: Random) -> bytes:
+    """Return a mutated plain_acl.yml."""
+    return Mutator(_ACCOUNTS, _YAML).make(rng)
 
 
 def check_access_file(data: bytes, _: Random) -> None:
-    """What is accepted survives being written."""
+    """Check that accounts which were read are the same after a dump."""
     written = read_access_file(data.decode("utf-8", "replace"))
     rules = AccessList.of(written)
     assert AccessList.of(read_access_file(dump_access_file(written))).accounts.keys() == rules.accounts.keys()
 
 
-def make_address(draw: Random) -> bytes:
-    """A pattern of addresses, almost."""
-    return Mutator(_ADDRESSES, (b"*", b"-", b":", b".", b"{", b"}", b",", b"255", b"ffff")).make(draw)
+def make_address(rng: Random) -> bytes:
+    """Return a mutated address pattern."""
+    return Mutator(_ADDRESSES, (b"*", b"-", b":", b".", b"{", b"}", b",", b"255", b"ffff")).make(rng)
 
 
 def check_address(data: bytes, _: Random) -> None:
-    """An accepted pattern can be asked about any host."""
+    """An accepted pattern can be matched with any host."""
     pattern = AddressPattern(data.decode("utf-8", "replace"))
     for host in _HOSTS:
         pattern.matches(host)
 
 
-def make_expression(draw: Random) -> bytes:
-    """A filter of a consumer, almost."""
-    return Mutator(_EXPRESSIONS, _WORDS).make(draw)
+def make_expression(rng: Random) -> bytes:
+    """Return a mutated SQL92 filter."""
+    return Mutator(_EXPRESSIONS, _WORDS).make(rng)
 
 
 def check_expression(data: bytes, _: Random) -> None:
-    """An accepted expression can be asked about any message."""
+    """An accepted expression can be matched with any message."""
     expression = compile_expression(data.decode("utf-8", "replace"))
     for properties in ({}, {"a": "5", "b": "x", "c": ""}, {"a": "true", "b": "1e400"}, {"a": "\ud800"}):
         expression.matches(properties)

@@ -1,4 +1,4 @@
-"""An ordinary client that goes on working while its servers are fuzzed."""
+"""An ordinary client that works while its servers are fuzzed."""
 
 from __future__ import annotations
 

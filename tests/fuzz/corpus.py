@@ -1,4 +1,4 @@
-"""What the inputs are made from: bytes that the real RocketMQ 4.6.0 produced."""
+"""The sources of the inputs: bytes that the real RocketMQ 4.6.0 produced."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def _command_code(frame: bytes) -> int:
 
 @cache
 def frames() -> list[Frame]:
-    """The same, cut into codec, header and body."""
+    """The frames of `streams`, split into codec, header and body."""
     return FrameDecoder().feed(b"".join(streams()))
 
 
 @cache
 def headers(codec: int) -> list[bytes]:
-    """Headers in one codec. Of MessagePack there are no recordings: the others' are written anew."""
+    """Headers in one codec. MessagePack has no recordings: those of the others are re-encoded."""
     if codec != CODEC_MSGPACK:
         return [frame.header for frame in frames() if frame.codec == codec]
     return [FrameDecoder().feed(encode_command(decode_command(f), codec))[0].header for f in frames()]
@@ -153,7 +153,7 @@ def peer_bodies() -> list[bytes]:
 
 @cache
 def registrations() -> list[bytes]:
-    """Bodies of REGISTER_BROKER in their compressed form, inflated; the fuzzer deflates them again."""
+    """Bodies of REGISTER_BROKER in their compressed form, inflated; the fuzzer deflates them."""
     bodies = [
         recorded.data[-recorded.info["bodyLength"] :]
         for recorded in golden_data.frames("boot")
@@ -164,7 +164,7 @@ def registrations() -> list[bytes]:
 
 @cache
 def compressed() -> list[bytes]:
-    """Streams of zlib: Java's own, ours, and ones that inflate to far more than they are."""
+    """Streams of zlib: Java's, rocketpy's, and ones that inflate to far more bytes."""
     java = [bytes.fromhex(vector["zlibLevel5Hex"]) for vector in golden_data.vectors("crcAndCompress")]
     ours = [zlib.compress(fastjson.dumps({"text": "coffee " * n}), 5) for n in (1, 100, 1000)]
     bombs = [zlib.compress(bytes(1 << shift)) for shift in (16, 20, 24, 25)]

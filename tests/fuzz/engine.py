@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from types import FrameType
 
-from tests.fuzz.mutation import draw_for
+from tests.fuzz.mutation import rng_for
 from tests.fuzz.targets import Target
 
 # Both of processor time, so that a busy machine is no hang.
@@ -24,12 +24,12 @@ _WATCHED = 256
 
 
 class Failure(AssertionError):
-    """An input that broke a promise; the text says how to replay it."""
+    """An input that violated a promise; the text says how to replay it."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a target did.
+    """The results of a target.
 
     outcomes: how often each, by name: accepted, an error's class, closed, a response code.
     largest_bytes: of one input, or of what one connection sent.
@@ -73,11 +73,11 @@ def run_offline(target: Target, inputs: int, seed: int, first: int = 0) -> Resul
 
 
 def _run_one(target: Target, seed: int, index: int, result: Result) -> None:
-    draw = draw_for(seed, target.name, index)
-    data = target.make(draw)
+    rng = rng_for(seed, target.name, index)
+    data = target.make(rng)
     started = process_time()
     try:
-        target.check(data, draw)
+        target.check(data, rng)
         outcome = "accepted"
     except target.allowed as error:
         outcome = type(error).__name__
@@ -94,13 +94,13 @@ def _run_one(target: Target, seed: int, index: int, result: Result) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """The last places of ours that an error came through."""
+    """The last frames of this project in the traceback of an error."""
     frames = traceback.extract_tb(error.__traceback__)[-4:]
     return "  from " + ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def replay_line(target: str, seed: int, index: int, data: bytes) -> str:
-    """How to run this one input again, and what it is."""
+    """The command that runs this input, and its description."""
     command = f"python -m tests.fuzz --target {target!r} --seed {seed} --first {index} --inputs 1"
     shown = data[:200].hex() + ("…" if len(data) > 200 else "")
     return f"replay: {command}\ninput of {len(data)} bytes: {shown}"
@@ -108,7 +108,7 @@ def replay_line(target: str, seed: int, index: int, data: bytes) -> str:
 
 @contextmanager
 def _alarm(result: Result) -> Iterator[None]:
-    """Ends a reader that never comes back. What readers log is left out: it is millions of lines."""
+    """Ends a reader that does not return. Logs of readers are dropped: they have millions of lines."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise Failure(f"{result.target}: no end after {_STOP_SECONDS} s, behind input {result.inputs}")
@@ -131,5 +131,5 @@ def memory_of(process: int | str = "self") -> tuple[int, int]:
 
 
 def _forget_peak() -> None:
-    """Begin anew with the most memory that this process ever had; see proc(5) on clear_refs."""
+    """Start over with the most memory that this process ever had; see proc(5) on clear_refs."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Files that somebody else may have written: broker.conf, a store's files, small files of state."""
+"""Files that another program may have written: broker.conf, a store's files, small state files."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ _SETTING_TOKENS = (
 )
 
 
-def make_broker_conf(draw: Random) -> bytes:
-    """A broker.conf, almost."""
-    return Mutator(_SETTINGS, _SETTING_TOKENS).make(draw)[:65_536]
+def make_broker_conf(rng: Random) -> bytes:
+    """Return a mutated broker.conf."""
+    return Mutator(_SETTINGS, _SETTING_TOKENS).make(rng)[:65_536]
 
 
 def check_broker_conf(data: bytes, _: Random) -> None:
-    """What is accepted by one server is a whole configuration; a changed file says what it was changed to."""
+    """Settings that one server accepts are complete; a changed file contains the changed values."""
     path = _scratch() / "broker.conf"
     path.write_bytes(data)
     text = data.decode("latin-1")
@@ -100,11 +100,11 @@ _STATES: tuple[tuple[Callable[[bytes], Any], bytes], ...] = (
 )
 
 
-def make_state_file(draw: Random) -> bytes:
-    """One byte that says which file, and the file; of those with a checksum some have the right one."""
-    number = draw.randrange(len(_STATES))
-    data = Mutator([_STATES[number][1]], (b"=", b"\n", b"# crc32 ", b"-1", b"9" * 5000, b"\\u00")).make(draw)
-    if draw.random() < 0.5:
+def make_state_file(rng: Random) -> bytes:
+    """One byte that selects the file, and the file; some files with a checksum have the right one."""
+    number = rng.randrange(len(_STATES))
+    data = Mutator([_STATES[number][1]], (b"=", b"\n", b"# crc32 ", b"-1", b"9" * 5000, b"\\u00")).make(rng)
+    if rng.random() < 0.5:
         data = seal(data.partition(b"# crc32 ")[0])
     return bytes((number,)) + data
 
@@ -149,23 +149,23 @@ def _image() -> tuple[Path, tuple[str, ...]]:
     return root, tuple(str(name) for name in names if (root / name).stat().st_size)
 
 
-def make_store_file(draw: Random) -> bytes:
-    """One byte that says which file of which store, one whether damage may be cut, and the file."""
+def make_store_file(rng: Random) -> bytes:
+    """One byte that selects the store and file, one whether damage may be cut, and the file."""
     root, names = _image()
-    number = draw.randrange(len(names))
+    number = rng.randrange(len(names))
     data = (root / names[number]).read_bytes()
-    if draw.random() < 0.1:
-        data = data[: draw.randrange(len(data) + 1)]
+    if rng.random() < 0.1:
+        data = data[: rng.randrange(len(data) + 1)]
     used = data.rstrip(b"\0")
     mutator = Mutator([used], _BIG_NUMBERS)
-    changed = mutator.mutate(draw, used)
-    if draw.random() < 0.8:  # as long as it was: else most are refused for that alone
+    changed = mutator.mutate(rng, used)
+    if rng.random() < 0.8:  # as long as it was: else most are refused for that alone
         changed = changed[: len(data)].ljust(len(data), b"\0")
-    return bytes((number, draw.randrange(2))) + changed
+    return bytes((number, rng.randrange(2))) + changed
 
 
 def check_store_file(data: bytes, _: Random) -> None:
-    """A damaged store opens or is refused; what it serves is whole, and it opens again as it was left."""
+    """A damaged store opens or is rejected; it serves whole records, and reopens with the same state."""
     root, names = _image()
     name = names[(data[0] if data else 0) % len(names)]
     place = _scratch() / "store"
@@ -179,7 +179,7 @@ def check_store_file(data: bytes, _: Random) -> None:
 
 
 def _read_all(store: MessageStore) -> dict[tuple[str, int], int]:
-    """How many bytes each queue serves; what of it is damaged may be refused."""
+    """The number of bytes that each queue serves; damaged records may be rejected."""
     found: dict[tuple[str, int], int] = {}
     store.open()
     try:

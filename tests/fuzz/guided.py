@@ -49,7 +49,7 @@ def _options(names: list[str]) -> argparse.Namespace:
 
 
 def _plant(target: Target, place: Path) -> None:
-    """Begin with what the other engine makes."""
+    """Fill an empty corpus with inputs of the seeded engine."""
     place.mkdir(parents=True, exist_ok=True)
     if any(place.iterdir()):
         return

@@ -28,7 +28,7 @@ from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PER
 from tests.fuzz import corpus
 from tests.fuzz.control import ControlClient
 from tests.fuzz.engine import Failure, Result, memory_bound, replay_line
-from tests.fuzz.mutation import Mutator, draw_for
+from tests.fuzz.mutation import Mutator, rng_for
 from tests.fuzz.servers import ServerProcess, running_servers
 from tests.fuzz.targets import odd_header
 
@@ -51,21 +51,21 @@ _INTERNAL_ERROR = "internal error"
 # -- inputs -------------------------------------------------------------------------------------
 
 
-def make_input(target: str, draw: Random) -> bytes:
+def make_input(target: str, rng: Random) -> bytes:
     """A frame: with a mutated or an odd header, with a mutated body, or mutated as a whole."""
-    frame, kind = draw.choice(_request_frames(target, draw.random() < 0.1)), draw.random()
+    frame, kind = rng.choice(_request_frames(target, rng.random() < 0.1)), rng.random()
     if kind < 0.2:
         tokens = corpus.JSON_TOKENS if frame.codec == CODEC_JSON else ()
-        header = Mutator(corpus.headers(frame.codec), tokens).mutate(draw, frame.header)
+        header = Mutator(corpus.headers(frame.codec), tokens).mutate(rng, frame.header)
         return encode_frame(frame.codec, header, frame.body)
     if kind < 0.6:
-        return encode_frame(frame.codec, odd_header(frame, draw), frame.body)
+        return encode_frame(frame.codec, odd_header(frame, rng), frame.body)
     if kind < 0.9:
         bodies = [other.body for other in _request_frames(target, any_code=True)]
         return encode_frame(
-            frame.codec, frame.header, Mutator(bodies, corpus.JSON_TOKENS).mutate(draw, frame.body)
+            frame.codec, frame.header, Mutator(bodies, corpus.JSON_TOKENS).mutate(rng, frame.body)
         )
-    return Mutator(corpus.streams()).make(draw)
+    return Mutator(corpus.streams()).make(rng)
 
 
 @cache
@@ -91,7 +91,7 @@ class _Sent:
 
 
 def _prepare(index: int, data: bytes, opaque: int) -> _Sent:
-    """See what a server will make of an input, and number its request so that its answer can be told."""
+    """Predict the response of a server to an input, and number the request to find its response."""
     decoder = FrameDecoder()
     try:
         frames = decoder.feed(data)
@@ -107,7 +107,7 @@ def _prepare(index: int, data: bytes, opaque: int) -> _Sent:
 
 
 def _with_opaque(frame: Frame, opaque: int) -> bytes | None:
-    """The frame with another opaque and nothing else changed; None where that cannot be had."""
+    """The frame with another opaque and no other change; None where that is impossible."""
     if frame.codec == CODEC_JSON:
         header = re.sub(rb'"opaque":-?\d+', b'"opaque":%d' % opaque, frame.header)
     elif frame.codec == CODEC_ROCKETMQ:
@@ -122,7 +122,7 @@ def _with_opaque(frame: Frame, opaque: int) -> bytes | None:
 
 
 @dataclass(slots=True)
-class _Talk:
+class _Connection:
     """One connection: inputs out, answers in."""
 
     address: str
@@ -132,7 +132,7 @@ class _Talk:
     phase: str = "connecting"
 
     async def run(self, inputs: list[_Sent], mark: int) -> None:
-        """Send the inputs, and the mark unless the last of them ends the stream; take all that comes."""
+        """Send the inputs, and the mark unless the last of them ends the stream; read all responses."""
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         self.waiting = {sent.opaque: sent for sent in inputs if sent.opaque is not None}
@@ -209,7 +209,7 @@ async def fuzz_port(target: str, folder: Path, *, inputs: int, seed: int, first:
 async def run_live(
     target: str, address: str, server: ServerProcess, *, inputs: int, seed: int, first: int = 0
 ) -> Result:
-    """Send `inputs` inputs to a port. Raises Failure for what broke a promise, or its memory's bound."""
+    """Send `inputs` inputs to a port. Raises Failure for a violated promise, or too much memory."""
     result, started = Result(target), perf_counter()
     before, _ = server.memory()
     groups = _groups(target, seed, first, first + inputs, result)
@@ -225,7 +225,7 @@ async def run_live(
 
 
 def _groups(target: str, seed: int, index: int, end: int, result: Result) -> Iterator[list[_Sent]]:
-    """What each connection sends: many inputs that can be read, or one that cannot.
+    """The frames of each connection: many readable inputs, or one unreadable one.
 
     (A server that meets bytes it cannot read drops the connection and the answers that were still to come.)
     """
@@ -233,7 +233,7 @@ def _groups(target: str, seed: int, index: int, end: int, result: Result) -> Ite
     for opaque in itertools.count(1):
         if index == end:
             break
-        sent = _prepare(index, make_input(target, draw_for(seed, target, index)), opaque)
+        sent = _prepare(index, make_input(target, rng_for(seed, target, index)), opaque)
         index += 1
         result.inputs += 1
         result.bytes += len(sent.data)
@@ -256,30 +256,33 @@ def _measured(group: list[_Sent], result: Result) -> list[_Sent]:
 async def _work(target: str, address: str, seed: int, groups: Iterator[list[_Sent]], result: Result) -> None:
     """One of the connections at a time, until no group is left."""
     for group in groups:
-        talk = _Talk(address)
+        connection = _Connection(address)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                await talk.run(group, mark=group[-1].index + (1 << 30))
+                await connection.run(group, mark=group[-1].index + (1 << 30))
         except (AssertionError, RemoteProtocolError, TimeoutError, OSError) as error:
-            raise Failure(_story(target, seed, group, talk, error)) from error
-        result.outcomes += talk.outcomes
+            raise Failure(_description(target, seed, group, connection, error)) from error
+        result.outcomes += connection.outcomes
 
 
-def _story(target: str, seed: int, group: list[_Sent], talk: _Talk, error: Exception) -> str:
-    unanswered = [sent for sent in talk.waiting.values() if not _may_wait(sent)] or group
+def _description(
+    target: str, seed: int, group: list[_Sent], connection: _Connection, error: Exception
+) -> str:
+    unanswered = [sent for sent in connection.waiting.values() if not _may_wait(sent)] or group
     one = unanswered[0]
     whole = f"--first {group[0].index} --inputs {group[-1].index - group[0].index + 1}"
+    waiting = sorted(sent.index for sent in connection.waiting.values())
     return (
-        f"{target}: {type(error).__name__} while {talk.phase}: {error}\n"
+        f"{target}: {type(error).__name__} while {connection.phase}: {error}\n"
         f"{replay_line(target, seed, one.index, one.data)}\n"
-        f"the whole connection: {whole}; unanswered: {sorted(sent.index for sent in talk.waiting.values())}"
+        f"the whole connection: {whole}; unanswered: {waiting}"
     )
 
 
 async def _check_server(target: str, server: ServerProcess, before: int, result: Result) -> None:
-    mishaps = await server.mishaps()
-    if mishaps:
-        raise Failure(f"{target}: the server logged {len(mishaps)} errors, the first:\n{mishaps[0]}")
+    errors = await server.unexpected_errors()
+    if errors:
+        raise Failure(f"{target}: the server logged {len(errors)} errors, the first:\n{errors[0]}")
     _, result.peak_bytes = server.memory()
     result.peak_growth_bytes = result.peak_bytes - before
     in_flight = _CONNECTIONS * result.largest_bytes

@@ -17,7 +17,7 @@ _PURE_NOISE = 0.03
 _MAX_NOISE_BYTES = 200
 
 
-def draw_for(seed: int, target: str, index: int) -> Random:
+def rng_for(seed: int, target: str, index: int) -> Random:
     """The random numbers of one input, the same in every run and on every machine."""
     return Random(f"{seed}:{target}:{index}")
 
@@ -32,57 +32,57 @@ class Mutator:
         self.seeds = seeds
         self.tokens = (*tokens, *_INTEGERS)
 
-    def make(self, draw: Random) -> bytes:
+    def make(self, rng: Random) -> bytes:
         """One input."""
-        if draw.random() < _PURE_NOISE:
-            return draw.randbytes(draw.randrange(_MAX_NOISE_BYTES))
-        return self.mutate(draw, draw.choice(self.seeds))
+        if rng.random() < _PURE_NOISE:
+            return rng.randbytes(rng.randrange(_MAX_NOISE_BYTES))
+        return self.mutate(rng, rng.choice(self.seeds))
 
-    def mutate(self, draw: Random, data: bytes) -> bytes:
+    def mutate(self, rng: Random, data: bytes) -> bytes:
         """`data` with one to four changes."""
-        for _ in range(draw.choice((1, 1, 1, 1, 2, 2, 3, 4))):
-            data = draw.choice(_CHANGES)(self, draw, data)
+        for _ in range(rng.choice((1, 1, 1, 1, 2, 2, 3, 4))):
+            data = rng.choice(_CHANGES)(self, rng, data)
         return data
 
     # -- changes ------------------------------------------------------------------------------
 
-    def _flip_bit(self, draw: Random, data: bytes) -> bytes:
-        at = _place(draw, data)
-        return data[:at] + bytes(byte ^ 1 << draw.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :]
+    def _flip_bit(self, rng: Random, data: bytes) -> bytes:
+        at = _place(rng, data)
+        return data[:at] + bytes(byte ^ 1 << rng.randrange(8) for byte in data[at : at + 1]) + data[at + 1 :]
 
-    def _set_byte(self, draw: Random, data: bytes) -> bytes:
-        at = _place(draw, data)
-        return data[:at] + draw.randbytes(1) + data[at + 1 :]
+    def _set_byte(self, rng: Random, data: bytes) -> bytes:
+        at = _place(rng, data)
+        return data[:at] + rng.randbytes(1) + data[at + 1 :]
 
-    def _overwrite(self, draw: Random, data: bytes) -> bytes:
-        at, token = _place(draw, data), draw.choice(self.tokens)
+    def _overwrite(self, rng: Random, data: bytes) -> bytes:
+        at, token = _place(rng, data), rng.choice(self.tokens)
         return data[:at] + token + data[at + len(token) :]
 
-    def _insert(self, draw: Random, data: bytes) -> bytes:
-        at = _place(draw, data)
-        return data[:at] + draw.choice(self.tokens) + data[at:]
+    def _insert(self, rng: Random, data: bytes) -> bytes:
+        at = _place(rng, data)
+        return data[:at] + rng.choice(self.tokens) + data[at:]
 
-    def _repeat(self, draw: Random, data: bytes) -> bytes:
+    def _repeat(self, rng: Random, data: bytes) -> bytes:
         """Many times one token, or one piece of the data: depth, and length."""
-        at = _place(draw, data)
-        piece = draw.choice((draw.choice(self.tokens), data[at : at + draw.randrange(1, 40)]))
-        return data[:at] + piece * draw.choice((2, 3, 40, 300)) + data[at:]
+        at = _place(rng, data)
+        piece = rng.choice((rng.choice(self.tokens), data[at : at + rng.randrange(1, 40)]))
+        return data[:at] + piece * rng.choice((2, 3, 40, 300)) + data[at:]
 
-    def _cut(self, draw: Random, data: bytes) -> bytes:
-        return data[: _place(draw, data)]
+    def _cut(self, rng: Random, data: bytes) -> bytes:
+        return data[: _place(rng, data)]
 
-    def _remove(self, draw: Random, data: bytes) -> bytes:
-        at = _place(draw, data)
-        return data[:at] + data[at + draw.randrange(1, 20) :]
+    def _remove(self, rng: Random, data: bytes) -> bytes:
+        at = _place(rng, data)
+        return data[:at] + data[at + rng.randrange(1, 20) :]
 
-    def _add_noise(self, draw: Random, data: bytes) -> bytes:
-        at = _place(draw, data)
-        return data[:at] + draw.randbytes(draw.randrange(1, 20)) + data[at:]
+    def _add_noise(self, rng: Random, data: bytes) -> bytes:
+        at = _place(rng, data)
+        return data[:at] + rng.randbytes(rng.randrange(1, 20)) + data[at:]
 
-    def _splice(self, draw: Random, data: bytes) -> bytes:
+    def _splice(self, rng: Random, data: bytes) -> bytes:
         """The beginning of one and the end of another."""
-        other = draw.choice(self.seeds)
-        return data[: _place(draw, data)] + other[_place(draw, other) :]
+        other = rng.choice(self.seeds)
+        return data[: _place(rng, data)] + other[_place(rng, other) :]
 
 
 _CHANGES: tuple[Callable[[Mutator, Random, bytes], bytes], ...] = (
@@ -100,7 +100,7 @@ _CHANGES: tuple[Callable[[Mutator, Random, bytes], bytes], ...] = (
 )
 
 
-def _place(draw: Random, data: bytes) -> int:
+def _place(rng: Random, data: bytes) -> int:
     """Anywhere in `data`, its end included; in half of all cases within its first 32 bytes."""
-    reach = min(len(data), 32) if draw.random() < 0.5 else len(data)
-    return int(draw.random() * (reach + 1))
+    reach = min(len(data), 32) if rng.random() < 0.5 else len(data)
+    return int(rng.random() * (reach + 1))

@@ -1,4 +1,4 @@
-"""What replicas read from each other: HA streams, and the frames of DLedger's peers. All have a state.
+"""Bytes between replicas: HA streams, and frames of DLedger's peers. All targets have a state.
 
 An input is everything that one connection, or one peer, receives. Whatever it is, the log or ledger keeps its
 form, and nothing but the typed error comes out: anything else would stop the node.
@@ -6,6 +6,7 @@ form, and nothing but the typed error comes out: anything else would stop the no
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from functools import cache
 from random import Random
@@ -13,12 +14,11 @@ from typing import Any
 
 import msgspec
 
-from rocketpy.errors import RemoteProtocolError
+from rocketpy.errors import NotLeader, RemoteProtocolError
 from rocketpy.protocol.remoting.command import Command, decode_command, encode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
 from rocketpy_broker.replication.dledger.core.events import (
-    Propose,
     RequestReceived,
     ResponseReceived,
     SendRequest,
@@ -75,27 +75,27 @@ _ODD = (-(2**63), -5, -1, 0, 1, 4095, 4096, 10_240, 10_241, 2**31, 2**62, 2**63 
 _TAIL_CRC = zlib.crc32(_LOG[-100:])
 
 
-def make_reports(draw: Random) -> bytes:
-    """What a slave says to its master, almost."""
+def make_reports(rng: Random) -> bytes:
+    """Mutated bytes of a slave to its master."""
     recorded = [data for stream in _streams() if (data := stream.slave_to_master)]
-    notes = [encode_control(_join(draw)) for _ in range(draw.randrange(2))]
-    acks = [ack(draw.choice(_ODD), draw.choice(_ODD)) for _ in range(draw.randrange(3))]
+    notes = [encode_control(_join(rng)) for _ in range(rng.randrange(2))]
+    acks = [ack(rng.choice(_ODD), rng.choice(_ODD)) for _ in range(rng.randrange(3))]
     said = REPORT.pack(CONTROL) + b"".join((*notes, *acks))
-    data = draw.choice((said, said, REPORT.pack(draw.choice(_ODD)), draw.choice(recorded)[:400]))
-    return Mutator([data], _TOKENS).mutate(draw, data) if draw.random() < 0.5 else data
+    data = rng.choice((said, said, REPORT.pack(rng.choice(_ODD)), rng.choice(recorded)[:400]))
+    return Mutator([data], _TOKENS).mutate(rng, data) if rng.random() < 0.5 else data
 
 
-def make_stream(draw: Random) -> bytes:
-    """What a master says to its slave, almost."""
+def make_stream(rng: Random) -> bytes:
+    """Mutated bytes of a master to its slave."""
     recorded = [data for stream in _streams() if (data := stream.master_to_slave)]
-    notes: list[ControlMessage] = [Hello("m", draw.random() < 0.1), _welcome(draw)]
-    if draw.random() < 0.2:
-        notes[draw.randrange(2)] = draw.choice((Refused("no"), _join(draw), Hello("n", False)))
-    place = draw.choice((len(_LOG), len(_LOG), draw.choice(_ODD)))
+    notes: list[ControlMessage] = [Hello("m", rng.random() < 0.1), _welcome(rng)]
+    if rng.random() < 0.2:
+        notes[rng.randrange(2)] = rng.choice((Refused("no"), _join(rng), Hello("n", False)))
+    place = rng.choice((len(_LOG), len(_LOG), rng.choice(_ODD)))
     frames = [frame(place, b""), frame(place, b"x" * 10), frame(min(place + 10, _ODD[-1]), b"y" * 20)]
-    said = b"".join(map(encode_control, notes)) + b"".join(frames[: draw.randrange(4)])
-    data = draw.choice((said, said, b"".join(frames), draw.choice(recorded)[:2000]))
-    return Mutator([data], _TOKENS).mutate(draw, data) if draw.random() < 0.5 else data
+    said = b"".join(map(encode_control, notes)) + b"".join(frames[: rng.randrange(4)])
+    data = rng.choice((said, said, b"".join(frames), rng.choice(recorded)[:2000]))
+    return Mutator([data], _TOKENS).mutate(rng, data) if rng.random() < 0.5 else data
 
 
 _TOKENS = (b'{"type":"join"', b'"\\ud800"', b"1e400", b"[[[[", b"null", b"-1", b"9" * 30, b'"proof":"\xc3"')
@@ -106,51 +106,51 @@ def _streams() -> list[golden_data.HaStream]:
     return [golden_data.ha_stream(name) for name in ("ha1-conn1", "ha2-conn1", "ha3-conn1")]
 
 
-def _join(draw: Random) -> Join:
+def _join(rng: Random) -> Join:
     return Join(
         broker_name="b",
-        broker_id=draw.choice(_ODD),
-        epochs=_some_epochs(draw),
-        epoch_seen=draw.choice((0, 1, 2, 2, *_ODD)),
-        max_offset=draw.choice((len(_LOG), 4096, *_ODD)),
-        tail_bytes=draw.choice((0, 0, 100, *_ODD)),
-        tail_crc=draw.choice((_TAIL_CRC, *_ODD)),
+        broker_id=rng.choice(_ODD),
+        epochs=_some_epochs(rng),
+        epoch_seen=rng.choice((0, 1, 2, 2, *_ODD)),
+        max_offset=rng.choice((len(_LOG), 4096, *_ODD)),
+        tail_bytes=rng.choice((0, 0, 100, *_ODD)),
+        tail_crc=rng.choice((_TAIL_CRC, *_ODD)),
         nonce="s",
         proof="",
     )
 
 
-def _welcome(draw: Random) -> Welcome:
-    start = draw.choice((len(_LOG), len(_LOG), 4096, *_ODD))
-    return Welcome(epochs=_some_epochs(draw), start=start, wants_flushed=draw.random() < 0.5, proof="")
+def _welcome(rng: Random) -> Welcome:
+    start = rng.choice((len(_LOG), len(_LOG), 4096, *_ODD))
+    return Welcome(epochs=_some_epochs(rng), start=start, wants_flushed=rng.random() < 0.5, proof="")
 
 
-def _some_epochs(draw: Random) -> tuple[Epoch, ...]:
-    if draw.random() < 0.6:
-        return _EPOCHS[: draw.randrange(3)]
-    return tuple(Epoch(draw.choice(_ODD), draw.choice(_ODD), "z") for _ in range(draw.randrange(3)))
+def _some_epochs(rng: Random) -> tuple[Epoch, ...]:
+    if rng.random() < 0.6:
+        return _EPOCHS[: rng.randrange(3)]
+    return tuple(Epoch(rng.choice(_ODD), rng.choice(_ODD), "z") for _ in range(rng.randrange(3)))
 
 
-def _log(draw: Random) -> MemoryLog:
-    if draw.random() < 0.2:
+def _log(rng: Random) -> MemoryLog:
+    if rng.random() < 0.2:
         return MemoryLog()
     log = MemoryLog(_LOG, epochs=EpochState(epochs=_EPOCHS, seen=2))
-    if draw.random() < 0.3:
+    if rng.random() < 0.3:
         log.min_offset = 4096
         del log.data[:4096]
     return log
 
 
-def _settings(draw: Random) -> HaSettings:
-    return HaSettings(secret=draw.choice(("", "", "", "key")), wants_flushed=draw.random() < 0.5)
+def _settings(rng: Random) -> HaSettings:
+    return HaSettings(secret=rng.choice(("", "", "", "key")), wants_flushed=rng.random() < 0.5)
 
 
-def check_master(data: bytes, draw: Random) -> None:
+def check_master(data: bytes, rng: Random) -> None:
     """A slave's bytes change nothing here, and no message counts as copied that was not."""
-    log = _log(draw)
+    log = _log(rng)
     before = bytes(log.data)
-    session = MasterSession(log, _settings(draw), "m", 0)
-    for now_ms, piece in enumerate(_pieces(data, draw)):
+    session = MasterSession(log, _settings(rng), "m", 0)
+    for now_ms, piece in enumerate(_pieces(data, rng)):
         session.step(DataReceived(piece), now_ms)
         session.step(Poll(), now_ms)
         assert session.acked_offset <= log.max_offset, "what is not there counts as copied"
@@ -158,14 +158,14 @@ def check_master(data: bytes, draw: Random) -> None:
     _raise_if_closed(session)
 
 
-def check_slave(data: bytes, draw: Random) -> None:
-    """A master's bytes are only ever written at the end of the log, and none comes from nowhere."""
-    log = _log(draw)
+def check_slave(data: bytes, rng: Random) -> None:
+    """A master's bytes are only written at the end of the log, and only received bytes are."""
+    log = _log(rng)
     kept = bytes(log.data)
-    session = SlaveSession(log, _settings(draw), broker_name="b", broker_id=1, nonce="s", now_ms=0)
+    session = SlaveSession(log, _settings(rng), broker_name="b", broker_id=1, nonce="s", now_ms=0)
     session.step(Poll(), 0)
-    for number, piece in enumerate(_pieces(data, draw)):
-        session.step(DataReceived(piece), draw.choice((number, 2000 + number)))
+    for number, piece in enumerate(_pieces(data, rng)):
+        session.step(DataReceived(piece), rng.choice((number, 2000 + number)))
         session.step(Poll(), 2000 + number)
     assert log.min_offset >= 0, "the log begins before its first byte"
     assert len(log.data) <= len(kept) + len(data), "more was written than was sent"
@@ -173,8 +173,8 @@ def check_slave(data: bytes, draw: Random) -> None:
     _raise_if_closed(session)
 
 
-def _pieces(data: bytes, draw: Random) -> list[bytes]:
-    cuts = sorted(draw.randrange(len(data) + 1) for _ in range(draw.randrange(4)))
+def _pieces(data: bytes, rng: Random) -> list[bytes]:
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(4)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
@@ -193,65 +193,65 @@ _BODY = b"0123456789"
 _FILE_BYTES = 1 << 16
 
 
-def make_peer_frames(draw: Random) -> bytes:
+def make_peer_frames(rng: Random) -> bytes:
     """Requests and answers of peers, in an order that may mean something."""
-    return b"".join(_peer_frame(draw) for _ in range(draw.randrange(1, 16)))
+    return b"".join(_peer_frame(rng) for _ in range(rng.randrange(1, 16)))
 
 
-def _peer_frame(draw: Random) -> bytes:
-    command = to_request(_a_request(draw)) if draw.random() < 0.6 else _a_response(draw)
-    if draw.random() < 0.2:
+def _peer_frame(rng: Random) -> bytes:
+    command = to_request(_a_request(rng)) if rng.random() < 0.6 else _a_response(rng)
+    if rng.random() < 0.2:
         tokens = corpus.JSON_TOKENS
         seeds = [command.body, *corpus.peer_bodies()]
-        command = Command.request(draw.choice(list(RaftRequestCode)), body=Mutator(seeds, tokens).make(draw))
-    command.opaque = draw.choice((0, 1, 10, 600, 1000, 3000, 7000))
-    command.version = draw.randrange(8)
+        command = Command.request(rng.choice(list(RaftRequestCode)), body=Mutator(seeds, tokens).make(rng))
+    command.opaque = rng.choice((0, 1, 10, 600, 1000, 3000, 7000))
+    command.version = rng.randrange(8)
     return encode_command(command)
 
 
-def _a_request(draw: Random) -> RaftMessage:
-    who: dict[str, Any] = {"group": "g", "leader_id": draw.choice(_NAMES), "local_id": draw.choice(_NAMES)}
-    who |= {"remote_id": draw.choice(("n0", "n0", "n0", "n1", None))}
-    if draw.random() < 0.7:
+def _a_request(rng: Random) -> RaftMessage:
+    who: dict[str, Any] = {"group": "g", "leader_id": rng.choice(_NAMES), "local_id": rng.choice(_NAMES)}
+    who |= {"remote_id": rng.choice(("n0", "n0", "n0", "n1", None))}
+    if rng.random() < 0.7:
         who["local_id"] = who["leader_id"]
-    term = draw.choice(_TERMS)
-    kind = draw.random()
+    term = rng.choice(_TERMS)
+    kind = rng.random()
     if kind < 0.2:
         end: dict[str, Any] = {
-            "ledger_end_index": draw.choice(_INDEXES),
-            "ledger_end_term": draw.choice(_TERMS),
+            "ledger_end_index": rng.choice(_INDEXES),
+            "ledger_end_term": rng.choice(_TERMS),
         }
         return VoteRequest(**who, term=term, **end)
     if kind < 0.35:
         return HeartBeatRequest(**who, term=term)
     if kind < 0.4:
-        return GetEntriesRequest(**who, begin_index=draw.choice(_INDEXES))
+        return GetEntriesRequest(**who, begin_index=rng.choice(_INDEXES))
     if kind < 0.42:
         return MetadataRequest(**who)
-    push_type = draw.choice((PushType.APPEND, PushType.APPEND, *PushType))
-    entry = None if draw.random() < 0.1 else _an_entry(draw, term)
-    return PushEntryRequest(**who, term=term, type=push_type, entry=entry, commit_index=draw.choice(_INDEXES))
+    push_type = rng.choice((PushType.APPEND, PushType.APPEND, *PushType))
+    entry = None if rng.random() < 0.1 else _an_entry(rng, term)
+    return PushEntryRequest(**who, term=term, type=push_type, entry=entry, commit_index=rng.choice(_INDEXES))
 
 
-def _an_entry(draw: Random, term: int) -> Entry:
-    index = draw.choice(_INDEXES[1:8])
-    entry = Entry.of(index, draw.choice((term, term, 1)), index * (48 + len(_BODY)), _BODY)
-    if draw.random() < 0.9:
+def _an_entry(rng: Random, term: int) -> Entry:
+    index = rng.choice(_INDEXES[1:8])
+    entry = Entry.of(index, rng.choice((term, term, 1)), index * (48 + len(_BODY)), _BODY)
+    if rng.random() < 0.9:
         return entry
-    field = draw.choice(("index", "pos", "size", "term", "magic", "channel"))
-    number = draw.choice(_INDEXES)
+    field = rng.choice(("index", "pos", "size", "term", "magic", "channel"))
+    number = rng.choice(_INDEXES)
     if field in ("size", "magic", "channel"):
         number = max(-(2**31), min(number, 2**31 - 1))
     return msgspec.structs.replace(entry, **{field: number})
 
 
-def _a_response(draw: Random) -> Command:
-    who: dict[str, Any] = {"group": "g", "leader_id": draw.choice(_NAMES), "local_id": draw.choice(_NAMES)}
-    code, term = int(draw.choice((RaftResponseCode.SUCCESS, *RaftResponseCode))), draw.choice(_TERMS)
+def _a_response(rng: Random) -> Command:
+    who: dict[str, Any] = {"group": "g", "leader_id": rng.choice(_NAMES), "local_id": rng.choice(_NAMES)}
+    code, term = int(rng.choice((RaftResponseCode.SUCCESS, *RaftResponseCode))), rng.choice(_TERMS)
     message: RaftMessage
-    kind = draw.random()
+    kind = rng.random()
     if kind < 0.4:
-        result = draw.choice((VoteResult.ACCEPT, VoteResult.ACCEPT, *VoteResult))
+        result = rng.choice((VoteResult.ACCEPT, VoteResult.ACCEPT, *VoteResult))
         message = VoteResponse(**who, code=code, term=term, vote_result=result)
     elif kind < 0.6:
         message = HeartBeatResponse(**who, code=code, term=term)
@@ -260,12 +260,12 @@ def _a_response(draw: Random) -> Command:
             **who,
             code=code,
             term=term,
-            index=draw.choice((None, *_INDEXES)),
-            begin_index=draw.choice(_INDEXES),
-            end_index=draw.choice(_INDEXES),
+            index=rng.choice((None, *_INDEXES)),
+            begin_index=rng.choice(_INDEXES),
+            end_index=rng.choice(_INDEXES),
         )
     answer = Command.request(0).reply(RaftResponseCode.SUCCESS, body=message.encode())
-    if draw.random() < 0.05:
+    if rng.random() < 0.05:
         answer.code, answer.body = 1, b""
     return answer
 
@@ -273,16 +273,16 @@ def _a_response(draw: Random) -> Command:
 class _PeerRun:
     """A peer of three without sockets: frames go in as its port and its links take them."""
 
-    def __init__(self, draw: Random) -> None:
+    def __init__(self, rng: Random) -> None:
         self.disk = RaftDisk()
-        count = draw.choice((0, 0, 3))
+        count = rng.choice((0, 0, 3))
         size = 48 + len(_BODY)
         self.disk.entries = [Entry.of(index, 1, index * size, _BODY) for index in range(count)]
         self.disk.state = TermState(1, None) if count else TermState()
         settings = RaftSettings(group="g", self_id="n0", peers=_PEERS, file_bytes=_FILE_BYTES)
         self.now_ms = 0.0
         checkpoint = self.disk.checkpoint
-        self.node = RaftNode(settings, self.disk, self.disk.state, checkpoint, draw.random, self.now_ms)
+        self.node = RaftNode(settings, self.disk, self.disk.state, checkpoint, rng.random, self.now_ms)
         self.calls: list[SendRequest] = []
         self.committed = -1
         self.tokens = 0
@@ -297,7 +297,9 @@ class _PeerRun:
             self.tokens += 1
             self.node.step(RequestReceived(self.tokens, read_request(command)), self.now_ms)
         if self.tokens % 3 == 1:
-            self.node.step(Propose(self.tokens, _BODY), self.now_ms)
+            with contextlib.suppress(NotLeader):
+                self.node.append(_BODY)
+            self.node.push(self.now_ms)
         self.settle()
 
     def _answered(self, command: Command) -> None:
@@ -312,7 +314,7 @@ class _PeerRun:
         self.node.step(ResponseReceived(call.number, message), self.now_ms)
 
     def settle(self) -> None:
-        """Store and send what is ready, as a shell does; look at what is stored."""
+        """Store and send the ready work, as a shell does; check the stored entries."""
         while ready := self.node.take_ready():
             self.disk.write(ready.term_state, ready.write)
             self.disk.flush()
@@ -330,9 +332,9 @@ class _PeerRun:
             end = entry.end_pos
 
 
-def check_peer(data: bytes, draw: Random) -> None:
+def check_peer(data: bytes, rng: Random) -> None:
     """No bytes of a peer stop a node, which would end with any exception; its ledger keeps its form."""
-    run = _PeerRun(draw)
+    run = _PeerRun(rng)
     refused: RemoteProtocolError | None = None
     for piece in FrameDecoder().feed(data):
         try:

@@ -1,7 +1,7 @@
 """A name server and a broker in a process of their own, so that a fuzzer can measure their memory.
 
-`python -m tests.fuzz.servers FOLDER` says where they are in a JSON line, then answers each line of its
-input with what went wrong inside so far; the end of its input stops it.
+`python -m tests.fuzz.servers FOLDER` prints their addresses as a JSON line, and for each line of its
+input the unexpected errors so far. It ends with its input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ServerProcess:
         """(resident now, the most it ever was) in bytes."""
         return memory_of(self.process.pid)
 
-    async def mishaps(self) -> list[str]:
+    async def unexpected_errors(self) -> list[str]:
         """Every exception that was logged, or left to the event loop, with its traceback."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
@@ -54,7 +54,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def running_servers(folder: Path, module: str = "tests.fuzz.servers") -> AsyncIterator[ServerProcess]:
-    """Servers on free ports of 127.0.0.1 that end with the block. module: what serves them."""
+    """Servers on free ports of 127.0.0.1 that end with the block. module: serves them."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, str(folder), stdin=PIPE, stdout=PIPE, limit=1 << 24
     )
@@ -78,8 +78,8 @@ async def _line(process: Process) -> Any:
 # -- inside the process -------------------------------------------------------------------------
 
 
-class Mishaps(logging.Handler):
-    """Keeps what should never be logged: exceptions that nobody expected."""
+class UnexpectedErrors(logging.Handler):
+    """Records logged exceptions that no code expects."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -87,38 +87,38 @@ class Mishaps(logging.Handler):
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Being too busy for a while is logged too, without a traceback, and no mishap.
+        # Being too busy for a while is logged too, without a traceback, and is expected.
         unexpected = record.exc_info is not None or record.name == "asyncio"
         if unexpected and len(self.found) < 20:
             self.found.append(self.format(record)[-4000:])
 
 
 async def _serve(folder: str) -> None:
-    mishaps = Mishaps()
-    logging.basicConfig(level=logging.ERROR, handlers=[mishaps])
+    errors = UnexpectedErrors()
+    logging.basicConfig(level=logging.ERROR, handlers=[errors])
     loop = asyncio.get_running_loop()
     with (Path(folder) / STALLS).open("w") as stalls:
         watch_for_stalls(loop, stalls)
-        await _serve_both(Path(folder) / "store", mishaps)
+        await _serve_both(Path(folder) / "store", errors)
         faulthandler.cancel_dump_traceback_later()
 
 
 def watch_for_stalls(loop: asyncio.AbstractEventLoop, file: TextIO) -> None:
-    """Write down where the loop is when it does not come back here in time."""
+    """Log the stack of the loop when it does not return here in time."""
     faulthandler.dump_traceback_later(_STALL_SECONDS, file=file)
     loop.call_later(1, watch_for_stalls, loop, file)
 
 
-async def _serve_both(store: Path, mishaps: Mishaps) -> None:
+async def _serve_both(store: Path, errors: UnexpectedErrors) -> None:
     loop = asyncio.get_running_loop()
     namesrv = NameServer(load_namesrv_config(overrides={"listen": "127.0.0.1:0"}))
     await namesrv.start()
     settings = {**_SETTINGS, "namesrvAddr": str(namesrv.address), "storePathRootDir": str(store)}
     broker = Broker(load_broker_config(overrides=settings))
     await broker.start()
-    say({"namesrv": str(namesrv.address), "broker": str(broker.address)})
+    print_json({"namesrv": str(namesrv.address), "broker": str(broker.address)})
     while await loop.run_in_executor(None, sys.stdin.readline):
-        say(mishaps.found)
+        print_json(errors.found)
     await broker.close()
     await namesrv.close()
 
@@ -136,7 +136,8 @@ _SETTINGS = {
 }
 
 
-def say(value: object) -> None:
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Options that a Spark job gives; they come from notebooks, forms and other programs."""
+"""Options of a Spark job; they come from notebooks, forms and other programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ _GIVEN = (
     b"nameServer=h:9876;i:9876\ntopic=A,B\nstartingOffsets=earliest\nsubExpression=a || b\npullBatchSize=32",
     b'nameServer=h:1\ntopic=T\nstartingOffsets={"T": {"b": {"0": 5}}}\nendingOffsets={"T": {"b": {"0": 9}}}',
     b"nameServer=h:1\ntopic=T\nnamespace=n\naccessKey=a\nsecretKey=s\ngroup=g\nstartingTimestamp=1700000000000",
+    b'nameServer=h:1\nassign={"T": {"b": [0, 1]}}\nstartingOffsetsByTimestamp={"T": {"b": {"0": 5}}}',
+    b"nameServer=h:1\ntopic=T\nstartingTimestamp=1\nstartingOffsetsByTimestampStrategy=error\nincludeHeaders=no",
+    b"nameServer=h:1\nsubscribePattern=T.*\nminOffsetsPerTrigger=4\nmaxTriggerDelay=15m\ngroupIdPrefix=p",
     b"nameServer=h:1\ntopic=T\nminPartitions=4\nfailOnDataLoss=true\nmaxOffsetsPerTrigger=5\npushdown=true",
 )
 _TOKENS = (
@@ -47,21 +50,21 @@ _TOKENS = (
 )
 
 
-def make_options(draw: Random) -> bytes:
-    """One option a line, almost."""
-    return Mutator(_GIVEN, _TOKENS).make(draw)
+def make_options(rng: Random) -> bytes:
+    """Return mutated options, one on each line."""
+    return Mutator(_GIVEN, _TOKENS).make(rng)
 
 
-def check_options(data: bytes, draw: Random) -> None:
-    """What is accepted makes the settings of a client."""
+def check_options(data: bytes, rng: Random) -> None:
+    """Accepted options make the settings of a client."""
     lines = (line.partition("=") for line in data.decode("utf-8", "replace").split("\n"))
     given = {name: value for name, found, value in lines if found}
-    kind = draw.randrange(3)
+    kind = rng.randrange(4)
     if kind == 0:
         sink = SinkOptions.read(given)
         sink.producer_config()
         sink.connection.client_config()
         return
-    source = SourceOptions.read(given, streaming=kind == 1)
+    source = SourceOptions.read(given, streaming={1: True, 2: False}.get(kind))
     source.consumer_config()
     source.connection.client_config()

@@ -1,4 +1,4 @@
-"""What is fuzzed without a socket: for each reader how its inputs are made and what must hold.
+"""Targets without a socket: for each reader how its inputs are made, and which promises hold.
 
 A check returns when the reader accepted the input, or lets the reader's error through; only `allowed`
 ones may come out. What was accepted must also survive a round trip, or agree with a second way of reading it.
@@ -67,20 +67,20 @@ class Target:
 # -- frames -------------------------------------------------------------------------------------
 
 
-def _make_stream(draw: Random) -> bytes:
+def _make_stream(rng: Random) -> bytes:
     mutator = Mutator(corpus.streams())
     pieces = [
-        mutator.make(draw) if draw.random() < 0.5 else draw.choice(mutator.seeds)
-        for _ in range(draw.randrange(1, 5))
+        mutator.make(rng) if rng.random() < 0.5 else rng.choice(mutator.seeds)
+        for _ in range(rng.randrange(1, 5))
     ]
     return b"".join(pieces)
 
 
-def _check_stream(data: bytes, draw: Random) -> None:
-    """The same frames come out however the stream is cut, and they are the bytes that went in."""
+def _check_stream(data: bytes, rng: Random) -> None:
+    """The same frames result from any split of the stream, and they contain the given bytes."""
     split, whole = FrameDecoder(), FrameDecoder()
     expected = _feed_or_none(whole, [data])
-    found = _feed_or_none(split, _chunks(data, draw))
+    found = _feed_or_none(split, _chunks(data, rng))
     assert found == expected, "another cut of the stream gave other frames"
     if expected is None:
         whole.feed(b"")  # raises again
@@ -96,16 +96,16 @@ def _feed_or_none(decoder: FrameDecoder, chunks: list[bytes]) -> list[Frame] | N
         return None
 
 
-def _chunks(data: bytes, draw: Random) -> list[bytes]:
-    cuts = sorted(draw.randrange(len(data) + 1) for _ in range(draw.randrange(8)))
+def _chunks(data: bytes, rng: Random) -> list[bytes]:
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(8)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-def _make_connection_input(draw: Random) -> bytes:
-    """Whole frames with mutated insides, so that they reach what lies behind the frame decoder."""
-    frame = draw.choice(corpus.frames())
+def _make_connection_input(rng: Random) -> bytes:
+    """Whole frames with mutated content, so that they pass the frame decoder."""
+    frame = rng.choice(corpus.frames())
     mutator = Mutator(corpus.headers(frame.codec), corpus.JSON_TOKENS)
-    header = odd_header(frame, draw) if draw.random() < 0.5 else mutator.mutate(draw, frame.header)
+    header = odd_header(frame, rng) if rng.random() < 0.5 else mutator.mutate(rng, frame.header)
     return encode_frame(frame.codec, header, frame.body)
 
 
@@ -116,11 +116,11 @@ def _check_connection(data: bytes, _: Random) -> None:
 # -- headers ------------------------------------------------------------------------------------
 
 
-def _make_header(codec: int, draw: Random) -> bytes:
-    if draw.random() < 0.5:
-        return odd_header(draw.choice(_frames_in(codec)), draw)
+def _make_header(codec: int, rng: Random) -> bytes:
+    if rng.random() < 0.5:
+        return odd_header(rng.choice(_frames_in(codec)), rng)
     tokens = corpus.JSON_TOKENS if codec == CODEC_JSON else ()
-    return Mutator(corpus.headers(codec), tokens).make(draw)
+    return Mutator(corpus.headers(codec), tokens).make(rng)
 
 
 @cache
@@ -128,15 +128,15 @@ def _frames_in(codec: int) -> list[Frame]:
     return [Frame(codec, header, b"") for header in corpus.headers(codec)]
 
 
-def odd_header(frame: Frame, draw: Random) -> bytes:
-    """The header of a frame, in order but for up to three fields that are missing or say something odd."""
+def odd_header(frame: Frame, rng: Random) -> bytes:
+    """The header of a frame, valid except for up to three missing or odd fields."""
     command = decode_command(frame)
     fields = command.ext_fields()
-    for name in draw.sample(sorted(fields), min(len(fields), draw.randrange(1, 4))):
-        if draw.random() < 0.3:
+    for name in rng.sample(sorted(fields), min(len(fields), rng.randrange(1, 4))):
+        if rng.random() < 0.3:
             del fields[name]
         else:
-            fields[name] = draw.choice(_ODD_VALUES)
+            fields[name] = rng.choice(_ODD_VALUES)
     command.ext = fields
     return FrameDecoder().feed(encode_command(command))[0].header
 
@@ -148,14 +148,14 @@ _ODD_VALUES = (
 )  # fmt: skip
 
 
-def _check_header(codec: int, data: bytes, draw: Random) -> None:
-    """An accepted header means the same after it was written and read again, in each codec."""
+def _check_header(codec: int, data: bytes, rng: Random) -> None:
+    """An accepted header has the same value after encoding and decoding, in each codec."""
     command = decode_command(Frame(codec, data, b""))
     errors = [
         error for header_class in _header_classes(command.code) if (error := _refusal(command, header_class))
     ]
     fields = command.ext_fields()
-    _check_rewritten(command, fields, draw.choice((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK)))
+    _check_rewritten(command, fields, rng.choice((CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK)))
     if errors:
         raise errors[0]
 
@@ -192,9 +192,9 @@ def _fits_binary(command: Command, fields: dict[str, str]) -> bool:
 # -- records and message bodies -----------------------------------------------------------------
 
 
-def _make_record(draw: Random) -> bytes:
-    data = Mutator(corpus.records()).make(draw)
-    if draw.random() < 0.5 and len(data) >= record.FIXED_BYTES:
+def _make_record(rng: Random) -> bytes:
+    data = Mutator(corpus.records()).make(rng)
+    if rng.random() < 0.5 and len(data) >= record.FIXED_BYTES:
         data = _mend_record(data)
     return data
 
@@ -222,8 +222,8 @@ def _check_record(data: bytes, _: Random) -> None:
     record.decode_all(data)
 
 
-def _make_batch(draw: Random) -> bytes:
-    return Mutator(corpus.batches()).make(draw)
+def _make_batch(rng: Random) -> bytes:
+    return Mutator(corpus.batches()).make(rng)
 
 
 def _check_batch(data: bytes, _: Random) -> None:
@@ -232,24 +232,24 @@ def _check_batch(data: bytes, _: Random) -> None:
         assert decode_batch(encode_batch(messages)) == messages, "the batch changed"
 
 
-def _make_properties(draw: Random) -> bytes:
-    return Mutator(corpus.properties(), corpus.PROPERTY_TOKENS).make(draw)
+def _make_properties(rng: Random) -> bytes:
+    return Mutator(corpus.properties(), corpus.PROPERTY_TOKENS).make(rng)
 
 
-def _check_properties(data: bytes, draw: Random) -> None:
-    """`find` and `decode` agree on every name, and what was read can be written."""
+def _check_properties(data: bytes, rng: Random) -> None:
+    """`find` and `decode` agree on every name, and decoded properties can be encoded."""
     found = properties.decode(data)
     names = [name for name in found if "�" not in name and "\x01" not in name]
-    for name in (*draw.sample(names, min(3, len(names))), "KEYS", "UNIQ_KEY"):
+    for name in (*rng.sample(names, min(3, len(names))), "KEYS", "UNIQ_KEY"):
         value = properties.find(data, name.encode())
         text = None if value is None else value.decode("utf-8", "replace").rstrip("\x01")
         assert text == found.get(name), f"find and decode disagree on {name!r}"
     assert properties.decode(properties.encode(found)) == found, "the properties changed"
 
 
-def _make_message_id(draw: Random) -> bytes:
+def _make_message_id(rng: Random) -> bytes:
     seeds = [b"7F00000100002A9F0000000000000000", b"fe80000000000000000000000000000100002A9F00000000000001F4"]
-    return Mutator(seeds, [b"00000000", b" ", b"-1", b"\xd9\xa1"]).make(draw)
+    return Mutator(seeds, [b"00000000", b" ", b"-1", b"\xd9\xa1"]).make(rng)
 
 
 def _check_message_id(data: bytes, _: Random) -> None:
@@ -259,30 +259,30 @@ def _check_message_id(data: bytes, _: Random) -> None:
 # -- JSON bodies and compression ----------------------------------------------------------------
 
 
-def _make_json(draw: Random) -> bytes:
-    if draw.random() < 0.5:
-        return Mutator([text for _, text in corpus.json_bodies()], corpus.JSON_TOKENS).make(draw)
-    _, text = draw.choice(corpus.json_bodies())
-    return _with_odd_scalar(text, draw)
+def _make_json(rng: Random) -> bytes:
+    if rng.random() < 0.5:
+        return Mutator([text for _, text in corpus.json_bodies()], corpus.JSON_TOKENS).make(rng)
+    _, text = rng.choice(corpus.json_bodies())
+    return _with_odd_scalar(text, rng)
 
 
-def _with_odd_scalar(text: bytes, draw: Random) -> bytes:
+def _with_odd_scalar(text: bytes, rng: Random) -> bytes:
     """A body in order, but for one text or number of it."""
-    at = draw.choice([match.span() for match in re.finditer(rb'"[^"]*"|-?\d+', text)] or [(0, 0)])
-    return text[: at[0]] + draw.choice(corpus.JSON_TOKENS) + text[at[1] :]
+    at = rng.choice([match.span() for match in re.finditer(rb'"[^"]*"|-?\d+', text)] or [(0, 0)])
+    return text[: at[0]] + rng.choice(corpus.JSON_TOKENS) + text[at[1] :]
 
 
-def _check_json(data: bytes, draw: Random) -> None:
-    """The tolerant reader takes what it takes, and the type then takes or refuses it."""
-    body_class, _ = draw.choice(corpus.json_bodies())
+def _check_json(data: bytes, rng: Random) -> None:
+    """The tolerant reader accepts its inputs, and the type then accepts or rejects the values."""
+    body_class, _ = rng.choice(corpus.json_bodies())
     fastjson.loads(data)
     found = fastjson.decode(data, body_class)
     fastjson.decode(fastjson.dumps(found), body_class)
 
 
-def _make_registration(draw: Random) -> bytes:
-    data = zlib.compress(Mutator(corpus.registrations(), corpus.JSON_TOKENS).make(draw), 1)
-    return Mutator([data]).mutate(draw, data) if draw.random() < 0.1 else data
+def _make_registration(rng: Random) -> bytes:
+    data = zlib.compress(Mutator(corpus.registrations(), corpus.JSON_TOKENS).make(rng), 1)
+    return Mutator([data]).mutate(rng, data) if rng.random() < 0.1 else data
 
 
 def _check_registration(data: bytes, _: Random) -> None:
@@ -290,8 +290,8 @@ def _check_registration(data: bytes, _: Random) -> None:
     RegisterBrokerBody.decode(found.encode(compressed=True), compressed=True)
 
 
-def _make_compressed(draw: Random) -> bytes:
-    return Mutator(corpus.compressed()).make(draw)
+def _make_compressed(rng: Random) -> bytes:
+    return Mutator(corpus.compressed()).make(rng)
 
 
 def _check_compressed(data: bytes, _: Random) -> None:
@@ -299,13 +299,13 @@ def _check_compressed(data: bytes, _: Random) -> None:
     assert len(plain) <= min(MAX_INFLATED_BYTES, max(4 << 20, 100 * len(data))), "inflated beyond the limits"
 
 
-def _make_trace(draw: Random) -> bytes:
+def _make_trace(rng: Random) -> bytes:
     lines = (
         b"Pub\x011700000000000\x01r\x01g\x01T\x01id\x01tag\x01keys\x01127.0.0.1:1\x015\x0110\x010\x01off\x01true\x02",
         b"SubBefore\x011700000000000\x01r\x01g\x01req\x01id\x010\x01keys\x02",
         b"SubAfter\x01req\x01id\x015\x01true\x01keys\x010\x02",
     )
-    return Mutator([*lines, b"".join(lines)], (b"\x01", b"\x02", b"null", b"-1", b"9" * 5000)).make(draw)
+    return Mutator([*lines, b"".join(lines)], (b"\x01", b"\x02", b"null", b"-1", b"9" * 5000)).make(rng)
 
 
 def _check_trace(data: bytes, _: Random) -> None:
@@ -315,7 +315,7 @@ def _check_trace(data: bytes, _: Random) -> None:
 
 
 def _spark_targets() -> tuple[Target, ...]:
-    """None where PySpark is not installed."""
+    """Return the targets that need PySpark; empty if it is not installed."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return ()
     from tests.fuzz import spark_targets  # noqa: PLC0415 - it needs both

@@ -67,12 +67,12 @@ class Servers:
 
     @property
     def address(self) -> Address:
-        """Of the broker."""
+        """Address of the broker."""
         return self.broker.address
 
     @property
     def names(self) -> Address:
-        """Of the name server."""
+        """Address of the name server."""
         return self.name_server.address
 
     async def __aenter__(self) -> Self:
@@ -104,7 +104,7 @@ class Servers:
         *,
         at: Address | None = None,
     ) -> Command:
-        """The answer to one request on a connection of its own. by: an account, empty for nobody."""
+        """The response to one request on a connection of its own. by: an account; empty for no account."""
         async with await RawClient.open(at or self.address) as client:
             return await asked(client, by, code, fields, body)
 
@@ -133,14 +133,14 @@ class Thread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def close(self) -> None:
-        """End the loop."""
+        """Stop the event loop."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
 def keys(account: str, *, version: int = 1) -> Credentials:
-    """Credentials for our clients. account: an access key."""
+    """Credentials for clients. account: an access key."""
     secret = {"my-account": "my-secret", "other-account": "other-secret", "operator": "operator-secret"}
     return Credentials(
         access_key=account, secret_key=secret[account], signature_version=1 if version == 1 else 2

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of producers and consumers with our own servers."""
+"""Fixtures for the tests of producers and consumers with this project's servers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def make(root: Path, name: str, namesrv: str, **settings: str) -> Broker:
 
 
 class Pair:
-    """What a test has: a name server, and the brokers it starts."""
+    """The parts of a test: a name server, and the brokers that it starts."""
 
     def __init__(self, root: Path, namesrv: NameServer) -> None:
         self.root = root
@@ -84,5 +84,5 @@ async def caught_up(master: Broker, *slaves: Broker) -> None:
 
 
 def log_bytes(broker: Broker) -> bytes:
-    """The commit log as far as it is written."""
+    """The written part of the commit log."""
     return b"".join(file.read(0, file.wrote) for file in broker.store.commit_log.files.mapped_files)

@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 class LedgerGroup:
-    """What a test has. Peers meet over memory://, clients over sockets.
+    """The parts of a test. Peers connect over memory://, clients over sockets.
 
     commit_wait_ms: how long a leader waits for a majority before it asks senders to try again.
     """
@@ -69,7 +69,7 @@ class LedgerGroup:
         self.running: dict[str, Broker] = {}
 
     async def start(self, name: str, settings: Settings = _NONE) -> Broker:
-        """Start one of the brokers, with what it had."""
+        """Start one of the brokers, with its files."""
         given = {
             **SETTINGS,
             "dLegerPeers": self._peers,
@@ -83,7 +83,7 @@ class LedgerGroup:
         registration = replace(config.registration, roleless_ms=self._roleless_ms)
         dledger = replace(config.dledger, commit_wait_ms=self._commit_wait_ms)
         broker = Broker(replace(config, ha=ha, registration=registration, dledger=dledger))
-        broker.ledger.peer._now_ms = self.now_ms  # type: ignore[method-assign] # a clock that can leap
+        broker.ledger.peer._now_ms = self.now_ms  # type: ignore[method-assign] # a clock that can jump
         await broker.start()
         self.running[name] = broker
         return broker
@@ -102,7 +102,7 @@ class LedgerGroup:
 
     async def end_silence(self) -> None:
         """Let the time pass for which followers wait for their leader, and a leader for its majority."""
-        for _ in range(100):  # what a leader that is gone has still sent is heard before that
+        for _ in range(100):  # pushes of a stopped leader arrive before that
             await asyncio.sleep(0)
         peers = [broker.ledger.peer for broker in self.running.values()]
         self._leapt_ms += max((peer.settings.silence_ms + 1 for peer in peers), default=0)
@@ -110,7 +110,7 @@ class LedgerGroup:
             peer._step(Tick())
 
     def producer(self, client: ClientConfig | None = None) -> Producer:
-        """A producer whose sends have a minute, too."""
+        """A producer whose sends time out after a minute, too."""
         config = ProducerConfig(send_timeout_ms=60_000)
         return Producer("g", namesrv=self.namesrv_address, config=config, client=client)
 
@@ -118,7 +118,7 @@ class LedgerGroup:
         return [broker for broker in self.running.values() if broker.is_master]
 
     async def master(self) -> Broker:
-        """The master, once the name server knows it and all who run follow it: no candidate is left."""
+        """The master, once the name server knows it and all running peers follow it: no candidate is left."""
         namesrv = [Address.parse(self.namesrv_address)]
         async with asyncio.timeout(LIMIT_S):
             while True:

@@ -14,7 +14,7 @@ COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
 
 
 async def start(*arguments: str) -> tuple[Process, str]:
-    """A server's process, and the address in the line that says it is ready."""
+    """A server's process, and the address from the line that reports it as ready."""
     process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):
@@ -24,7 +24,7 @@ async def start(*arguments: str) -> tuple[Process, str]:
 
 
 async def stop(process: Process, number: int = signal.SIGTERM) -> int:
-    """Its exit status after a signal."""
+    """Send a signal, and return the exit status."""
     process.send_signal(number)
     async with asyncio.timeout(LIMIT_S):
         await process.communicate()

@@ -19,6 +19,7 @@ from rocketpy_broker.replication.dledger.core.log_view import Write
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from rocketpy_broker.replication.dledger.peer import Peer, PeerState
+from rocketpy_broker.replication.dledger.storage.entry_scan import accept_any
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
@@ -43,7 +44,7 @@ FAST: Mapping[str, int] = {
 
 
 class MemoryLedger(RaftDisk):
-    """Entries in memory. on_apply, on_flush: what comes first."""
+    """Entries in memory. on_apply, on_flush: called before the operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +77,13 @@ class MemoryLedger(RaftDisk):
 
 
 class Member:
-    """One peer, that can be stopped and started again with what it had."""
+    """One peer, which can be stopped and restarted with its entries."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.ledger = MemoryLedger()
         self.files: LedgerFiles | None = None
-        """Where entries are instead."""
+        """Holds the entries instead of `ledger`; None: they are in memory."""
         self.root = root / name
         self.peer: Peer | None = None
         self.committed_index = -1
@@ -91,7 +92,7 @@ class Member:
         self.failures: list[StoreError | InvariantError] = []
 
     def now_ms(self) -> float:
-        """Its time, which can leap."""
+        """Return the member's time, which a test can move ahead."""
         return asyncio.get_running_loop().time() * 1000 + self.leapt_ms
 
     def committed(self, index: int) -> None:
@@ -148,7 +149,9 @@ class Group:
         settings = RaftSettings(group="g", self_id=name, peers=self.addresses, **self.settings)  # type: ignore[arg-type]
         member.committed_index = -1
         if self.with_files:
-            member.files = LedgerFiles(member.root, CommitLogConfig(segment_bytes=FILE_BYTES))
+            member.files = LedgerFiles(
+                member.root, CommitLogConfig(segment_bytes=FILE_BYTES), check=accept_any
+            )
             member.files.open()
         member.peer = Peer(
             settings,
@@ -162,7 +165,7 @@ class Group:
             names=self.tls.names if self.tls else frozenset(),
             flush=self.flush,
         )
-        member.peer._now_ms = member.now_ms  # type: ignore[method-assign] # a clock that can leap
+        member.peer._now_ms = member.now_ms  # type: ignore[method-assign] # a clock that can jump
         await member.peer.start()
         return member
 
@@ -176,7 +179,7 @@ class Group:
 
     async def end_silence(self, *members: Member) -> None:
         """Let the time pass for which these wait for their leader, or a leader for its majority."""
-        for _ in range(100):  # what a leader that is gone has still sent is heard before that
+        for _ in range(100):  # pushes of a stopped leader arrive before that
             await asyncio.sleep(0)
         peers = [(member, member.peer) for member in members if member.peer is not None]
         for member, peer in peers:
@@ -205,7 +208,7 @@ class Group:
         return [member for member in self.running if member.peer and member.peer.state.role is Role.LEADER]
 
     async def leader(self) -> tuple[Member, Peer]:
-        """Whoever leads once all that run agree on it."""
+        """The leader, once all running peers agree."""
         await until(lambda: self._agreed() is not None)
         member = self._agreed()
         assert member is not None

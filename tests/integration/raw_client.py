@@ -25,7 +25,7 @@ class RawClient:
         return cls(*await asyncio.open_connection(at.host, at.port))
 
     async def call_frame(self, frame: bytes) -> Command:
-        """The answer to one frame. Requests of the server that come before it are left to `next`."""
+        """The response to one frame. Requests of the server before it are left to `next`."""
         self.writer.write(frame)
         async with asyncio.timeout(LIMIT_S):
             while not (answers := [command for command in self.received if command.is_response]):
@@ -38,7 +38,7 @@ class RawClient:
         return await self.call_frame(encode_command(Command.request(code, header, body)))
 
     async def next(self) -> Command:
-        """The next frame that comes in."""
+        """The next received frame."""
         async with asyncio.timeout(LIMIT_S):
             while not self.received:
                 await self._read()

@@ -1,4 +1,4 @@
-"""Groups of consumers with our own servers: what their tests have in common."""
+"""Groups of consumers over real sockets: shared parts of their tests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.broker.test_broker import SMALL
 from tests.waiting import until
 
-# A delay level that is not there counts as the last one, so each retry comes after a second.
-SETTINGS = SMALL | {"messageDelayLevel": "1s", "enablePropertyFilter": "true"}
+# A delay level that is not there counts as the last one, so retries come at once.
+SETTINGS = SMALL | {"messageDelayLevel": "1s 0s", "enablePropertyFilter": "true"}
 FIRST = ConsumeFrom.FIRST_OFFSET
 
 
 class Seen:
-    """A handler that remembers. says: what it answers, by message."""
+    """A handler that records its messages. says: its result, by message."""
 
     def __init__(self, says: Callable[[MessageExt], Any] | None = None) -> None:
         self.says = says
@@ -42,11 +42,11 @@ class Seen:
 
     @property
     def bodies(self) -> Counter[bytes]:
-        """How often each came."""
+        """How often each body was received."""
         return Counter(message.body for message in self.messages)
 
     async def until(self, count: int) -> None:
-        """Wait for so many different ones."""
+        """Wait for this many different messages."""
         await until(lambda: len(self.bodies) >= count)
 
 

@@ -1,4 +1,4 @@
-"""Peers for the client's tests that do what a test tells them: a name server and brokers in one endpoint."""
+"""Scripted peers for tests of the client: a name server and brokers in one endpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from rocketpy.client.connections import PeerConnection
 from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from rocketpy.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command
@@ -20,7 +20,7 @@ Script = Callable[[Channel, Command], Command | bytes | None]
 
 
 class Startable(Protocol):
-    """A client."""
+    """A client that can be started."""
 
     async def start(self, *, wait: bool = True) -> None: ...
 
@@ -33,7 +33,7 @@ SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 class Peer:
-    """A server that records what it is asked and answers by `script`, or as a broker would.
+    """A server that records its requests, and responds by `script`, or as a broker does.
 
     seen: the requests. opened: how many connections there were.
     """
@@ -47,18 +47,18 @@ class Peer:
         self._news = asyncio.Event()
 
     async def start(self, address: str = "127.0.0.1:0") -> Self:
-        """Listen."""
+        """Start to listen."""
         self._server = await serve(address, self)
         return self
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that it listens on."""
         assert self._server is not None
         return str(self._server.address)
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop listening, and close the connections."""
         if self._server is not None:
             await self._server.close()
             self._server = None
@@ -70,7 +70,7 @@ class Peer:
         await self.close()
 
     def requests(self, *codes: int) -> list[Command]:
-        """Those it was asked with these codes."""
+        """The requests with these codes."""
         return [command for command in self.seen if command.code in codes]
 
     @property
@@ -105,7 +105,7 @@ class Peer:
 
 
 def stored(request: Command, queue_id: int = 0, code: int = 0) -> Command:
-    """A broker's answer: stored, whatever it was; without fields for what is no send."""
+    """A broker's response: stored, for every message; without fields for other requests."""
     if request.code not in SENDS:
         return request.reply()
     count = 1
@@ -170,7 +170,7 @@ async def not_waiting(client: C) -> AsyncIterator[C]:
 
 
 class Names(Peer):
-    """A name server whose routes are what the test says: topic to {broker name: address}.
+    """A name server with the routes of the test: topic to {broker name: address}.
 
     queues: of each topic and broker. broker_id: 0 for masters, else slaves.
     """
@@ -182,12 +182,16 @@ class Names(Peer):
         self.broker_id = 0
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """A route, or that there is none; all brokers."""
+        """A route, or that there is none; all brokers; all topics."""
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             found = {
                 data.broker_name: data for brokers in self.routes.values() for data in self._datas(brokers)
             }
             return request.reply(body=ClusterInfo(broker_addr_table=found).encode())
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            return request.reply(body=TopicList(topic_list=list(self.routes)).encode())
+        if request.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
+            return request.reply(body=TopicList().encode())
         if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC:
             return request.reply()
         topic = request.header_as(GetRouteInfoRequestHeader).topic

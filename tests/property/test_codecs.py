@@ -1,4 +1,4 @@
-"""What is written is read back: properties, records, batches, ids, bodies, whatever they hold."""
+"""Encoded values are decoded unchanged: properties, records, batches, ids, bodies with any content."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_headers(header: SendMessageRequestHeader) -> None:
 
 @given(TEXT, INT32, INT64, INT64)
 def test_pull_headers(group: str, queue_id: int, offset: int, version: int) -> None:
-    """QUIRKS 32: a consumer would read from another offset than it asked for."""
+    """QUIRKS 32: a consumer would read from another offset than it requested."""
     header = PullMessageRequestHeader(
         consumer_group=group, topic="t", queue_id=queue_id, queue_offset=offset, max_msg_nums=32, sys_flag=0,
         commit_offset=-1, suspend_timeout_millis=15_000, sub_version=version,

@@ -134,7 +134,7 @@ DECODERS: list[tuple[Callable[[bytes], object], list[bytes], Refusals]] = [
 def test_only_its_own_errors_leave_a_decoder(
     read: Callable[[bytes], object], seeds: list[bytes], refusals: Refusals
 ) -> None:
-    """One hostile message would end the process or the loop that serves everyone else."""
+    """One hostile message would end the process or the loop that serves all clients."""
     accepted = 0
     for seed in range(CASES):
         data = mutated(Random(seed), seeds)

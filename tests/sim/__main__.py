@@ -1,4 +1,4 @@
-"""``python -m tests.sim FIRST [LAST]``: run seeds of the replication world and say which fail."""
+"""``python -m tests.sim FIRST [LAST]``: run seeds of the replication world and report failures."""
 
 from __future__ import annotations
 

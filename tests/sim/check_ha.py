@@ -1,19 +1,19 @@
-"""What must be true of a master, its slaves and what clients were told (invariants I1 to I5, I7)."""
+"""Checks the invariants I1 to I5 and I7 (docs/internals/dledger.md) of a master and its slaves."""
 
 from __future__ import annotations
 
 from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.log.log_scan import LogScan
-from tests.sim.ha_node import log_of
 from tests.sim.ha_world import World
+from tests.unit.store.helpers import log_bytes
 
 
 def check(world: World) -> None:
     """Raise AssertionError for a world at rest in which something was lost, invented or moved."""
     stores = [node.store for node in world.nodes if node.store is not None]
     assert len(stores) == len(world.nodes)
-    logs = [log_of(store) for store in stores]
+    logs = [log_bytes(store) for store in stores]
     assert logs[0] == logs[1] == logs[2], "replicas differ (I7)"
     store = stores[0]
     world.check_plain(store)
@@ -30,7 +30,7 @@ def check(world: World) -> None:
 
 
 def check_queues(store: MessageStore, bodies: set[bytes]) -> None:
-    """Every queue is dense and names what is in the log; nothing is there that nobody sent."""
+    """Every queue is dense and points to the log's records, all of which were sent."""
     store.flush()
     store.dispatch()
     expected: dict[tuple[str, int], list[tuple[int, int]]] = {}

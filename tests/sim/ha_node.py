@@ -1,4 +1,4 @@
-"""One broker of the replication world: a store on a disk of its own, and what it does as a master."""
+"""One broker of the replication world: a store on its own disk, and its work as a master."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rocketpy_broker.store import (
     MessageStore,
     StoreConfig,
 )
-from rocketpy_broker.store.copy.backlog import Backlog
 from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.replica.backlog import Backlog
 from tests.crash.disk import Crash, Operation, RecordingDisk
 
 if TYPE_CHECKING:
@@ -52,11 +52,6 @@ class Sent(NamedTuple):
     end: int
 
 
-def log_of(store: MessageStore) -> bytes:
-    """The written part of a commit log."""
-    return b"".join(file.read(0, file.wrote) for file in store.commit_log.files.mapped_files)
-
-
 class Node:
     """One broker: a disk, and a store while it runs."""
 
@@ -77,9 +72,9 @@ class Node:
         self.waiting: SyncWaiters[Sent] | None = None
         """Of a master: sends that wait for a slave, and …"""
         self.unflushed: list[tuple[list[Sent], int]] = []
-        """… those that wait for the disk before that, with the log's end behind them."""
+        """… those that wait for the disk before that, with the log offset after them."""
         self.unanswered: set[Sent] = set()
-        """Both together."""
+        """The sends of `waiting` and `unflushed`."""
         self._held_before = 0
 
     @property
@@ -97,13 +92,13 @@ class Node:
 
     @property
     def held_until(self) -> int:
-        """What is in the log below is safe here, as safe as this world's brokers promise."""
+        """Records before this offset are as durable here as this world's brokers promise."""
         if self.store is None:
             return self._held_before
         return self.store.flushed_offset if self.world.flushes else self.store.max_physical_offset
 
     def start(self) -> None:
-        """Open the store, whatever the last end left; recovery may die too, and is started again."""
+        """Open the store after any kind of end; recovery may crash, too, and is restarted."""
         for _ in range(20):
             StoreLock._held.clear()  # the other nodes' directories have the same name
             self.disk.before = self._before
@@ -142,14 +137,14 @@ class Node:
             raise OSError(errno.ENOSPC, "the simulated disk is full")
 
     def _lose(self) -> None:
-        """What a dead process leaves; with power loss, less."""
+        """The disk after a kill; with power loss, less of it."""
         if self.world.power_fails and self.world.rng.random() < 0.5:
             self.disk = self.disk.after_power_loss(self.world.rng)
         else:
             self.disk = self.disk.copy()
 
     def die(self) -> None:
-        """The process ends at once."""
+        """End the process without a clean stop."""
         if self.store is not None:
             self._held_before = self.held_until
             self.store = self.waiting = None
@@ -186,7 +181,7 @@ class Node:
         self.run(lambda _: work())
 
     def work(self) -> None:
-        """What goes on in a broker by itself, in no order."""
+        """The periodic work of a broker, in random order."""
         rng = self.world.rng
         if self.is_awake and rng.random() < 0.3:
             self.run(self.flush)
@@ -198,7 +193,7 @@ class Node:
             self.answer(self.waiting.expire(self.world.now))
 
     def dispatch(self, store: MessageStore) -> None:
-        """Bring queues and index up to what was written or copied."""
+        """Bring queues and index up to the written or copied records."""
         store.dispatch()
         if self.backlog is not None:
             self.backlog.work()
@@ -222,7 +217,7 @@ class Node:
     # -- as a master --------------------------------------------------------------------------
 
     def begin_to_lead(self) -> None:
-        """Slaves may come, and clients."""
+        """Slaves and clients may connect."""
         assert self.store is not None
         world = self.world
         self.connected = ConnectedSlaves(
@@ -235,7 +230,7 @@ class Node:
         world.begins_to_lead(self, self.store.max_physical_offset)
 
     def take_sends(self, store: MessageStore) -> None:
-        """Clients send; who wants no slave to have it does not wait."""
+        """Clients send; those that need no slave do not wait."""
         rng, world = self.world.rng, self.world
         placed = []
         for _ in range(rng.randrange(4)):
@@ -259,7 +254,7 @@ class Node:
             self.hand_on(store)
 
     def hand_on(self, store: MessageStore) -> None:
-        """Sends that have waited for the disk go on to wait for a slave."""
+        """Sends that waited for the disk now wait for a slave."""
         until = store.flushed_offset if self.world.flushes else store.max_physical_offset
         while self.unflushed and self.unflushed[0][1] <= until and self.waiting is not None:
             self.answer(self.waiting.park(*self.unflushed.pop(0), self.world.now))
@@ -270,14 +265,14 @@ class Node:
             self.answer(self.waiting.acked())
 
     def answer(self, answers: list[ReplicationResult[Sent]]) -> None:
-        """Senders hear of theirs."""
+        """Respond to the sends."""
         for sends, code in answers:
             self.unanswered.difference_update(sends)
             if code == ResponseCode.SUCCESS:
                 self.world.acknowledge(self, sends)
 
     def check_shown(self) -> None:
-        """Nobody may read what power loss may take, or what a sender still waits for (I5)."""
+        """Readers get no record that power loss can remove, or whose sender still waits (I5)."""
         store = self.store
         if store is None:
             return

@@ -1,4 +1,4 @@
-"""A slave as RocketMQ 4.6.0's own behaves: no handshake, no epochs, and whatever comes is appended.
+"""A slave that behaves like RocketMQ 4.6.0's: no handshake, no epochs, and all received bytes are appended.
 
 Written from what HAClient does: a report when time has passed since the last one, another whenever the log
 has grown; a frame that does not continue the log ends the connection, to an empty log everything does. Its
@@ -34,15 +34,15 @@ class PlainNode:
         self.log = bytearray()
         self.is_running = True
         self.held_until = 0
-        """What is in the log below has been in the log here."""
+        """Records before this offset have been in the log here."""
         self.parted_at: int | None = None
-        """From here on its log may be another's than its master's: nobody told it to cut anything."""
+        """From here on its log may differ from its master's: no master told it to cut anything."""
         self.stands_until = 0.0
         self.cut_until = 0.0
         self.retry_at = 0.0
         self._flushed = 0
         self._epochs: tuple[Epoch, ...] = ()
-        """Of its master, which it knows nothing of."""
+        """Always empty: RocketMQ's slaves do not know epochs."""
 
     @property
     def is_awake(self) -> bool:
@@ -57,12 +57,12 @@ class PlainNode:
         return PlainSession(self, self.world.now)
 
     def speak(self, work: Callable[[], None]) -> None:
-        """Do something with a connection."""
+        """Call `work` if the slave is running."""
         if self.is_running:
             work()
 
     def append(self, offset: int, data: bytes) -> None:
-        """Append what came, whatever it is."""
+        """Append all received bytes."""
         if not self.log and not self.base:
             assert offset % SEGMENT_BYTES == 0, "the master begins within a file (QUIRKS 53)"
             self.base = offset
@@ -72,12 +72,12 @@ class PlainNode:
         self.held_until = max(self.held_until, self.max_offset)
 
     def work(self) -> None:
-        """What goes on in a broker by itself."""
+        """The periodic work of a broker."""
         if self.is_awake and self.world.rng.random() < 0.3:
             self._flushed = len(self.log)
 
     def acked(self) -> None:
-        """No slave of its own reports to it."""
+        """Do nothing: no slave copies from this one."""
 
     def die(self) -> None:
         """The process ends at once, or power is lost with it."""
@@ -109,14 +109,14 @@ class PlainNode:
         return end
 
     def part(self, epochs: tuple[Epoch, ...], end: int) -> None:
-        """Its master's log has these epochs now, and this end; what it has besides may be gone."""
+        """Its master's log now has these epochs, and this end; other records may be missing."""
         common = common_end(self._epochs, self.max_offset, epochs, end) or 0
         if common < self.max_offset:
             self.parted_at = common if self.parted_at is None else min(self.parted_at, common)
         self._epochs = epochs
 
     def empty(self) -> None:
-        """An operator deletes its store and starts it again."""
+        """An operator deletes its store and restarts it."""
         self.world.forget_wires(self)
         self.base = self._flushed = self.held_until = 0
         self.log.clear()

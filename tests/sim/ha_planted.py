@@ -1,4 +1,4 @@
-"""Replication with one of its rules taken away: the seeds must notice each, or they prove nothing."""
+"""Replication without one of its rules: the seeds must catch each defect, or they prove nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SyncWaiters
 from rocketpy_broker.replication.ha.wire import FrameReader
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.copied_records import ParsedRecords
-from rocketpy_broker.store.copy.replica import ReplicaLog
+from rocketpy_broker.store.replica.backlog import Backlog
+from rocketpy_broker.store.replica.copied_records import ParsedRecords
+from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from tests.sim import ha_world
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -36,7 +36,7 @@ def defect(function: Callable[[], Iterator[None]]) -> Defect:
 
 @defect
 def what_is_sent_counts_as_received() -> Iterator[None]:
-    """The master answers when bytes have left, and not when a slave says it has them."""
+    """The master responds when bytes were sent, before a slave has reported them."""
     with patch.object(MasterSession, "acked_offset", property(lambda session: session.next_offset)):
         yield
 
@@ -64,14 +64,14 @@ def acks_of_slaves_that_are_gone_count() -> Iterator[None]:
 
 @defect
 def slaves_of_rocketmq_count_where_a_handshake_is_required() -> Iterator[None]:
-    """What only they have is lost with the master: they cannot be promoted."""
+    """Records that only these have are lost with the master: they cannot be promoted."""
     with patch.object(ConnectedSlaves, "_counts", lambda _self, session: session.is_copying):
         yield
 
 
 @defect
 def who_waited_in_vain_is_told_that_all_is_well() -> Iterator[None]:
-    """A send whose time is over is acknowledged."""
+    """A send that timed out is acknowledged."""
     original = SyncWaiters.expire
 
     def expire(self: SyncWaiters[Any], now_ms: float) -> list[ReplicationResult[Any]]:
@@ -83,14 +83,14 @@ def who_waited_in_vain_is_told_that_all_is_well() -> Iterator[None]:
 
 @defect
 def what_waits_for_a_slave_is_shown() -> Iterator[None]:
-    """Consumers read what the loss of the master takes (#8239)."""
+    """Consumers read messages that are lost with the master (#8239)."""
     with patch.object(SyncWaiters, "limit", lambda _self: 1 << 62):
         yield
 
 
 @defect
 def what_waits_for_the_disk_is_shown_before_a_slave_has_it() -> Iterator[None]:
-    """A flush that somebody else asked for shows it, and nobody waits for the slave yet."""
+    """A flush for another message shows it before the slave has it."""
     original = SyncWaiters.limit
 
     def limit(self: SyncWaiters[Any]) -> int:
@@ -116,14 +116,14 @@ def an_empty_slave_of_rocketmq_begins_within_a_file() -> Iterator[None]:
 
 @defect
 def slaves_of_rocketmq_need_no_secret() -> Iterator[None]:
-    """Whoever reaches the port is served."""
+    """Each client that reaches the port is served."""
     with patch.object(MasterSession, "_check_plain_slave", lambda _session, _offset: None):
         yield
 
 
 @defect
 def frames_cross_the_ends_of_files() -> Iterator[None]:
-    """RocketMQ's slave appends what comes to the file it is at (QUIRKS 55)."""
+    """RocketMQ's slave appends received bytes to its current file (QUIRKS 55)."""
 
     def read(self: StoreSource, offset: int, size_max: int) -> bytes:
         mapped_files = self._store.commit_log.files.mapped_files
@@ -136,7 +136,7 @@ def frames_cross_the_ends_of_files() -> Iterator[None]:
 
 @defect
 def a_crashed_master_goes_on_in_its_epoch() -> Iterator[None]:
-    """Its slaves keep what it lost, and take what it writes next for the continuation."""
+    """Its slaves keep records that it lost, and append its next writes to them."""
     original = EpochFile.become_master
 
     def lead(self: EpochFile, end: int, identity: str, now_ms: int, *, is_clean: bool) -> None:
@@ -148,7 +148,7 @@ def a_crashed_master_goes_on_in_its_epoch() -> Iterator[None]:
 
 @defect
 def the_loser_keeps_its_tail() -> Iterator[None]:
-    """Nothing is cut; the slave goes on from its own end."""
+    """Nothing is cut; the slave continues from its own end."""
 
     def adopt(self: StoreTarget, state: EpochState, end: int) -> None:
         if self.is_empty:
@@ -161,13 +161,13 @@ def the_loser_keeps_its_tail() -> Iterator[None]:
 
 @defect
 def a_cut_leaves_the_consume_queues() -> Iterator[None]:
-    """Consumers are shown units of messages that are gone."""
+    """Consumers get units of messages that do not exist."""
     original = ReplicaLog.cut
 
-    def cut(self: ReplicaLog, end: int, aside: Path) -> None:
+    def cut(self: ReplicaLog, end: int, saved_to: Path) -> None:
         queues, self._store.queues.queues = self._store.queues.queues, {}
         try:
-            original(self, end, aside)
+            original(self, end, saved_to)
         finally:
             self._store.queues.queues = queues
 
@@ -177,14 +177,14 @@ def a_cut_leaves_the_consume_queues() -> Iterator[None]:
 
 @defect
 def a_cut_forgets_the_marks() -> Iterator[None]:
-    """The checkpoint still says that more was flushed: after a crash the store refuses to open."""
+    """The checkpoint is ahead of the log: after a crash the store does not open."""
     with patch("rocketpy_broker.store.files.checkpoint.CheckpointFile.save", lambda _self, _checkpoint: None):
         yield
 
 
 @defect
 def offsets_are_not_compared() -> Iterator[None]:
-    """A slave writes whatever comes at its own end."""
+    """A slave writes all received bytes at its own end."""
     original = ReplicaLog.append
 
     def append(self: ReplicaLog, offset: int, data: bytes) -> None:
@@ -211,7 +211,7 @@ def offsets_are_not_compared() -> Iterator[None]:
 
 @defect
 def the_longest_log_is_promoted() -> Iterator[None]:
-    """Whatever its epoch: bytes that nobody acknowledged win over those that were."""
+    """With any epoch: unacknowledged bytes win over acknowledged ones."""
     with patch.object(ha_world, "rank", lambda _state, end: (0, end)):
         yield
 
@@ -244,7 +244,7 @@ def epochs_are_only_counted() -> Iterator[None]:
 
 @defect
 def a_split_frame_loses_its_first_part() -> Iterator[None]:
-    """What came before the rest of a frame is thrown away."""
+    """The received part of a frame is dropped."""
     original = FrameReader.feed
 
     def feed(self: FrameReader, data: bytes) -> Iterator[Any]:
@@ -264,7 +264,7 @@ def a_slave_does_not_dispatch() -> Iterator[None]:
 
 @defect
 def a_promoted_slave_numbers_anew() -> Iterator[None]:
-    """Queue offsets of what was copied are not taken note of."""
+    """Queue offsets of copied messages are not recorded."""
     original = ParsedRecords.hand_over
 
     def hand_over(self: ParsedRecords, store: MessageStore) -> None:
@@ -279,13 +279,13 @@ def a_promoted_slave_numbers_anew() -> Iterator[None]:
 
 @defect
 def a_cut_forgets_the_backlog() -> Iterator[None]:
-    """What was copied fast, and is not in its queues yet when the log is cut behind it, never gets there."""
+    """Records that were copied fast, and not dispatched before the log is cut after them, never are."""
     with patch.object(Backlog, "drain", lambda _self: None):
         yield
 
 
 @defect
 def a_backlog_is_overtaken() -> Iterator[None]:
-    """What comes behind it is dispatched before it."""
+    """Later records are dispatched before it."""
     with patch.object(Backlog, "wants", lambda self, size: size >= self._rush_bytes):
         yield

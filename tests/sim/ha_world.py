@@ -1,4 +1,4 @@
-"""A master and its slaves with real stores on disks, clocks and a network that a seed makes up.
+"""A master and its slaves with real stores; a seed determines disks, clocks and network.
 
 Two slaves are ours; beside them are none, one or two as RocketMQ's behave (`ha_plain`). What the design
 survives, and the world does: connections that break, and bytes that come late and cut anywhere; machines
@@ -26,8 +26,9 @@ from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, M
 from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.slave import SlaveSession
 from rocketpy_broker.store import MessageStore
-from tests.sim.ha_node import Node, Sent, log_of
+from tests.sim.ha_node import Node, Sent
 from tests.sim.ha_plain import PlainNode, PlainSession
+from tests.unit.store.helpers import log_bytes
 
 Slave = Node | PlainNode
 
@@ -43,7 +44,7 @@ class Wire:
 
 
 def _is_copy(slave: Slave, wire: Wire) -> bool:
-    """Whether a slave has this master's log, and nothing else."""
+    """Whether a slave has exactly this master's log."""
     if isinstance(wire.slave, SlaveSession):
         return wire.slave.is_copying and wire.slave.is_joined
     return wire.slave.is_copying and isinstance(slave, PlainNode) and slave.parted_at is None
@@ -94,7 +95,7 @@ class World:
         self.timeout_ms = self.rng.choice((300, 5000))
         self.master = self.nodes[0]
         self.alone: Node | None = None
-        """A master that nobody but its own clients sees any more."""
+        """A master that only its own clients can reach."""
         self.alone_until = 0.0
         self.promotions = 0
         for node in self.nodes:
@@ -107,7 +108,7 @@ class World:
     # -- time ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Faults, then none: everything must come together again."""
+        """Faults, then none: all nodes must converge."""
         for _ in range(self.steps):
             self.step(faults=True)
         self.rate = dict.fromkeys(self.rate, 0.0)
@@ -165,7 +166,7 @@ class World:
         return len(ends) == 1 and len(copying) == len(copies) - 1 and not is_waiting
 
     def acknowledge(self, master: Node, sends: list[Sent]) -> None:
-        """Clients are told SEND_OK: a slave has them, and one of ours where that is asked for."""
+        """Clients get SEND_OK: a slave has the messages, and a slave of rocketpy where that is required."""
         assert master is self.master
         acked_offset = self.nodes if self.joined_only else self.all
         until = max(each.held_until for each in acked_offset if each is not master)
@@ -173,7 +174,7 @@ class World:
         self.acked += sends
 
     def _check_slaves(self) -> None:
-        """No slave has, and may show, what power loss may take from its master (I5).
+        """No slave has, or shows, records that power loss can remove from its master (I5).
 
         One of ours that takes its master for RocketMQ's, because the handshake was lost, may have been master
         itself, and have more than this one; it is refused.
@@ -187,19 +188,19 @@ class World:
     # -- slaves of RocketMQ's -----------------------------------------------------------------
 
     def begins_to_lead(self, master: Node, end: int) -> None:
-        """There is a master that has so much: what others have besides may not be in its log."""
+        """There is a master with this log: other records of the slaves may not be in its log."""
         for plain in self.plain:
             plain.part(master.epochs.state.epochs, end)
 
     def check_plain(self, master: MessageStore) -> None:
         """Each is a copy of the master's log as far as it can be; without the secret it has nothing."""
-        log = log_of(master)
+        log = log_bytes(master)
         for plain in self.plain:
             assert not (self.settings.secret and plain.log), "a slave without the secret was served"
             plain.check(log, master.min_physical_offset)
 
     def _look_after_plain(self, *, always: bool) -> None:
-        """The operator empties the store of one whose log has parted, and of another now and then."""
+        """The operator empties the store of a slave whose log differs, and sometimes of another."""
         for plain in self.plain:
             if plain.parted_at is not None if always else self.rng.random() < self.rate["empty"]:
                 if self.master.store is not None:
@@ -232,7 +233,7 @@ class World:
             self.promote()
 
     def promote(self) -> None:
-        """The master is gone; the operator looks at all slaves and takes the one of the highest rank."""
+        """The master is gone; the operator checks all slaves and promotes the one of the highest rank."""
         slaves = [node for node in self.nodes if node is not self.master]
         if not any(node.epochs.state.epochs for node in slaves):
             return  # none has ever followed it: `promote` refuses that
@@ -242,7 +243,7 @@ class World:
             self.master.die()
         else:
             self.alone, self.alone_until = self.master, self.now + self.rng.choice((100, 2000))
-            self.forget_wires(self.master)  # nobody is left to wait for
+            self.forget_wires(self.master)  # no slave is left to wait for
         for slave in slaves:
             slave.die()
             slave.full_until = 0.0
@@ -298,7 +299,7 @@ class World:
         return wire
 
     def _arrived(self, arriving: deque[tuple[float, bytes]]) -> list[DataReceived]:
-        """What has arrived by now, cut anywhere."""
+        """The bytes that have arrived, split at random."""
         events: list[DataReceived] = []
         while arriving and arriving[0][0] <= self.now:
             _, data = arriving.popleft()
@@ -314,7 +315,7 @@ class World:
         step: Callable[[DataReceived | Poll, float], list[Effect]],
         leaving: deque[tuple[float, bytes]],
     ) -> None:
-        """Let one end of a slave's connection read what has arrived, and say what it has to say."""
+        """Let one end of a slave's connection read the arrived bytes, and send its responses."""
         events: list[DataReceived | Poll] = [
             Poll(self.rng.choice((0, 2000, 1 << 20))),
             *self._arrived(arriving),

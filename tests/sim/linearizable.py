@@ -1,4 +1,4 @@
-"""Whether what clients were told fits one order of events, each between its call and its answer.
+"""Whether the results of clients fit one order of events, each between its call and its response.
 
 Two models, each decided without a search, whose time would explode with what happens at the same time:
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNKNOWN = math.inf
-"""The `answered` of a call whose end nobody saw."""
+"""The `answered` of a call without a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An entry that is in the log at `index`; answered: when its client was told so."""
+    """An entry that is in the log at `index`; answered: when its client got the response."""
 
     index: int
     called: float
@@ -46,7 +46,7 @@ class Appended:
 
 
 def unlinearizable_key(operations: Iterable[Operation]) -> int | None:
-    """Return a key whose operations fit no order; None: there is none."""
+    """Return a key whose operations fit no order; None if there is none."""
     by_key: dict[int, list[Operation]] = defaultdict(list)
     for operation in operations:
         by_key[operation.key].append(operation)
@@ -54,7 +54,7 @@ def unlinearizable_key(operations: Iterable[Operation]) -> int | None:
 
 
 def misplaced_append(log: Iterable[Appended]) -> Appended | None:
-    """Return an entry that lies behind one called for only after its own answer; None: none does."""
+    """Return an entry that is after one called for only after its own response; None if there is none."""
     newest_call = -math.inf
     for entry in sorted(log, key=lambda entry: entry.index):
         newest_call = max(newest_call, entry.called)

@@ -1,25 +1,21 @@
-"""What must hold in a group whatever happens, looked at after each turn of each peer.
+"""Checks the invariants I1 to I7 of a DLedger group after each turn of each peer.
 
-I1 an acknowledged entry is never lost. I2 nothing is in a ledger that nobody sent. I3 an acknowledged index
-names one body for ever. I4 indexes and positions are dense. I5 a client is served only what is committed.
-I6 one leader a term, log matching; term, vote and commit never go back. I7 equal below commit. In `raft`: I10
-when faults stop, the group settles; and what clients were told is linearizable. I8 and I9 are the files':
-see tests/crash.
+docs/internals/dledger.md defines the invariants. `tests.sim.raft` checks I10, and `tests.crash` I8 and I9.
 """
 
 from __future__ import annotations
 
 from rocketpy_broker.replication.dledger.core.entry import Entry, next_pos
-from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import Role
+from tests.sim.proposals import ProposalResult
 from tests.sim.raft_disk import RaftDisk
 from tests.sim.raft_history import Find, History
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A guarantee was violated."""
 
 
 def check(condition: object, text: str) -> None:
@@ -49,7 +45,7 @@ class Checker:
         self._looked: dict[str, tuple[int, list[Entry]]] = {}
 
     def sent(self, proposal_id: int, body: bytes) -> None:
-        """A client asks for this."""
+        """Record the body that a client asks to append."""
         self.bodies[proposal_id] = body
         self.known.add(body)
         self.history.called(proposal_id, body)
@@ -68,7 +64,7 @@ class Checker:
         check(entry is not None and entry.body == body, f"I1: {result.index} acknowledged, not committed")
 
     def served(self, entry: Entry) -> None:
-        """A client was given an entry that it asked for."""
+        """A client got an entry that it requested."""
         self.served_count += 1
         check(self.committed.get(entry.index) == entry, f"I5: {entry.index} served, which is not committed")
 
@@ -127,7 +123,7 @@ class Checker:
             check(first == entry, f"I7: {index} committed as two: {first!r:.60} and {entry!r:.60}")
 
     def finish(self, ledgers: dict[str, list[Entry]]) -> None:
-        """The group has settled: what was acknowledged is on every peer."""
+        """The group has settled: every peer has the acknowledged entries."""
         for name, entries in ledgers.items():
             held = {entry.index: entry.body for entry in entries}
             for index, body in self.acked.items():

@@ -1,4 +1,4 @@
-"""A peer's disk in the simulation. What it survives: a process that is killed, and power that fails.
+"""A peer's disk in the simulation. It survives kills and power failures.
 
 Written and flushed state are kept apart. A power cut leaves the flushed one, or some of what was written
 since. A shell that flushes before it answers loses nothing by that.
@@ -19,7 +19,7 @@ class RaftDisk:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.version = 0
-        """Goes up with each change of the entries."""
+        """Incremented with each change of the entries."""
         self.state = TermState()
         self.checkpoint = LedgerCheckpoint()
         self._flushed: tuple[list[Entry], TermState] = ([], TermState())
@@ -63,7 +63,7 @@ class RaftDisk:
         self._flushed = self._flushed[0], self.state
 
     def cut_power(self, random: Random) -> None:
-        """Lose what was not flushed, or a part of it."""
+        """Lose all unflushed entries, or some of them."""
         entries, state = self._flushed
         common = 0
         while common < min(len(entries), len(self.entries)) and entries[common] is self.entries[common]:
@@ -77,7 +77,7 @@ class RaftDisk:
         self.flush()
 
     def expire(self, begin_index: int) -> None:
-        """Retention: delete what is older than this entry; the newest always stays."""
+        """Retention: delete entries before this one; the newest always stays."""
         kept = [entry for entry in self.entries if entry.index >= begin_index]
         self.entries = kept or self.entries[-1:]
         self.version += 1

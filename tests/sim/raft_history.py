@@ -1,4 +1,4 @@
-"""What the clients of a group asked and were told, in one order of moments.
+"""The calls and results of a group's clients, with their order in time.
 
 Every append's place in the log is recorded, and three kinds of clients share it: some append anything; others
 write or read one of a few registers. A read is an entry too: its value is what the last write before it in
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from random import Random
 
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import ProposalResult
 from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
+from tests.sim.proposals import ProposalResult
 
 REFUSED = (RaftResponseCode.NOT_LEADER, RaftResponseCode.LEADER_PENDING_FULL)
 """Codes that promise that the entry is not, and never will be, in the ledger."""
@@ -33,12 +33,12 @@ class History:
         self._reads: list[Operation] = []
 
     def body(self, proposal_id: int, random: Random) -> bytes:
-        """Draw what a client asks for."""
+        """Return the body of a client's next call: an entry, a write or a read."""
         kind, key = random.choice((b"entry", b"write", b"read")), random.randrange(KEYS)
         return b"%s %d %d " % (kind, proposal_id, key) + b"." * random.randrange(0, 300)
 
     def called(self, proposal_id: int, body: bytes) -> None:
-        """A client asks."""
+        """Record the start of a client's call."""
         self._called[proposal_id] = next(self._moments), body.split(b" ")[:3]
 
     def ended(self, result: ProposalResult, find: Find) -> None:
@@ -57,7 +57,7 @@ class History:
                 self._reads.append(Operation("read", key, value, called, moment))
 
     def failure(self, committed: dict[int, Entry]) -> str | None:
-        """Say what is wrong with the history. committed: the log as it turned out to be."""
+        """Describe an error in the history. committed: the final log."""
         log = []
         for index, entry in committed.items():
             _, proposal_id, *_ = [*entry.body.split(b" "), b""]
@@ -85,7 +85,7 @@ class History:
 
 
 def _value(find: Find, index: int, key: int) -> tuple[bool, int | None]:
-    """Return whether the entries before `index` tell a register's value, and which it is."""
+    """Return whether the entries before `index` determine a register's value, and the value."""
     while (index := index - 1) >= 0:
         entry = find(index)
         if entry is None:

@@ -1,4 +1,4 @@
-"""Raft with one of its rules taken away: each of these must be caught, or the simulation proves nothing.
+"""Raft without one of its rules: each defect must be caught, or the simulation proves nothing.
 
 A defect patches what a hasty change would; some are what DLedger 0.1 does.
 """
@@ -29,6 +29,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import RaftState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from tests.sim.proposals import Proposals
 from tests.sim.raft_disk import RaftDisk
 
 Defect = Callable[[], AbstractContextManager[Any]]
@@ -91,11 +92,11 @@ def _hear_anybody(self: LeaderElector, leader: str, term: int, now_ms: float) ->
     return _accept_leader(self, leader, max(term, self._state.term), now_ms)
 
 
-def _time_out_as_success(self: Leader, now_ms: float) -> None:
-    for index, _, deadline_ms, _ in self._pending:
+def _time_out_as_success(self: Proposals, node: RaftNode, now_ms: float) -> None:
+    for index, _, deadline_ms, _ in self.pending:
         if deadline_ms <= now_ms:
-            self._state.commit(index)
-    _tick(self, now_ms)
+            node.state.commit(index)
+    _tick(self, node, now_ms)
 
 
 def _write_without_flush(self: RaftDisk) -> None:
@@ -150,16 +151,16 @@ def _commit_own_end(self: Leader) -> None:
     _count(self)
 
 
-def _refuse_what_was_appended(self: Leader) -> None:
-    while self._pending:
-        self._finish_first(RaftResponseCode.NOT_LEADER)
+def _refuse_what_was_appended(self: Proposals) -> None:
+    while self.pending:
+        self.finish_first(RaftResponseCode.NOT_LEADER)
 
 
 def _say_nothing(*_: Any) -> None:
-    """Not done."""
+    """Do nothing, in place of a method."""
 
 
-_count, _tick = Leader.maybe_commit, Leader.tick
+_count, _tick = Leader.maybe_commit, Proposals.tick
 _decide_vote, _accept_leader = LeaderElector._decide_vote, LeaderElector.accept_leader
 _append, _truncate, _compare = Follower._append, Follower._truncate, Follower._compare
 _acknowledge, _append_behind = PeerProgress.acknowledge, PeerProgress.start_appending
@@ -184,11 +185,11 @@ DEFECTS: dict[str, Defect] = {
     "compare_by_index_only": _replaced(Follower, "_compare", _compare_index_only),
     "acknowledges_what_was_only_sent": _replaced(PeerProgress, "acknowledge", _acknowledge_all),
     "hears_leaders_of_old_terms": _replaced(LeaderElector, "accept_leader", _hear_anybody),
-    "time_out_counts_as_success": _replaced(Leader, "tick", _time_out_as_success),
+    "time_out_counts_as_success": _replaced(Proposals, "tick", _time_out_as_success),
     "acknowledged_before_flush": _replaced(RaftDisk, "flush", _write_without_flush),
     "majority_is_one_less": _replaced(RaftSettings, "quorum", PropertyMock(return_value=1)),
-    "who_waited_is_never_told": _replaced(Leader, "fail_pending", _say_nothing),
-    "who_waited_is_refused": _replaced(Leader, "fail_pending", _refuse_what_was_appended),
+    "who_waited_is_never_told": _replaced(Proposals, "fail_pending", _say_nothing),
+    "who_waited_is_refused": _replaced(Proposals, "fail_pending", _refuse_what_was_appended),
     "elected_by_own_vote_only": _replaced(RaftState, "become_leader", _elected_by_own_vote_only),
     "votes_for_itself_too": _replaced(LeaderElector, "_start_election", _vote_for_itself_too),
     "stands_in_the_same_term": _replaced(LeaderElector, "__init__", _stand_in_the_same_term),

@@ -1,4 +1,4 @@
-"""A group of peers in a made-up world: clock, network, disks and chance come from one seed.
+"""A group of simulated peers: clock, network, disks and random choices come from one seed.
 
 A peer's shell does what `rocketpy_broker.replication.dledger.core.node` says: write, flush, then send.
 Every fault is drawn from the seed, at rates that the seed draws too. `heal` ends all faults; from then on the
@@ -17,7 +17,6 @@ from typing import Any
 from rocketpy_broker.replication.dledger.core.events import (
     Event,
     Expire,
-    Propose,
     Ready,
     RequestReceived,
     ResponseReceived,
@@ -32,6 +31,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
 from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
+from tests.sim.proposals import ProposalResult, Proposals, Propose
 from tests.sim.raft_check import Checker
 from tests.sim.raft_disk import RaftDisk
 
@@ -44,7 +44,7 @@ FAST = {
     "vote_wait_ms": 1000,
     "push_timeout_ms": 300,
 }
-"""Timings of ours: elections are frequent, so a short run sees many."""
+"""Timings of this project: elections are frequent, so a short run has many."""
 
 
 @dataclass
@@ -81,8 +81,10 @@ class Peer:
     paused_until: float = -1.0
     down_until: float = -1.0
     life: int = 0
-    inbox: list[Event] = field(default_factory=list)
-    flushing: Ready | None = None
+    inbox: list[Event | Propose] = field(default_factory=list)
+    proposals: Proposals = field(default_factory=Proposals)
+    flushing: tuple[Ready, list[ProposalResult]] | None = None
+    """What is written now, and what clients get afterwards."""
 
 
 class World:
@@ -98,7 +100,7 @@ class World:
         self.trace: list[str] = []
         self.settings: dict[str, Any] = {"file_bytes": 4096, "no_op": lambda pos: b"no-op", **settings}
         self.asked: dict[int, tuple[str, int]] = {}
-        """Which peer, in which of its lives, was asked for what ticket."""
+        """The peer, and its number of starts, that got a ticket."""
         self.ticking: set[str] | None = None
         """Scenarios: the only peers for which time passes."""
         self._queue: list[tuple[float, int, str, int, Event]] = []
@@ -119,13 +121,13 @@ class World:
             group="g", self_id=name, peers={other: f"{other}:1" for other in self.peers}, **self.settings
         )
         peer.life += 1
-        peer.inbox, peer.flushing = [], None
+        peer.inbox, peer.proposals, peer.flushing = [], Proposals(), None
         peer.node = RaftNode(
             settings, peer.disk, peer.disk.state, peer.disk.checkpoint, self.random.random, self.clock(peer)
         )
 
     def crash(self, name: str, *, power: bool = True, for_ms: float = 0.0) -> None:
-        """Kill a peer; with `power` what was not flushed is lost, or a part of it."""
+        """Kill a peer; with `power`, all or some of its unflushed entries are lost."""
         peer = self.peers[name]
         peer.node = None
         peer.down_until = self.now + for_ms
@@ -134,16 +136,16 @@ class World:
             peer.disk.cut_power(self.random)
 
     def clock(self, peer: Peer) -> float:
-        """A peer's own idea of the time."""
+        """Return the time on a peer's own clock, which may run fast or slow."""
         return self.now * peer.skew + peer.skew_ms
 
     def leader(self) -> Peer | None:
-        """Whoever leads the newest term."""
+        """The leader of the newest term."""
         leading = [peer for peer in self.running() if peer.node and peer.node.role is Role.LEADER]
         return max(leading, key=lambda peer: peer.node.state.term if peer.node else -2, default=None)
 
     def running(self) -> Iterator[Peer]:
-        """Every peer that is up."""
+        """Every running peer."""
         return (peer for peer in self.peers.values() if peer.node is not None)
 
     # -- time ---------------------------------------------------------------------------------
@@ -189,24 +191,40 @@ class World:
         if node is None or peer.paused_until > self.now:
             return
         if peer.flushing is not None:
-            self._flushed(peer, peer.flushing)
+            self._flushed(peer, *peer.flushing)
         events, peer.inbox = peer.inbox, []
         if self.ticking is None or peer.name in self.ticking:
             events.append(Tick())
         is_idle = len(events) < 2 and peer.flushing is None
         for event in events:
-            node.step(event, self.clock(peer))
+            self._step(peer, node, event)
         # Half of the flushes end in the same tick; the others are cut short by a crash, if there is one.
-        while peer.flushing is None and (ready := node.take_ready()):
+        while peer.flushing is None:
+            ready = node.take_ready()
+            peer.proposals.look(node)
+            results = peer.proposals.take()
+            if not (ready or results):
+                break
             self._send(peer, ready.requests_before_write)
             peer.disk.write(ready.term_state, ready.write)
-            peer.flushing, is_idle = ready, False
+            peer.flushing, is_idle = (ready, results), False
             if self.random.random() < 0.5:
-                self._flushed(peer, ready)
+                self._flushed(peer, ready, results)
         if not is_idle:
             self.checker.look(peer.name, peer.life, node, peer.disk, is_stored=peer.flushing is None)
 
-    def _flushed(self, peer: Peer, ready: Ready) -> None:
+    def _step(self, peer: Peer, node: RaftNode, event: Event | Propose) -> None:
+        now_ms = self.clock(peer)
+        if isinstance(event, Propose):
+            peer.proposals.propose(node, event, now_ms)
+            return
+        node.step(event, now_ms)
+        if isinstance(event, Tick):
+            peer.proposals.tick(node, now_ms)
+        else:
+            peer.proposals.look(node)
+
+    def _flushed(self, peer: Peer, ready: Ready, results: list[ProposalResult]) -> None:
         peer.disk.flush()
         peer.flushing = None
         node = peer.node
@@ -223,9 +241,13 @@ class World:
             if isinstance(response.message, GetEntriesResponse):
                 for entry in response.message.entries:
                     self.checker.served(entry)
-        for result in ready.results:
+        for result in results:
             self.checker.ended(result, node.view.find)
-        node.advance(self.clock(peer))
+        if ready:
+            node.advance(self.clock(peer))
+        else:
+            node.push(self.clock(peer))
+        peer.proposals.look(node)
 
     # -- the network --------------------------------------------------------------------------
 
@@ -247,7 +269,7 @@ class World:
             )
 
     def push(self, receiver: str, message: RaftMessage) -> None:
-        """Let a message arrive that nobody sent now."""
+        """Deliver a message that no peer sent now."""
         self.peers[receiver].inbox.append(RequestReceived(next(self._count), message))
 
     def _return(self, responder: Peer, request_id: int, message: RaftMessage) -> None:
@@ -285,7 +307,7 @@ class World:
                 peer.paused_until = self.now + random.random() * 12_000
 
     def _expire(self, peer: Peer, node: RaftNode) -> None:
-        """Retention, while the peer is up."""
+        """Retention while the peer runs."""
         oldest, newest = node.view.begin_index, min(node.view.durable_index, node.state.committed_index)
         if peer.flushing is None and 0 <= oldest < newest:
             begin = self.random.randint(oldest, newest)
@@ -299,7 +321,7 @@ class World:
         return {(a, b) for a, b in pairs if not one_way or a in side}
 
     def heal(self) -> None:
-        """No more faults, and every peer is up."""
+        """No more faults, and every peer runs."""
         self.faults = Faults()
         self.cut = set()
         for peer in self.peers.values():
@@ -308,7 +330,7 @@ class World:
                 self.start(peer.name)
 
     def settle(self, load: float = 0.0, ticks_max: int = 1200) -> bool:
-        """Wait until one peer leads and everybody has what was acknowledged; say whether it came to that."""
+        """Wait until one peer leads and all have the acknowledged entries; return whether that happened."""
         for _ in range(ticks_max // 20):
             self.run(20, load)
             if self._is_settled():
@@ -316,7 +338,7 @@ class World:
         return False
 
     def untold(self) -> list[int]:
-        """Tickets whose peer is still up, but has not said what became of them."""
+        """Tickets whose peer still runs but has not reported their results."""
         results = self.checker.results
         return [
             proposal_id

@@ -3,7 +3,7 @@ r"""Plays a text of `tests/scenarios` in a world without faults. One command a l
 | command | does |
 |---|---|
 | ``group SIZE [no-op]`` | makes the group; with `no-op`, leaders begin their terms with an entry |
-| ``holds PEER term T TERM:BODY …`` | starts that peer anew, in that term and with that ledger |
+| ``holds PEER term T TERM:BODY …`` | restarts that peer in that term and with that ledger |
 | ``elect PEER`` | lets time pass for that peer only, until it leads |
 | ``campaign PEER`` | lets time pass for that peer only, for 20 s |
 | ``run PEER`` | lets time pass for that peer only, for 3 s: a leader pushes, nobody else stands |
@@ -30,7 +30,7 @@ from tests.sim.raft_world import TICK_MS, World
 
 
 def play(path: Path) -> World:
-    """Play a scenario. Raises Violation naming the line that did not come true."""
+    """Play a scenario. Raises Violation naming the line that failed."""
     script = _Script()
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         command, *words = line.split("#", 1)[0].split() or [""]
@@ -44,7 +44,7 @@ def play(path: Path) -> World:
 
 
 class _Script:
-    """One method a command."""
+    """The commands of a scenario; each is a method."""
 
     world: World
 

@@ -12,7 +12,7 @@ AT_ONCE = 20
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, SEEDS, AT_ONCE))
 def test_seeds(first: int) -> None:
-    """Without this an order of faults that nobody thought of could lose acknowledged messages."""
+    """Some order of faults could lose acknowledged messages."""
     acked = 0
     for seed in range(first, first + AT_ONCE):
         acked += len(run_seed(seed, steps=40).acked)
@@ -20,7 +20,7 @@ def test_seeds(first: int) -> None:
 
 
 def test_a_seed_replays() -> None:
-    """Without this a failure that a seed found could not be looked at."""
+    """A failure that a seed found could not be reproduced."""
     first, second = (run_seed(7, steps=60) for _ in range(2))
     assert (first.acked, first.now, first.promotions) == (second.acked, second.now, second.promotions)
     images = [[node.disk.files() for node in world.nodes] for world in (first, second)]
@@ -30,7 +30,7 @@ def test_a_seed_replays() -> None:
 @pytest.mark.planted
 @pytest.mark.parametrize("name", DEFECTS)
 def test_planted_defects_are_noticed(name: str) -> None:
-    """Without this the seeds could pass because they look at nothing."""
+    """The seeds could pass because the checks do nothing."""
     with DEFECTS[name](), pytest.raises(AssertionError):
         run_seeds(1, 300)
 

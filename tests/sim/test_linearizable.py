@@ -1,4 +1,4 @@
-"""Whether the check of histories finds what clients must never see, and nothing else."""
+"""Whether the check of histories finds forbidden results, and only those."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import ProposalResult
-from rocketpy_broker.replication.dledger.core.leader import Leader
 from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
+from rocketpy_broker.replication.dledger.core.node import RaftNode
+from rocketpy_broker.replication.dledger.core.raft_state import Role
 from tests.sim import raft_check
 from tests.sim.linearizable import UNKNOWN, Appended, Operation, misplaced_append, unlinearizable_key
+from tests.sim.proposals import ProposalResult, Proposals, Propose
 from tests.sim.raft import run_seed
 from tests.sim.raft_check import Checker, Violation
 from tests.sim.raft_history import History
@@ -98,7 +99,7 @@ def test_a_good_history_passes(text: str) -> None:
 
 
 def _fits_by_trying(operations: list[Operation]) -> bool:
-    """Linearizability as it is defined: some order of all that ended and of some that did not."""
+    """Linearizability by its definition: some order of all completed calls and of some others."""
     ended = [operation for operation in operations if operation.answered < UNKNOWN]
     open_ended = [operation for operation in operations if operation.answered == UNKNOWN]
     return any(
@@ -122,7 +123,7 @@ def _is_legal(order: tuple[Operation, ...]) -> bool:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 6))
-def test_the_zones_say_what_the_definition_says(random: Random, count: int) -> None:
+def test_the_zones_agree_with_the_definition(random: Random, count: int) -> None:
     """The test could overlook an order that fits, or accept a history that has none."""
     moments = random.sample(range(20), 2 * count)
     operations = []
@@ -144,16 +145,16 @@ def test_one_bad_key_among_good_ones_is_named() -> None:
     assert unlinearizable_key([*good, *bad]) == 2
 
 
-def test_an_append_before_what_was_called_for_after_it_is_found() -> None:
-    """A log whose order is not that of its clients' calls would pass for one."""
+def test_an_append_before_an_earlier_completed_one_is_found() -> None:
+    """A log whose order differs from that of its clients' calls would pass."""
     assert misplaced_append([Appended(0, 0, 5), Appended(1, 1, 2), Appended(2, 3, 4)]) is None
     assert misplaced_append([Appended(0, 1, 2), Appended(1, 0, 3), Appended(2, 2.5)]) is None
     late = Appended(1, 0, 1)
     assert misplaced_append([Appended(0, 2, 3), late]) is late
 
 
-def test_a_refused_append_that_is_in_the_log_is_found() -> None:
-    """A producer that was refused sends again: consumers would see the message twice."""
+def test_a_rejected_append_that_is_in_the_log_is_found() -> None:
+    """A producer that was rejected sends a second time: consumers would get the message twice."""
     history = History()
     history.called(1, b"entry 1 0 ")
     history.ended(ProposalResult(1, RaftResponseCode.NOT_LEADER), lambda _: None)
@@ -162,16 +163,16 @@ def test_a_refused_append_that_is_in_the_log_is_found() -> None:
     assert "refused" in failure
 
 
-_propose = Leader.propose
+_propose = Proposals.propose
 
 
-def _read_without_log(self: Leader, proposal_id: int, body: bytes, now_ms: float) -> None:
-    """Reads by whoever thinks that it leads, from what it knows to be committed."""
-    if body.startswith(b"read"):
-        index = self._state.committed_index + 1
-        self._outbox.results.append(ProposalResult(proposal_id, RaftResponseCode.SUCCESS, index))
+def _read_without_log(self: Proposals, node: RaftNode, propose: Propose, now_ms: float) -> None:
+    """Reads of a supposed leader, from the entries that it knows as committed."""
+    if propose.body.startswith(b"read") and node.role is Role.LEADER:
+        index = node.state.committed_index + 1
+        self.tell(ProposalResult(propose.proposal_id, RaftResponseCode.SUCCESS, index))
     else:
-        _propose(self, proposal_id, body, now_ms)
+        _propose(self, node, propose, now_ms)
 
 
 def _history_only(self: Checker, result: ProposalResult, find: Callable[[int], Entry | None]) -> None:
@@ -183,15 +184,15 @@ def _history_only(self: Checker, result: ProposalResult, find: Callable[[int], E
 @pytest.mark.parametrize(
     "defect",
     [
-        lambda: patch.object(Leader, "propose", _read_without_log),
+        lambda: patch.object(Proposals, "propose", _read_without_log),
         DEFECTS["commits_without_majority"],
         DEFECTS["majority_is_one_less"],
         DEFECTS["who_waited_is_refused"],
     ],
     ids=["stale_reads", "lost_writes", "majority", "refused"],
 )
-def test_histories_alone_tell(defect: Callable[[], Any]) -> None:
-    """What clients can see of a broken group must be enough: of a real one nothing else is known."""
+def test_histories_alone_find_defects(defect: Callable[[], Any]) -> None:
+    """The view of clients of a broken group must suffice: nothing else is known of a real one."""
     with defect(), patch.object(Checker, "ended", _history_only), patch.object(raft_check, "check"):
         found = next(filter(None, map(_violation, range(400))), "")
     assert any(word in found for word in ("not linearizable", "lies behind", "was refused")), found

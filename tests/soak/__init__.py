@@ -1,4 +1,4 @@
-"""A long run in pieces that can be stopped and taken up again: `make soak ARGS="--minutes 30"`.
+"""A long run in pieces that can be stopped and continued: `make soak ARGS="--minutes 30"`.
 
 Producers and consumers work against a name server and a broker in a process of their own, on one store, which
 is killed and restarted in every second piece. Each acknowledged message must be read, unchanged, at the

@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.soak --minutes 30``; run it again to go on where it was stopped."""
+"""The long run: ``python -m tests.soak --minutes 30``; a second run continues a stopped one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOME = Path(__file__).parents[2] / "build" / "soak"
 _COLUMNS = "{:>5} {:>8} {:>9} {:>9} {:>8} {:>6} {:>8} {:>8} {:>12} {:>12}  {}"
 _TITLES = ("piece", "seconds", "acked", "received", "unknown", "kills", "p50 ms", "p99 ms")
 _FLAT_SHARE, _FLAT_BYTES = 1.15, 16 << 20
-"""Memory counts as flat while late in a piece it is at most 15 % and 16 MiB above what it was early in it."""
+"""Memory counts as flat while late in a piece it is at most 15 % and 16 MiB above its early value."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""One piece of the soak of a crowd: producers and consumers of both languages that come and go.
+"""One piece of the soak of a crowd: producers and consumers of both languages that start and stop.
 
 Four producers, and six consumers in two groups, concurrent and orderly, each a process of its own. All the
 time one of them, chosen by chance, is stopped or killed and after a while replaced by a new one.
@@ -42,7 +42,7 @@ class _Slot:
     group: str
     language: str
     process: Process | None = None
-    hearing: asyncio.Task[None] | None = None
+    reading: asyncio.Task[None] | None = None
 
 
 async def run_crowd(index: int, seconds: float, rate: int, store: Path) -> PieceReport:
@@ -81,7 +81,7 @@ class _Crowd:
             for role, group, language in places
         ]
         self.memory: list[int] = []
-        self.heard = asyncio.Event()
+        self.activity = asyncio.Event()
 
     async def run(self, seconds: float) -> None:
         await self.servers.start()
@@ -101,7 +101,7 @@ class _Crowd:
         self._finish()
 
     async def end(self) -> None:
-        """Leave no process behind."""
+        """Kill the members and stop the servers."""
         await asyncio.gather(*(self._empty(slot, signal.SIGKILL) for slot in self.slots))
         await self.servers.stop()
 
@@ -120,17 +120,17 @@ class _Crowd:
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async def _settle(self) -> None:
-        """Wait until each group has taken everything, or for so long that what is missing is lost."""
+        """Wait until each group has taken everything, or for so long that missing messages are lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 while self.witness.missing():
-                    self.heard.clear()
-                    await self.heard.wait()
+                    self.activity.clear()
+                    await self.activity.wait()
 
     # -- members ------------------------------------------------------------------------------
 
     async def _replace(self, slot: _Slot) -> None:
-        """One leaves, in order or not, and another comes."""
+        """One member leaves, orderly or not, and another joins."""
         number = self.random.choice((signal.SIGTERM, signal.SIGKILL))
         self.report.members_killed += number == signal.SIGKILL
         await self._empty(slot, number)
@@ -146,7 +146,7 @@ class _Crowd:
         command, environment = self._command(slot, arguments)
         slot.process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=environment)
         name = f"{slot.language} {slot.role} {number}"
-        slot.hearing = asyncio.create_task(self._hear(slot, slot.process, name))
+        slot.reading = asyncio.create_task(self._read_output(slot, slot.process, name))
         self._disturb(slot)
 
     def _command(self, slot: _Slot, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -155,13 +155,13 @@ class _Crowd:
         home = make_home(self.home / "java")
         return self.java.command("Soak", *arguments, home=home), java_environment(home)
 
-    async def _hear(self, slot: _Slot, process: Process, name: str) -> None:
+    async def _read_output(self, slot: _Slot, process: Process, name: str) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             if not line.endswith(b"\n"):
                 return  # it was killed in the middle of a word
-            self.witness.hear(slot.group, name, line.decode(), time.monotonic())
-            self.heard.set()
+            self.witness.observe(slot.group, name, line.decode(), time.monotonic())
+            self.activity.set()
 
     async def _empty(self, slot: _Slot, number: int = signal.SIGTERM) -> None:
         process, slot.process = slot.process, None
@@ -175,8 +175,8 @@ class _Crowd:
             self.report.problems.append(f"a {slot.language} member ({slot.role}) does not end by SIGTERM")
             process.kill()
             await process.wait()
-        if slot.hearing is not None:
-            await slot.hearing
+        if slot.reading is not None:
+            await slot.reading
         self._disturb(slot)
 
     def _disturb(self, slot: _Slot) -> None:

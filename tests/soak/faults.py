@@ -1,4 +1,4 @@
-"""Two name servers and two master brokers, each killed and started again in turn while our SDK sends.
+"""Two name servers and two master brokers, each killed and restarted in turn while rocketpy's client sends.
 
     python -m tests.soak.faults --rounds 5              # our servers
     python -m tests.soak.faults --rounds 5 --make java  # RocketMQ's
@@ -58,7 +58,7 @@ class Servers:
 
     @property
     def addresses(self) -> str:
-        """Of the name servers, as clients want them."""
+        """Addresses of the name servers, in the form that clients take."""
         return ";".join(one.address for one in self.names)
 
     def in_turn(self) -> Iterator[NameServerProcess | BrokerProcess]:
@@ -74,7 +74,7 @@ class Servers:
 
 @dataclass
 class FaultReport:
-    """What a run saw. recoveries_s: seconds from each restart until sends flowed as before."""
+    """The results of a run. recoveries_s: seconds from each restart until sends flowed as before."""
 
     acked: int = 0
     failed: dict[str, int] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class FaultReport:
 
 @contextmanager
 def servers(run: Path, peer: JavaPeer | None = None) -> Iterator[Servers]:
-    """Two name servers and two brokers: ours, or those of `peer`."""
+    """Two name servers and two brokers of rocketpy, or those of `peer`."""
     with ExitStack() as stack:
         names: list[NameServerProcess] = [_name_server(peer, run, f"names-{n}") for n in (1, 2)]
         for one in names:
@@ -176,7 +176,7 @@ async def read_back(client: ClientConfig, ledger: Ledger, problems: list[str]) -
     until = time.monotonic() + _READ_BACK_S
     async with PullConsumer("faults_readers", client=client) as consumer:
         while True:
-            # Anew each time: a name server that was just started may not know both brokers yet.
+            # Looked up each time: a name server that was just started may not know both brokers yet.
             for queue in await consumer.fetch_queues(TOPIC):
                 if queue not in offsets:
                     offsets[queue] = await consumer.min_offset(queue)
@@ -206,7 +206,7 @@ async def _read_on(
 
 
 def main() -> int:
-    """Run as the command line says; 0 when nothing was wrong."""
+    """Run as the command line says; return 0 without an error."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak.faults", description=(__doc__ or "").split("\n")[0]
     )

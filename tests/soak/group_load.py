@@ -1,4 +1,4 @@
-"""The load of a group whose leaders are killed: single sends, and when the first came through again."""
+"""The load of a group whose leaders are killed: single sends, and when the first succeeded after a kill."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class GroupLoad(Load):
         self._begun: dict[int, float] = {}
         self._killed_at = math.inf
         self.recovered_at: float | None = None
-        """When the first send came through that began after `note_kill`, or was tried again since."""
+        """When the first send succeeded that began, or was retried, after `note_kill`."""
 
     def note_kill(self) -> None:
-        """The leader is gone, now."""
+        """Note that the leader was killed now."""
         self._killed_at, self.recovered_at = time.monotonic(), None
 
     @property
@@ -34,7 +34,7 @@ class GroupLoad(Load):
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """While entered, all senders send."""
+        """Let all senders send until the block ends."""
         singly = ProducerConfig(batching=False)
         async with (
             Producer("group_load", client=self._client, config=singly, listeners=[self]) as producer,

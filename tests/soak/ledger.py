@@ -1,4 +1,4 @@
-"""Holds what senders were told against what the brokers have, message by message."""
+"""Compares the results of sends with the brokers' content, message by message."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.soak.places import Place, place_of
 
 @dataclass(slots=True)
 class Ledger:
-    """The story of each message by its number: begun, then acknowledged or failed.
+    """What happened to each message, by its number: started, then acknowledged or failed.
 
-    acked: where it is, and how many attempts had failed before. failed: the outcome that its error told.
+    acked: where it is, and how many attempts had failed before. failed: the outcome in its error.
     """
 
-    begun: set[int] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)
     acked: dict[int, tuple[Place, int]] = field(default_factory=dict)
     failed: dict[int, Outcome] = field(default_factory=dict)
 
@@ -34,18 +34,18 @@ class Ledger:
         return lost + [number for number in stored if number not in found]
 
     def problems(self, found: Mapping[int, Sequence[Place]]) -> Iterator[str]:
-        """What must not be, in words. found: the places of every message that can be read."""
+        """Violated promises as texts. found: the places of every readable message."""
         for number in self.missing(found):
-            said = self.acked[number] if number in self.acked else self.failed[number].name
-            yield f"message {number}: {said} was said, and it is at {found.get(number, 'no place')}"
+            reported = self.acked[number] if number in self.acked else self.failed[number].name
+            yield f"message {number}: {reported} was reported, and it is at {found.get(number, 'no place')}"
         for number, (place, failed_attempts) in self.acked.items():
             copies, attempts = len(found.get(number, ())), failed_attempts + 1
             if copies > attempts:
                 yield f"message {number} at {place} is there {copies} times after {attempts} attempts"
         for number, outcome in self.failed.items():
             if outcome is Outcome.NOT_SENT and number in found:
-                yield f"message {number}: NOT_SENT was said, and it is at {found[number]}"
-        for number in sorted(found.keys() - self.begun):
+                yield f"message {number}: NOT_SENT was reported, and it is at {found[number]}"
+        for number in sorted(found.keys() - self.started):
             yield f"message {number} was never sent, and it is at {found[number]}"
-        for number in sorted(self.begun - self.acked.keys() - self.failed.keys()):
+        for number in sorted(self.started - self.acked.keys() - self.failed.keys()):
             yield f"message {number} was accepted, and its send never ended"

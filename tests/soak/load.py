@@ -1,4 +1,4 @@
-"""The load of a fault run: senders of each kind, and who acknowledged what when."""
+"""The load of a fault run: senders of each kind, and the acknowledgements with their times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSE_S = 0.01
 
 
 class Load:
-    """Senders of each kind, which go on until they are told to stop. It listens to its producers."""
+    """Senders of each kind, which run until they are stopped. It listens to its producers."""
 
     def __init__(self, client: ClientConfig) -> None:
         self.ledger = Ledger()
@@ -35,7 +35,7 @@ class Load:
     # -- as seen from outside -------------------------------------------------------------------
 
     def rate(self, seconds: float, broker: str | None = None) -> float:
-        """Acknowledged messages a second, by one broker or all, in the last so many seconds."""
+        """Acknowledged messages a second, by one broker or all, in the last seconds."""
         since = time.monotonic() - seconds
         recent = itertools.takewhile(lambda ack: ack[0] >= since, reversed(self._acks))
         return sum(broker in (None, name) for _, name in recent) / seconds
@@ -49,7 +49,7 @@ class Load:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """While entered, all senders send."""
+        """Let all senders send until the block ends."""
         singly = ProducerConfig(batching=False)
         async with (
             Producer("faults_gathered", client=self._client, listeners=[self]) as gathering,
@@ -70,7 +70,7 @@ class Load:
     # -- as a SendListener ----------------------------------------------------------------------
 
     def started(self, event: SendEvent) -> None:
-        """Nothing to note yet."""
+        """Do nothing: the senders note what they send themselves."""
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
         """Note how many attempts failed before this one."""
@@ -78,13 +78,13 @@ class Load:
             self._failed_attempts[_known_number(message.body)] = event.attempts
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
-        """Its caller learns it."""
+        """Do nothing: the caller of the send gets the error."""
 
     # -- senders --------------------------------------------------------------------------------
 
     def _new(self) -> tuple[int, Message]:
         number = next(self._numbers)
-        self.ledger.begun.add(number)
+        self.ledger.started.add(number)
         return number, Message(TOPIC, body_of(number))
 
     def _note(self, number: int, end: SendResult | BaseException) -> None:
@@ -128,7 +128,7 @@ class Load:
             await asyncio.sleep(_PAUSE_S * 5)
 
     def _block(self) -> None:
-        """A program without an event loop."""
+        """Send from a thread, with the blocking producer."""
         with rocketpy.sync.Producer("faults_blocking", client=self._client, listeners=[self]) as producer:
             while not self._stop.wait(_PAUSE_S):
                 number, message = self._new()

@@ -25,7 +25,7 @@ from rocketpy.consumer.config import ConsumeFrom
 from rocketpy.errors import RocketError
 
 FAILS_EVERY: Final = 211
-"""Concurrent handlers refuse every message whose number is a multiple of this, the first time."""
+"""Concurrent handlers fail for every message whose number is a multiple of this, the first time."""
 
 
 def main() -> None:

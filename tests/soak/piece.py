@@ -1,4 +1,4 @@
-"""One piece of the soak: servers up, producers and consumers at work, perhaps a kill, everything settled."""
+"""One piece of the soak: servers, producers and consumers run, sometimes with a kill, until all settles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAMPLE_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class PieceReport:
-    """What one piece saw.
+    """The results of one piece.
 
     unknown: sends without an answer, which may be stored or not. early and late: median memory in the second
     and in the last quarter of the piece; with a kill the servers' are of two processes. members_killed and
@@ -135,7 +135,7 @@ class _Piece:
         self.places.note_ack(number, result)
 
     async def _queues(self, consumer: PullConsumer) -> tuple[MessageQueue, ...]:
-        """Those of the topic; a new one takes a moment to be known to the name server."""
+        """The queues of the topic; the name server knows a new one after a moment."""
         async with asyncio.timeout(_START_SECONDS):
             while True:
                 with contextlib.suppress(RouteNotFound):
@@ -143,7 +143,7 @@ class _Piece:
                 await asyncio.sleep(0.05)
 
     async def _keep_reading(self, consumer: PullConsumer, queue: MessageQueue) -> None:
-        """From the queue's first message, through what earlier pieces left, to its end when sending ended."""
+        """From the queue's first message, through earlier pieces, to its end when sending ended."""
         offset = 0
         while True:
             sending = self.sending

@@ -1,4 +1,4 @@
-"""Holds the places that brokers acknowledged against those that consumers read from."""
+"""Compares the places that brokers acknowledged with those that consumers read from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Place = tuple[str, int, int]
 
 
 def place_of(result: SendResult) -> Place:
-    """Where a broker says that it stored a message."""
+    """Where a broker reports that it stored a message."""
     return result.queue.broker_name, result.queue.queue_id, result.queue_offset
 
 
@@ -29,7 +29,7 @@ class Places:
     problems: list[str] = field(default_factory=list)
 
     def note_ack(self, number: int, result: SendResult) -> None:
-        """A broker says where it stored message `number`."""
+        """A broker reports where it stored message `number`."""
         place = place_of(result)
         if number in self.read:
             self._compare(number, place, self.read.pop(number))
@@ -53,7 +53,7 @@ class Places:
             self.read[number] = place  # its answer is still to come, or was lost with a connection
 
     def settle(self) -> None:
-        """Nothing more comes: what was acknowledged and not read there is lost."""
+        """No more messages follow: acknowledged ones that were not read there are lost."""
         for number, place in self.acked.items():
             self.problems.append(f"message {number}, acknowledged at {place}, is lost")
 

@@ -14,7 +14,7 @@ _START_SECONDS = 60
 
 
 class Servers:
-    """`start`, `stop`, and start again on the same store and port."""
+    """`start`, `stop`, and start with the same store and port."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class Servers:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs now."""
+        """Process id of the servers that run now."""
         assert self._process is not None
         return self._process.pid
 

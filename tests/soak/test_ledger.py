@@ -1,4 +1,4 @@
-"""The fault run would pass senders that are told the untruth."""
+"""The fault run would pass with wrong results of sends."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def ledger_of(*ends: SendResult | Outcome | None, failed_attempts: int = 0) -> L
         (ledger_of(result(A), failed_attempts=1), {1: [B]}, "and it is at"),
         (ledger_of(Outcome.NOT_SENT, Outcome.STORED, Outcome.UNKNOWN), {2: [A]}, None),
         (ledger_of(Outcome.UNKNOWN), {1: [A, B]}, None),
-        (ledger_of(Outcome.NOT_SENT), {1: [A]}, "NOT_SENT was said"),
-        (ledger_of(Outcome.STORED), {}, "STORED was said"),
+        (ledger_of(Outcome.NOT_SENT), {1: [A]}, "NOT_SENT was reported"),
+        (ledger_of(Outcome.STORED), {}, "STORED was reported"),
         (ledger_of(result(A, SendStatus.FLUSH_DISK_TIMEOUT)), {}, None),
         (ledger_of(), {7: [A]}, "never sent"),
         (ledger_of(None), {}, "never ended"),
     ],
 )
-def test_what_is_not_as_it_was_told_is_said(
+def test_a_wrong_result_is_reported(
     ledger: Ledger, found: dict[int, list[tuple[str, int, int]]], complaint: str | None
 ) -> None:
-    """A checker that does not see a loss, a copy too many or a wrong outcome would prove nothing."""
+    """A checker that does not detect a loss, an extra copy or a wrong outcome would prove nothing."""
     problems = list(ledger.problems(found))
     assert [complaint in problem for problem in problems if complaint] == ([True] if complaint else [])
     assert len(problems) == (complaint is not None)

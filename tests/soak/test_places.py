@@ -23,7 +23,7 @@ def read(offset: int) -> MessageExt:
 
 
 @pytest.mark.parametrize(
-    ("story", "complaint"),
+    ("steps", "complaint"),
     [
         ("ack 1 0, read 1 0", ""),
         ("read 1 0, ack 1 0", ""),
@@ -36,10 +36,10 @@ def read(offset: int) -> MessageExt:
         ("ack 1 0, read 1 0, ack 2 0, read 2 0", "came where 1 was due"),
     ],
 )
-def test_what_is_not_as_it_was_acknowledged_is_told(story: str, complaint: str) -> None:
+def test_a_wrong_acknowledgement_is_reported(steps: str, complaint: str) -> None:
     """Steps: ack or read, number of the message, offset in the queue."""
     places = Places()
-    for step in story.split(", "):
+    for step in steps.split(", "):
         what, number, offset = step.split()
         if what == "ack":
             places.note_ack(int(number), ack(int(offset)))

@@ -7,11 +7,11 @@ import pytest
 from tests.soak.witness import DISTURBED_S, Witness
 
 
-def told(story: str) -> Witness:
+def replayed(steps: str) -> Witness:
     """Steps ``GROUP MEMBER LINE``, a second apart; ``GROUP !``: a member came or left; ``@ N``: time."""
     witness = Witness({"c": False, "o": True})
     now = 0.0
-    for step in story.split("; "):
+    for step in steps.split("; "):
         first, rest = step.split(" ", 1)
         now += 1
         if first == "@":
@@ -20,7 +20,7 @@ def told(story: str) -> Witness:
             witness.disturb(first, now)
         else:
             member, line = rest.split(" ", 1)
-            witness.hear(first, member, line, now)
+            witness.observe(first, member, line, now)
     witness.settle()
     return witness
 
@@ -29,7 +29,7 @@ ALL = "p 1 ack 7 0 0; c a got 7 0 0 0; o b got 7 0 0 0"
 
 
 @pytest.mark.parametrize(
-    ("story", "complaint"),
+    ("steps", "complaint"),
     [
         (ALL, ""),
         ("p 1 ack 7 0 0; c a got 7 0 0 0", "o: message 7, acknowledged at (0, 0), is lost"),
@@ -46,7 +46,7 @@ ALL = "p 1 ack 7 0 0; c a got 7 0 0 0; o b got 7 0 0 0"
         ("p 1 unknown 7", ""),
     ],
 )
-def test_what_must_not_be_is_told(story: str, complaint: str) -> None:
-    """Each story is one way in which a broker or a client may go wrong, or not."""
-    problems = told(story).problems
+def test_a_violated_promise_is_reported(steps: str, complaint: str) -> None:
+    """Each row is one way in which a broker or a client may go wrong, or not."""
+    problems = replayed(steps).problems
     assert [complaint in problem for problem in problems] == ([True] if complaint else [])

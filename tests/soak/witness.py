@@ -1,4 +1,4 @@
-"""What the crowd has seen, and whether it may be so: at least once, in order, duplicates explained.
+"""The messages of the crowd, and their guarantees: at least once, in order, duplicates explained.
 
 Pure: lines of members go in with the time they came at, problems come out in words.
 """
@@ -19,7 +19,7 @@ class _Delivery:
 
 @dataclass(slots=True)
 class Witness:
-    """Keeps what was acknowledged and what each group has taken. groups: name -> whether it is orderly."""
+    """Keeps the acknowledged messages, and those of each group. groups: name -> whether it is orderly."""
 
     groups: dict[str, bool]
     acked: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Witness:
         """A member of a group came, left or was killed."""
         self._disturbed[group] = now
 
-    def hear(self, group: str, member: str, line: str, now: float) -> None:
-        """Take a line that a member said (see member.py). member: one process."""
+    def observe(self, group: str, member: str, line: str, now: float) -> None:
+        """Process a line of output of a member (see member.py). member: one process."""
         what, *numbers = line.split()
         values = [int(number) for number in numbers]
         if what == "ack":
@@ -64,7 +64,7 @@ class Witness:
             self._order(group, member, queue, offset)
 
     def _order(self, group: str, member: str, queue: int, offset: int) -> None:
-        """Within one member a queue goes on where it was, or back, or where another member has left it."""
+        """Within one member a queue continues where it was, or earlier, or where another member left it."""
         last = self._last.get((group, member, queue))
         if last is not None and offset > last + 1:
             self._gaps.append((group, member, queue, last, offset))
@@ -76,7 +76,7 @@ class Witness:
         return sum(number not in self._taken.get(group, {}) for group in self.groups for number in self.acked)
 
     def settle(self) -> None:
-        """Nothing more comes: what is missing is lost, and what was skipped was skipped."""
+        """No more messages follow: missing ones are lost, and skipped ones were skipped."""
         for group in self.groups:
             lost = [number for number in self.acked if number not in self._taken.get(group, {})]
             for number in lost:

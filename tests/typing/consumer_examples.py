@@ -48,7 +48,7 @@ def blocking_push() -> None:
 
 
 def blocking_pull(queue: MessageQueue) -> None:
-    """The class that `with` gives is the one that was made."""
+    """The class that `with` returns is the one that was created."""
     with rocketpy.sync.PullConsumer("g") as consumer:
         assert_type(consumer, rocketpy.sync.PullConsumer)
         assert_type(consumer.pull(queue, 0), PullResult)

@@ -1,4 +1,4 @@
-"""Programs as users write them, for mypy: it fails when a public type no longer fits what the guides show."""
+"""Programs of users, for mypy: it fails when a public type no longer fits the guides."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def requests(producer: Producer, message: Message) -> None:
 
 
 async def look_ups(asked: Producer | AdminClient, queue: MessageQueue) -> None:
-    """What producers and admin clients share."""
+    """Shared methods of producers and admin clients."""
     await asked.create_topic("Orders", 8)
     assert_type(await asked.fetch_publish_message_queues("Orders"), tuple[MessageQueue, ...])
     assert_type(await asked.search_offset(queue, 0), int)

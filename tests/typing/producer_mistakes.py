@@ -1,4 +1,4 @@
-"""Mistakes that mypy must find: each line's `type: ignore` is needed, or mypy says that it is not."""
+"""Mistakes that mypy must find: each line's `type: ignore` is needed, or mypy reports it as unused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def returns_a_number(_queues: Sequence[MessageQueue], _message: Message, _arg: o
 
 
 async def commit(_half: Message) -> bool:
-    """No local transaction: it says True where a state is wanted."""
+    """No local transaction: it returns True where a state is expected."""
     return True
 
 

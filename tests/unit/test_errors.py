@@ -1,4 +1,4 @@
-"""Errors as they travel: between processes, and from one who waits to another."""
+"""Errors that are pickled between processes, or raised in another waiter."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rocketpy import errors
 from rocketpy.errors import (
     BatchIncomplete,
     BrokerError,
+    BrokersFailed,
     NotLeader,
     Outcome,
     RecordCorrupt,
@@ -22,8 +23,7 @@ from rocketpy.errors import (
 from rocketpy.message import MessageQueue
 from rocketpy.results import SendResult, SendStatus
 
-NAMED = [getattr(errors, name) for name in errors.__all__]
-KINDS = [kind for kind in NAMED if isinstance(kind, type) and issubclass(kind, RocketError)]
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RocketError)]
 
 
 def made(kind: type[RocketError]) -> RocketError:
@@ -34,6 +34,8 @@ def made(kind: type[RocketError]) -> RocketError:
     elif issubclass(kind, BatchIncomplete):
         sent = SendResult(SendStatus.SEND_OK, "id", "offset id", MessageQueue("T", "a", 1), 7)
         error = kind([sent], 2, RequestTimeout("too late"))
+    elif issubclass(kind, BrokersFailed):
+        error = kind({"broker-a": RequestTimeout("too late")}, {"broker-b": None})
     elif issubclass(kind, RecordCorrupt):
         error = kind(20, "its checksum is wrong")
     elif issubclass(kind, NotLeader):
@@ -45,30 +47,30 @@ def made(kind: type[RocketError]) -> RocketError:
 
 
 def pickled(error: RocketError) -> object:
-    """As it comes to another process."""
+    """Return the error as another process gets it."""
     return pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
 
 @pytest.mark.parametrize("way", [pickled, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_comes_through_whole(
+def test_an_error_is_pickled_with_all_fields(
     kind: type[RocketError], way: Callable[[RocketError], RocketError]
 ) -> None:
-    """A pool of processes would break, or wait for ever, instead of telling what went wrong."""
+    """A process pool would break or hang instead of reporting the error."""
     error = made(kind)
-    twin = way(error)
-    assert type(twin) is kind
-    assert (str(twin), twin.args) == (str(error), error.args)
-    assert {name: repr(value) for name, value in vars(twin).items()} == {
+    copied = way(error)
+    assert type(copied) is kind
+    assert (str(copied), copied.args) == (str(error), error.args)
+    assert {name: repr(value) for name, value in vars(copied).items()} == {
         name: repr(value) for name, value in vars(error).items()
     }
-    assert twin.__notes__ == ["attempt 1 of 2"]
+    assert copied.__notes__ == ["attempt 1 of 2"]
 
 
 def test_a_cause_stays_behind_as_with_any_exception() -> None:
     """A cause that cannot travel, of a library or of the system, would keep the error itself from it."""
     error = BrokerError(1, "no", "a")
     error.__cause__ = OSError(lambda: None)
-    twin = pickled(error)
-    assert isinstance(twin, BrokerError)
-    assert (twin.code, twin.__cause__) == (1, None)
+    copied = pickled(error)
+    assert isinstance(copied, BrokerError)
+    assert (copied.code, copied.__cause__) == (1, None)

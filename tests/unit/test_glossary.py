@@ -1,4 +1,4 @@
-"""The glossary names classes that exist, and the words that it retired stay away."""
+"""The glossary names existing classes, and retired words do not return."""
 
 import ast
 import importlib
@@ -39,6 +39,7 @@ RETIRED = frozenset(
         "Verdict",
     ]
 )
+_NAMES_RETIRED = re.compile(rf"\bclass \w*({'|'.join(sorted(RETIRED))})")
 ALLOWED = {
     "AllocateByMachineRoom": "RocketMQ's AllocateMessageQueueByMachineRoom",
     "ByMachineRoom": "RocketMQ's SelectMessageQueueByMachineRoom",
@@ -48,7 +49,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize(("word", "place"), [(row[0], row[3]) for row in ROWS])
 def test_each_word_names_a_class(word: str, place: str) -> None:
-    """A reader who looks for the word in the code would find nothing."""
+    """A reader who searches the code for the word would find nothing."""
     module, _, name = place.rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), type), word
 
@@ -66,7 +67,8 @@ def test_no_class_has_a_retired_word() -> None:
         node.name
         for source in SOURCES.values()
         for path in source.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if _NAMES_RETIRED.search(text := path.read_text("utf-8"))  # parsing all modules takes a second
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef) and set(re.findall(r"[A-Z][a-z]+", node.name)) & RETIRED
     }
     assert found == set(ALLOWED)

@@ -11,14 +11,14 @@ RECORDINGS = [(room, name) for room in ("remoting", "ha", "dledger") for name in
 
 @pytest.mark.parametrize(("room", "name"), RECORDINGS)
 def test_recorded_frames_are_whole(room: str, name: str) -> None:
-    """Without this a damaged recording would be taken for a fault of the codec."""
+    """A damaged recording would be mistaken for a defect of the codec."""
     for info, data in golden_data.frames(name, room):
         assert int.from_bytes(data[:4], "big") == info["length"] - 4 == len(data) - 4
 
 
 @pytest.mark.parametrize("name", [*golden_data.store_names(), "n1-final"])
 def test_stores_are_unpacked_as_they_were(name: str, tmp_path: Path) -> None:
-    """Without this recovery would be tested against directories that no broker ever left behind."""
+    """Recovery would be tested with directories that no broker wrote."""
     golden_data.extract_store(name, tmp_path)
     assert (tmp_path / "checkpoint").stat().st_size == 4096
     assert (tmp_path / "abort").exists() == golden_data.parsed(name)["abortPresent"]
@@ -26,7 +26,7 @@ def test_stores_are_unpacked_as_they_were(name: str, tmp_path: Path) -> None:
         assert (tmp_path / "commitlog" / file["file"]).stat().st_size == file["size"]
 
 
-def test_an_unknown_store_names_those_that_exist() -> None:
-    """Without this a typing mistake in a test would cost its author a search."""
+def test_an_unknown_store_names_the_existing_ones() -> None:
+    """The author of a test would have to search for a typing error."""
     with pytest.raises(FileNotFoundError, match="torn-recovered"):
         golden_data.parsed("tron")

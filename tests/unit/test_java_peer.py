@@ -41,7 +41,7 @@ def test_processes_that_prepare_at_once_share_one_result(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["jars", "jars.lock", "makers"]
 
 
-def test_a_failed_preparation_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_preparation_leaves_the_previous_state(tmp_path: Path) -> None:
     """A lost connection while jars are resolved would leave a folder that is taken as whole."""
     folder = tmp_path / "jars"
 
@@ -60,7 +60,7 @@ def test_a_failed_preparation_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_another_recipe_replaces_the_result(tmp_path: Path) -> None:
-    """Changed drivers would not be compiled again, or an old class file would stay beside the new ones."""
+    """Changed drivers would not be compiled, or an old class file would stay next to the new ones."""
     folder = tmp_path / "drivers"
     made_once(folder, "old", _make)
     made_once(folder, "new", lambda scratch: (scratch / "new.class").touch())

@@ -1,4 +1,4 @@
-"""requirements.lock: what set-ups install, with hashes, and what audits look at."""
+"""requirements.lock: pinned versions with hashes, for installations and audits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_everything_that_is_required_is_locked(extra: str) -> None:
 
 
 def test_locked_versions_are_allowed() -> None:
-    """A requirement that was raised would not be met by what everybody installs."""
+    """The locked version would not satisfy a requirement that was raised."""
     groups = PROJECT["project"]["optional-dependencies"].values()
     lines = [*PROJECT["project"]["dependencies"], *(line for group in groups for line in group)]
     least = {
@@ -42,7 +42,7 @@ def test_locked_versions_are_allowed() -> None:
     assert {name: low for name, low in least.items() if number(locked[name]) < number(low)} == {}
 
 
-def test_every_block_has_hashes_and_nothing_else() -> None:
+def test_every_block_has_hashes_only() -> None:
     """A package without a hash could be exchanged on its way; a host would bind all to one registry."""
     blocks = read_lock(LOCK)
     assert len(blocks) > 100
@@ -55,7 +55,7 @@ def test_every_block_has_hashes_and_nothing_else() -> None:
 
 
 def test_a_part_is_closed_and_small() -> None:
-    """A newcomer who tries the demo would download Spark, or miss what a requirement needs."""
+    """The demo of a new user would download Spark, or miss a requirement."""
     names = {block.name for block in closure(read_lock(LOCK), roots(PROJECT, []))}
     assert {"msgspec", "crcmod", "pluggy"} <= names  # the last is needed by hatchling only
     assert not {"pyspark", "pytest", "pip-audit"} & names
@@ -69,7 +69,7 @@ def test_a_part_is_closed_and_small() -> None:
 
 
 def test_a_package_that_needs_another_brings_it() -> None:
-    """The closure could stop after one step, or run on for ever."""
+    """The closure could stop after one step, or not end."""
     lock = [
         Locked("a", "1", "a==1\n", frozenset({"root"})),
         Locked("b", "1", "b==1\n", frozenset({"a", "c"})),
@@ -95,8 +95,8 @@ BAD = {"name": "c", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["
         ({"dependencies": [GOOD, BAD]}, 1, "audit: c 1: CVE-1, fixed in 2"),
     ],
 )
-def test_an_audit_says_what_it_found(found: dict[str, Any] | None, status: int, line: str) -> None:
-    """A package with a known hole, or one that nobody looked at, would pass as audited."""
+def test_an_audit_reports_its_findings(found: dict[str, Any] | None, status: int, line: str) -> None:
+    """A vulnerable package, or one that was not checked, would pass as audited."""
     result, lines = report(found)
     assert result == status
     assert line in lines

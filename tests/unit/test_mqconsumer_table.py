@@ -57,19 +57,19 @@ def test_each_row_names_its_case() -> None:
 
 @pytest.mark.parametrize("path", ["tests/integration/consumer", "tests/interop/cases"])
 def test_the_cases_run_against_both(path: str) -> None:
-    """A row could be tested against our own broker only, and be wrong against RocketMQ's."""
+    """A row could be tested with rocketpy's broker only, and be wrong with RocketMQ's."""
     assert "globals().update(CASES)" in (ROOT / path / "test_mqconsumer.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("method", re.findall(r"\w+\([^()]*(?:\(\w+\))?\)", JAVA_METHODS))
-def test_every_java_method_is_told(method: str) -> None:
-    """Someone who comes from Java would not find a method they use."""
+def test_every_java_method_is_in_the_table(method: str) -> None:
+    """A user of the Java client would not find a method."""
     assert f"`{method}`" in PAGE
 
 
 @pytest.mark.parametrize("setting", JAVA_SETTINGS)
-def test_every_java_setting_is_told(setting: str) -> None:
-    """Someone who comes from Java would not learn what became of a setting."""
+def test_every_java_setting_is_in_the_table(setting: str) -> None:
+    """A user of the Java client would not find a setting."""
     assert re.search(rf"\| .*[`(]{setting}[`)]", PAGE)
 
 
@@ -82,7 +82,7 @@ def test_our_methods_exist() -> None:
 
 
 def test_our_settings_exist() -> None:
-    """The table would tell of a setting that is not there."""
+    """The table would contain a setting that does not exist."""
     known = {
         field.name
         for config in (PushConfig, LitePullConfig, rocketpy.ClientConfig)

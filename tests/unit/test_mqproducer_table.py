@@ -65,13 +65,13 @@ def test_each_row_names_its_case() -> None:
 
 
 def test_the_cases_run_against_both() -> None:
-    """A row could be tested against our own broker only, and be wrong against RocketMQ's."""
+    """A row could be tested with rocketpy's broker only, and be wrong with RocketMQ's."""
     for path in ("tests/integration/producer/test_mqproducer.py", "tests/interop/cases/test_mqproducer.py"):
         assert "vars(cases).items()" in (ROOT / path).read_text("utf-8")
 
 
 def test_every_java_method_has_a_row() -> None:
-    """Someone who comes from Java would not find a method they use."""
+    """A user of the Java client would not find a method."""
     found: dict[str, list[int]] = {}
     for row in rows():
         match = re.fullmatch(r"`(\w+)\(([^)]*)\)`", row[0])
@@ -84,8 +84,8 @@ def test_every_java_method_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("setting", JAVA_SETTINGS)
-def test_every_java_setting_is_told(setting: str) -> None:
-    """Someone who comes from Java would not learn what became of a setting."""
+def test_every_java_setting_is_in_the_table(setting: str) -> None:
+    """A user of the Java client would not find a setting."""
     assert re.search(rf"\| .*`{setting}(\(\w+\))?`", PAGE)
 
 
@@ -96,7 +96,7 @@ def test_our_methods_exist() -> None:
 
 
 def test_settings_and_defaults_are_true() -> None:
-    """The table would tell of a setting that is not there, or of another default."""
+    """The table would contain a setting that does not exist, or another default."""
     for row in rows():
         for group, name in re.findall(r"`(\w+Config)\.(\w+)`", row[1]):
             config = getattr(__import__("rocketpy.config", fromlist=[group]), group)()
@@ -112,6 +112,7 @@ def test_settings_and_defaults_are_true() -> None:
 ELSEWHERE = {
     "send_nowait": "send_async",
     "request_nowait": "request_async",
+    "pull_records": "pull_records_async",
     "drain": None,
     "transactions": None,
 }

@@ -1,5 +1,6 @@
-"""Promises about the repository itself: what a newcomer, an installer and a type checker rely on."""
+"""Properties of the repository that users, installers and type checkers rely on."""
 
+import importlib
 import re
 import subprocess
 import tomllib
@@ -20,7 +21,7 @@ NOT_FOR_OTHERS = (
 
 
 def test_no_line_belongs_to_one_machine() -> None:
-    """Without this a clone would point at folders that only the author has, or at one registry's hosts."""
+    """A clone would refer to folders of one machine, or to the hosts of one registry."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     command = ["git", "grep", "-nIE", NOT_FOR_OTHERS]
@@ -31,19 +32,19 @@ def test_no_line_belongs_to_one_machine() -> None:
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_readme_shows_the_commands_at_once(command: str) -> None:
-    """Without this a newcomer would have to search for how to try it."""
+    """A new user would have to search for the first command."""
     assert command in _first_screen()
 
 
 def test_readme_warns_of_the_other_rocketpy() -> None:
-    """Without this someone would install both into one environment and import the wrong one."""
+    """A user would install both into one environment and import the wrong one."""
     readme = (ROOT / "README.md").read_text("utf-8")
     assert "rocketpy-mq" in _first_screen()
     assert re.search(r"same import name", readme)
 
 
 def test_readme_code_compiles() -> None:
-    """Without this the first code that a newcomer copies could be broken."""
+    """The first code that a new user copies could fail."""
     readme = (ROOT / "README.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert blocks
@@ -52,7 +53,7 @@ def test_readme_code_compiles() -> None:
 
 
 def test_changelog_knows_the_version() -> None:
-    """Without this nobody could tell what is in the release they have."""
+    """Users could not tell which changes their release contains."""
     assert re.search(
         rf"^## {re.escape(rocketpy.__version__)}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
     )
@@ -60,38 +61,44 @@ def test_changelog_knows_the_version() -> None:
 
 @pytest.mark.parametrize("package", SOURCES)
 def test_packages_bring_their_types(package: str) -> None:
-    """Without this a user's type checker would treat everything of ours as Any."""
+    """The type checker of a user would treat every type of this project as Any."""
     assert (SOURCES[package] / "py.typed").is_file()
 
 
 def test_every_package_is_in_the_wheel() -> None:
-    """Without this an import that works in the repository would fail once installed."""
+    """An import that works in the repository would fail once installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     shipped = {ROOT / path for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     assert shipped == set(SOURCES.values())
 
 
 def test_public_names_exist() -> None:
-    """Without this `from rocketpy import *` would fail on a name that is only promised."""
+    """`from rocketpy import *` would fail for a name without a definition."""
     assert [name for name in rocketpy.__all__ if not hasattr(rocketpy, name)] == []
     assert sorted(set(rocketpy.__all__)) == sorted(rocketpy.__all__)
 
 
+def test_former_paths_of_modules_work() -> None:
+    """An application that imports MessageColumns from its first path would stop with an ImportError."""
+    former = importlib.import_module("rocketpy.message_columns")
+    assert former.MessageColumns is rocketpy.MessageColumns
+
+
 def test_each_decision_has_a_number_of_its_own() -> None:
-    """Without this two decisions could share a number, and a reference lead to the wrong one."""
+    """Two decisions could share a number, and a reference could lead to the wrong one."""
     numbers = [int(path.name[:4]) for path in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
     assert len(set(numbers)) == len(numbers)
 
 
 def test_differences_answer_every_quirk_once() -> None:
-    """Without this a surprising fact about RocketMQ could be left without an answer of ours."""
+    """A quirk of RocketMQ could be left without a decision of this project."""
     rows = re.findall(r"^\| (\d+)(?:–(\d+))? \|", _differences(), re.MULTILINE)
     numbers = [number for first, last in rows for number in range(int(first), int(last or first) + 1)]
     assert numbers == list(range(1, 70))
 
 
 def test_differences_name_tests_that_cite_the_quirk() -> None:
-    """Without this a row could claim a test that says nothing about it."""
+    """A row could name a test that does not check it."""
     claims = re.findall(r"^\| (\d+) \|.*\| `(tests/[^`]+)` \|$", _differences(), re.MULTILINE)
     wrong = [(number, path) for number, path in claims if int(number) not in _quirks_cited(ROOT / path)]
     assert claims
@@ -100,7 +107,7 @@ def test_differences_name_tests_that_cite_the_quirk() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    """Without this a reader who follows the documentation into the code would find nothing there."""
+    """The documentation would refer to code that does not exist."""
     named = re.findall(
         r"`((?:rocketpy|rocketpy_broker|tests|tools|docs|examples)/[\w/.-]+)`", page.read_text("utf-8")
     )

@@ -1,10 +1,10 @@
-"""What SECURITY.md promises: its tests exist, and some classes of defects have no place to be."""
+"""The claims of SECURITY.md: its tests exist, and some classes of defects cannot occur."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,10 +30,12 @@ CALLS = frozenset({
 })  # fmt: skip
 """Functions that do; `load` is that of yaml."""
 ALLOWED = {
+    ("rocketpy/__init__.py", "import_module"): "modules named in its own tables",
     (
         "rocketpy/protocol/message/compression.py",
         "import_module",
     ): "one of two packages named in its own table",
+    ("rocketpy_broker/cli/process.py", "ctypes"): "mallopt of the process's own C library",
 }
 
 
@@ -47,7 +49,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_table_has_every_vulnerability_of_our_classes() -> None:
-    """A class would be left out with a row that somebody removed."""
+    """A class of defects would lose its row without notice."""
     assert rows().keys() == CVES
 
 
@@ -66,17 +68,22 @@ def test_the_tests_that_a_row_names_exist(cve: str) -> None:
         assert name in functions, one
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Every module of the product."""
+def modules_with(words: Iterable[str]) -> Iterator[tuple[str, ast.Module]]:
+    """The modules of the product whose text has one of these words; parsing all of them takes seconds."""
+    words = tuple(words)
     for package in SOURCES.values():
         for path in sorted(package.rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+            text = path.read_text("utf-8")
+            lower = text.lower()
+            if any(word in lower for word in words):
+                yield str(path.relative_to(ROOT)), ast.parse(text)
 
 
 def test_servers_and_client_run_no_code_from_outside() -> None:
-    """CVE-2023-33246, CVE-2023-25194: what a peer, a setting or a file says could become a program."""
+    """CVE-2023-33246, CVE-2023-25194: data from a peer, a setting or a file could become a program."""
     found: set[tuple[str, str]] = set()
-    for path, tree in modules():
+    imports = (f"{word} {name}" for word in ("import", "from") for name in RUNS_CODE)
+    for path, tree in modules_with([*imports, *(f"{name}(" for name in CALLS)]):
         for node in ast.walk(tree):
             match node:
                 case ast.Import(names=names):
@@ -106,14 +113,14 @@ NOT_CREDENTIALS = {
         "bool(connection.access_key) != bool(connection.secret_key)",
     ): "whether both are set",
 }
-"""Comparisons of something else, and of what."""
+"""The comparisons in a file, and their operands."""
 
 
 def test_credentials_are_compared_in_constant_time() -> None:
-    """CVE-2021-38153: the time of an answer would tell how much of a guess is right."""
+    """CVE-2021-38153: the duration of a response would show how much of a guess is right."""
     plain: set[tuple[str, str]] = set()
     in_constant_time: set[str] = set()
-    for path, tree in modules():
+    for path, tree in modules_with(COMPARED.pattern.split("|")):
         for node in ast.walk(tree):
             match node:
                 case ast.Compare(ops=ops) if any(isinstance(op, ast.Eq | ast.NotEq) for op in ops):
@@ -127,7 +134,7 @@ def test_credentials_are_compared_in_constant_time() -> None:
 
 
 def test_values_of_settings_are_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CVE-2024-31141: whoever writes a setting could read files and the environment of the process."""
+    """CVE-2024-31141: the author of a setting could read files and the environment of the process."""
     monkeypatch.setenv("STOLEN", "from-the-environment")
     secret = tmp_path / "secret"
     secret.write_text("from-a-file")

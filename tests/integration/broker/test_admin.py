@@ -1,4 +1,4 @@
-"""What operators ask of a broker, over real sockets: progress, connections, questions to clients."""
+"""Requests of operators to a broker, over real sockets: progress, connections, requests for clients."""
 
 from collections.abc import AsyncIterator
 
@@ -66,7 +66,7 @@ async def client(broker: Broker) -> AsyncIterator[RawClient]:
 
 @pytest.fixture
 async def member(broker: Broker) -> AsyncIterator[RawClient]:
-    """A member of group c, which answers what the test makes it answer."""
+    """A member of group c, which responds as the test decides."""
     async with await RawClient.open(broker.address) as raw:
         await beat(raw, "c@1")
         await drain(raw)
@@ -82,7 +82,7 @@ async def commit(client: RawClient, group: str, offset: int) -> None:
 
 
 async def test_topics_and_groups_show_their_progress(client: RawClient) -> None:
-    """QUIRKS 8: without this mqadmin topicStatus, consumerProgress and brokerConsumeStats would be empty."""
+    """QUIRKS 8: the tools topicStatus, consumerProgress and brokerConsumeStats would show nothing."""
     answer = await client.call(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T"))
     assert answer.body.startswith(b'{"offsetTable":{{"')
     topic = TopicStatsTable.decode(answer.body).offset_table
@@ -108,8 +108,8 @@ async def test_topics_and_groups_show_their_progress(client: RawClient) -> None:
     assert ConsumeStatsList.decode(answer.body).total_diff == 1
 
 
-async def test_time_spans_and_who_consumes(client: RawClient) -> None:
-    """Without this an operator could not see how late a group is."""
+async def test_time_spans_and_groups_of_a_topic(client: RawClient) -> None:
+    """An operator could not see how late a group is."""
     spans = QueryConsumeTimeSpanBody.decode(
         (
             await client.call(
@@ -126,7 +126,7 @@ async def test_time_spans_and_who_consumes(client: RawClient) -> None:
 
 
 async def test_offsets_are_copied_and_compared(client: RawClient) -> None:
-    """Without this cloneGroupOffset would report success and do nothing."""
+    """The tool cloneGroupOffset would report success and do nothing."""
     clone = CloneGroupOffsetRequestHeader(src_group="c", dest_group="d", topic="T", offline=True)
     assert (await client.call(RequestCode.CLONE_GROUP_OFFSET, clone)).code == 0
     await commit(client, "c", 3)
@@ -138,8 +138,8 @@ async def test_offsets_are_copied_and_compared(client: RawClient) -> None:
     assert QueryCorrectionOffsetBody.decode(answer.body).correction_offsets[0] == 3
 
 
-async def test_who_is_connected(client: RawClient, member: RawClient) -> None:
-    """Without this consumerConnection and producerConnection would know nobody."""
+async def test_connections_are_listed(client: RawClient, member: RawClient) -> None:
+    """The tools consumerConnection and producerConnection would show no client."""
     header = GetConsumerConnectionListRequestHeader(consumer_group="c")
     answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
     found = ConsumerConnection.decode(answer.body)
@@ -164,34 +164,32 @@ async def reset(client: RawClient, *, timestamp: int, force: bool, language: str
     return await client.call_frame(encode_command(request))
 
 
-async def test_a_group_is_told_to_go_back(client: RawClient, member: RawClient) -> None:
-    """Without this resetOffsetByTime would only work while the group is stopped."""
+async def test_members_of_a_group_reset_their_offsets(client: RawClient, member: RawClient) -> None:
+    """The tool resetOffsetByTime would only work while the group is stopped."""
     answer = await reset(client, timestamp=0, force=True)
     assert ResetOffsetBody.decode(answer.body).offset_table[QUEUE] == 0
-    told = await member.next()
-    assert (told.code, told.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
-    assert ResetOffsetBody.decode(told.body).offset_table[QUEUE] == 0
-    assert told.ext_fields() == {"topic": "T", "group": "c", "timestamp": "0", "isForce": "false"}
+    request = await member.next()
+    assert (request.code, request.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
+    assert ResetOffsetBody.decode(request.body).offset_table[QUEUE] == 0
+    assert request.ext_fields() == {"topic": "T", "group": "c", "timestamp": "0", "isForce": "false"}
     answer = await reset(client, timestamp=-1, force=False, language="CPP")  # only ever back
     assert ResetOffsetBody.decode(answer.body).offset_table[QUEUE] == 2
     for_c = ResetOffsetBodyForC.decode((await member.next()).body).offset_table
     assert (for_c[0].queue_id, for_c[0].offset) == (0, 2)
 
 
-async def test_nobody_is_there_to_go_back(client: RawClient) -> None:
-    """Without this an operator would believe that a reset was done."""
+async def test_a_reset_of_an_offline_group_is_rejected(client: RawClient) -> None:
+    """An operator would believe that a reset was done."""
     assert (await reset(client, timestamp=0, force=True)).code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
 async def ask(client: RawClient, command: Command) -> None:
-    """Send a request whose answer comes later."""
+    """Send a request without waiting for its response."""
     client.writer.write(encode_command(command))
 
 
-async def test_questions_reach_the_member_and_its_answers_come_back(
-    client: RawClient, member: RawClient
-) -> None:
-    """Without this consumerStatus and queryMsgById -d would run into their time-outs."""
+async def test_requests_are_forwarded_to_the_member(client: RawClient, member: RawClient) -> None:
+    """The tools consumerStatus and queryMsgById -d would run into their timeouts."""
     info = GetConsumerRunningInfoRequestHeader(consumer_group="c", client_id="c@1", jstack_enable=True)
     await ask(client, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, info))
     asked = await member.next()
@@ -223,15 +221,15 @@ async def test_questions_reach_the_member_and_its_answers_come_back(
     assert record.body == b"0"
 
 
-async def test_a_member_that_is_gone_is_an_answer(client: RawClient) -> None:
-    """Without this an operator's tool would wait for a client that does not exist."""
+async def test_a_missing_member_is_reported(client: RawClient) -> None:
+    """An operator's tool would wait for a client that does not exist."""
     info = GetConsumerRunningInfoRequestHeader(consumer_group="c", client_id="c@9")
     answer = await client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, info)
     assert (answer.code, answer.remark) == (1, "The Consumer <c> <c@9> not online")
 
 
-async def test_a_member_that_leaves_while_it_is_asked(client: RawClient, member: RawClient) -> None:
-    """Without this the question would be answered by the tool's own time-out."""
+async def test_a_member_that_leaves_during_a_request(client: RawClient, member: RawClient) -> None:
+    """The request would end with the timeout of the tool."""
     info = GetConsumerRunningInfoRequestHeader(consumer_group="c", client_id="c@1")
     await ask(client, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, info))
     await member.next()
@@ -241,8 +239,8 @@ async def test_a_member_that_leaves_while_it_is_asked(client: RawClient, member:
     assert "invoke consumer <c> <c@1>" in (answer.remark or "")
 
 
-async def test_a_deleted_topic_is_gone(broker: Broker, client: RawClient) -> None:
-    """Without this deleteTopic would leave its queues, and a later topic of that name would show them."""
+async def test_a_deleted_topic_has_no_queues(broker: Broker, client: RawClient) -> None:
+    """The tool deleteTopic would leave the queues, and a later topic of that name would show them."""
     assert (
         await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T"))
     ).code == 0
@@ -264,7 +262,7 @@ async def test_a_deleted_topic_is_gone(broker: Broker, client: RawClient) -> Non
 
 
 async def test_entries_of_a_consume_queue_are_shown(client: RawClient) -> None:
-    """Without this queryCq would show nothing, as it does on RocketMQ's broker."""
+    """The tool queryCq would show nothing, as it does on RocketMQ's broker."""
     header = QueryConsumeQueueRequestHeader(topic="T", queue_id=0, index=1, count=5, consumer_group="c")
     body = QueryConsumeQueueResponseBody.decode(
         (await client.call(RequestCode.QUERY_CONSUME_QUEUE, header)).body
@@ -276,8 +274,8 @@ async def test_entries_of_a_consume_queue_are_shown(client: RawClient) -> None:
     assert (await client.call(RequestCode.QUERY_CONSUME_QUEUE, missing)).code == 1
 
 
-async def test_rates_and_totals_are_told(client: RawClient) -> None:
-    """Without this clusterList, brokerStatus and statsAll would show nothing."""
+async def test_rates_and_totals_are_shown(client: RawClient) -> None:
+    """The tools clusterList, brokerStatus and statsAll would show nothing."""
     await pull(client)
     header = ViewBrokerStatsDataRequestHeader(stats_name="GROUP_GET_NUMS", stats_key="T@c")
     answer = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)

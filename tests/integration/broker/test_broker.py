@@ -1,4 +1,4 @@
-"""One broker and more, over real sockets: sends, pulls, look-ups, restarts, name servers that go and come."""
+"""Brokers over real sockets: sends, pulls, queries, restarts, and name servers that start and stop."""
 
 import asyncio
 import os
@@ -84,8 +84,8 @@ async def records(client: RawClient, **where: object) -> list[Record]:
     return decode_all((await pull(client, **where)).body)  # type: ignore[arg-type] # from a dict
 
 
-async def test_a_message_comes_back_as_it_was_sent(client: RawClient) -> None:
-    """QUIRKS 22: without this a consumer would get something else than the producer sent."""
+async def test_a_message_is_pulled_as_it_was_sent(client: RawClient) -> None:
+    """QUIRKS 22: a consumer would get another message than the producer sent."""
     answer = await send(client, b"body", text="KEYS\x01k\x02TAGS\x01t\x02", flag=7, born_timestamp=1234)
     assert answer.code == 0
     fields = answer.ext_fields()
@@ -99,7 +99,7 @@ async def test_a_message_comes_back_as_it_was_sent(client: RawClient) -> None:
 
 
 async def test_sends_of_one_buffer_are_all_answered_in_order(client: RawClient) -> None:
-    """Without this a pipelining producer would mix up its results."""
+    """A pipelining producer would mix up its results."""
     for index in range(50):
         request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(queue_id=index % 2), b"%d" % index)
         request.opaque = 1000 + index
@@ -113,7 +113,7 @@ async def test_sends_of_one_buffer_are_all_answered_in_order(client: RawClient) 
 
 
 async def test_a_batch_is_stored_as_single_messages(client: RawClient) -> None:
-    """QUIRKS 18, 22, 23: without this consumers would see one message where a batch was sent."""
+    """QUIRKS 18, 22, 23: consumers would see one message where a batch was sent."""
     body = encode_batch([(index, b"b%d" % index, b"KEYS\x01k%d\x02" % index) for index in range(3)])
     header = send_header(batch=True, text="WAIT\x01true\x02")
     answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
@@ -140,7 +140,7 @@ async def test_a_batch_is_stored_as_single_messages(client: RawClient) -> None:
         (b"", "DELAY\x013\x02", ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
-async def test_a_batch_is_refused_for_a_delay_only(
+async def test_a_batch_is_rejected_for_a_delay_only(
     client: RawClient, text: bytes, shared: str, code: int
 ) -> None:
     """A user's property whose name ends in DELAY, or a delay of 0, would make every batch with it fail.
@@ -168,7 +168,7 @@ async def test_names_that_end_in_a_reserved_one_are_names_like_any(client: RawCl
 
 
 async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> None:
-    """Without this an answer that nobody waits for would be taken for that of another request."""
+    """A response without a waiting request would be taken for that of another request."""
     request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"oneway")
     request.flag = FLAG_ONEWAY
     client.writer.write(encode_command(request))
@@ -183,7 +183,7 @@ async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> No
 
 @pytest.mark.parametrize("codec", [CODEC_ROCKETMQ, CODEC_MSGPACK])
 async def test_a_client_is_answered_in_its_codec(client: RawClient, codec: int) -> None:
-    """Without this -Drocketmq.serialize.type=ROCKETMQ would cost two codecs on one connection."""
+    """With -Drocketmq.serialize.type=ROCKETMQ, one connection would use two codecs."""
     request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"body")
     answer = await client.call_frame(encode_command(request, codec))
     assert (answer.code, answer.codec) == (0, codec)
@@ -191,7 +191,7 @@ async def test_a_client_is_answered_in_its_codec(client: RawClient, codec: int) 
 
 
 async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
-    """Without this clients with sendSmartMsg=false could not send."""
+    """Clients with sendSmartMsg=false could not send."""
     header = SendMessageRequestHeader(
         producer_group="g", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=-1,
         sys_flag=0, born_timestamp=1, flag=0,
@@ -215,10 +215,8 @@ async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
         ({"text": "big\x01" + "x" * 32_767 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
-async def test_what_cannot_be_stored_is_refused(
-    client: RawClient, header: dict[str, object], code: int
-) -> None:
-    """QUIRKS 18, 24: without this a producer would believe that a message is stored that is not."""
+async def test_invalid_sends_are_rejected(client: RawClient, header: dict[str, object], code: int) -> None:
+    """QUIRKS 18, 24: a producer would believe that a message is stored although it is not."""
     answer = await send(client, b"x", **header)
     assert answer.code == code
     assert answer.remark
@@ -227,14 +225,14 @@ async def test_what_cannot_be_stored_is_refused(
 
 
 async def test_a_client_cannot_pose_as_another_cluster(client: RawClient) -> None:
-    """Without this CLUSTER would say what the sender likes."""
+    """A client could set the property CLUSTER."""
     await send(client, b"x", text="CLUSTER\x01other\x02DELAY\x010\x02a\x011")
     (record,) = await records(client)
     assert properties.decode(record.properties) == {"DELAY": "0", "a": "1", "CLUSTER": "DefaultCluster"}
 
 
 async def test_pull_codes(client: RawClient) -> None:
-    """QUIRKS 34: without this a consumer would not know whether to wait, to retry or to move."""
+    """QUIRKS 34: a consumer would not know whether to wait, to retry or to move."""
     assert (await pull(client)).code == ResponseCode.TOPIC_NOT_EXIST
     await send(client, b"x", text="TAGS\x01a\x02")
     found = await pull(client)
@@ -257,7 +255,7 @@ async def test_pull_codes(client: RawClient) -> None:
 
 
 async def test_look_ups(client: RawClient) -> None:
-    """Without this a message could not be found by id, key or time."""
+    """A message could not be found by id, key or time."""
     await send(client, b"one", text="KEYS\x01k1\x02")
     position = decode_message_id((await send(client, b"two", text="KEYS\x01k2\x02")).ext_fields()["msgId"])[1]
     (record,) = decode_all((await client.call(33, ViewMessageRequestHeader(offset=position))).body)
@@ -270,7 +268,7 @@ async def test_look_ups(client: RawClient) -> None:
 
 
 async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
-    """QUIRKS 33: without this a group would begin anew whenever its broker restarts."""
+    """QUIRKS 33: a group would start from the beginning whenever its broker restarts."""
     query = QueryConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0)
     update = UpdateConsumerOffsetRequestHeader(consumer_group="c", topic="T", queue_id=0, commit_offset=2)
     async with (
@@ -295,7 +293,7 @@ async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_unknown_and_forbidden_requests_are_answered(client: RawClient) -> None:
-    """Better than QUIRKS 6: without this a client would run into its time-out."""
+    """Better than QUIRKS 6: a client would run into its timeout."""
     assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert (
         await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"a=b")
@@ -303,7 +301,7 @@ async def test_unknown_and_forbidden_requests_are_answered(client: RawClient) ->
 
 
 async def test_a_bad_header_is_an_answer_and_not_the_end(client: RawClient) -> None:
-    """Without this one wrong request would take down all others of its connection."""
+    """One invalid request would fail all others of its connection."""
     answer = await client.call(RequestCode.SEND_MESSAGE_V2)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (await client.call(RequestCode.HEART_BEAT, body=b"{")).code == ResponseCode.SYSTEM_ERROR
@@ -320,7 +318,7 @@ async def route(cluster: EmbeddedCluster, topic: str) -> TopicRouteData | None:
 
 
 async def has_route(cluster: EmbeddedCluster, topic: str, brokers: int = 1) -> None:
-    """Wait until so many brokers serve a topic."""
+    """Wait until this number of brokers serves a topic."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             found = await route(cluster, topic)
@@ -330,7 +328,7 @@ async def has_route(cluster: EmbeddedCluster, topic: str, brokers: int = 1) -> N
 
 
 async def test_a_created_topic_gets_a_route(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """QUIRKS 13: without this nobody would find a new topic for half a minute, or lose the others."""
+    """QUIRKS 13: clients would not find a new topic for half a minute, or would lose the others."""
     header = CreateTopicRequestHeader(
         topic="Made", default_topic="TBW102", read_queue_nums=3, write_queue_nums=2, perm=6,
         topic_filter_type="SINGLE_TAG",
@@ -345,8 +343,8 @@ async def test_a_created_topic_gets_a_route(cluster: EmbeddedCluster, client: Ra
     assert table.topic_config_table["Made"].read_queue_nums == 3
 
 
-async def test_one_topic_s_settings_are_told(client: RawClient) -> None:
-    """Clients and tools of RocketMQ 5 ask for one topic, and would be told that the request is unknown."""
+async def test_the_settings_of_one_topic_are_returned(client: RawClient) -> None:
+    """Clients and tools of RocketMQ 5 request one topic, and would get REQUEST_CODE_NOT_SUPPORTED."""
     await send(client, b"x")
     asked = GetTopicConfigRequestHeader(topic="T")
     answer = await client.call(RequestCode.GET_TOPIC_CONFIG, asked)
@@ -360,7 +358,7 @@ async def test_one_topic_s_settings_are_told(client: RawClient) -> None:
 
 
 async def test_two_brokers_share_a_topic(tmp_path: Path) -> None:
-    """Without this a cluster would use one of its machines."""
+    """A cluster would use only one of its machines."""
     async with EmbeddedCluster(tmp_path, brokers=2, settings=SMALL) as cluster:
         for broker in cluster.brokers:
             async with await RawClient.open(broker.address) as client:
@@ -372,7 +370,7 @@ async def test_two_brokers_share_a_topic(tmp_path: Path) -> None:
 
 
 async def test_messages_and_topics_survive_a_restart(tmp_path: Path) -> None:
-    """Without this a stop of the broker would lose what it had acknowledged."""
+    """A stop of the broker would lose acknowledged messages."""
     for start in range(3):
         async with EmbeddedCluster(tmp_path, settings=SMALL) as cluster:
             await has_route(cluster, "T", brokers=1 if start else 0)
@@ -385,7 +383,7 @@ async def test_messages_and_topics_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_store_has_one_broker(tmp_path: Path) -> None:
-    """Without this two brokers would write over each other."""
+    """Two brokers would overwrite each other's files."""
     async with EmbeddedCluster(tmp_path, settings=SMALL):
         second = EmbeddedCluster(tmp_path, settings=SMALL)
         with pytest.raises(StoreLocked):
@@ -397,8 +395,8 @@ def name_server(address: str) -> NameServer:
     return NameServer(NamesrvConfig(listen=ListenConfig(address=Address.parse(address))))
 
 
-async def test_a_name_server_that_comes_back_is_told_again(tmp_path: Path) -> None:
-    """Without this a restarted name server would know nobody for half a minute."""
+async def test_a_restarted_name_server_gets_a_registration(tmp_path: Path) -> None:
+    """A restarted name server would know no broker for half a minute."""
     first = name_server("127.0.0.1:0")
     await first.start()
     settings = {"listen": "127.0.0.1:0", "namesrvAddr": str(first.address), "storePathRootDir": str(tmp_path)}
@@ -417,7 +415,7 @@ async def test_a_name_server_that_comes_back_is_told_again(tmp_path: Path) -> No
 
 
 async def test_a_name_server_that_is_down_does_not_stop_a_broker(tmp_path: Path) -> None:
-    """Without this a broker could only start after all its name servers."""
+    """A broker could only start after all its name servers."""
     async with EmbeddedCluster(settings=SMALL) as cluster:
         both = f"127.0.0.1:1;{cluster.namesrv_address}"
         settings = {"listen": "127.0.0.1:0", "namesrvAddr": both, "storePathRootDir": str(tmp_path)}
@@ -427,8 +425,8 @@ async def test_a_name_server_that_is_down_does_not_stop_a_broker(tmp_path: Path)
         await broker.close()
 
 
-async def test_sync_flush_acknowledges_what_is_flushed(tmp_path: Path) -> None:
-    """Without this SYNC_FLUSH would promise what ASYNC_FLUSH promises."""
+async def test_sync_flush_acknowledges_flushed_messages(tmp_path: Path) -> None:
+    """SYNC_FLUSH would promise no more than ASYNC_FLUSH."""
     async with EmbeddedCluster(tmp_path, settings=SMALL | {"flushDiskType": "SYNC_FLUSH"}) as cluster:
         store = cluster.brokers[0].store
         async with await RawClient.open(cluster.brokers[0].address) as client:
@@ -439,16 +437,16 @@ async def test_sync_flush_acknowledges_what_is_flushed(tmp_path: Path) -> None:
                 assert len(await records(client)) == count
 
 
-async def test_a_closing_broker_refuses(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """QUIRKS 39's code: without this a producer would wait for an answer that never comes."""
+async def test_a_closing_broker_rejects(cluster: EmbeddedCluster, client: RawClient) -> None:
+    """QUIRKS 39's code: a producer would wait for its timeout."""
     broker = cluster.brokers[0]
     broker._endpoint.refuse("the broker is shutting down")
     answer = await send(client, b"x")
     assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
 
 
-async def test_health_tells_how_it_is(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """Without this an operator would have to guess."""
+async def test_health_shows_the_state_of_the_broker(cluster: EmbeddedCluster, client: RawClient) -> None:
+    """An operator could not see why the broker does not work."""
     await send(client, b"x")
     health = cluster.brokers[0].health()
     assert health.is_serving
@@ -459,10 +457,10 @@ async def test_health_tells_how_it_is(cluster: EmbeddedCluster, client: RawClien
     assert Address("tcp", host, port) == cluster.brokers[0].address
 
 
-async def test_name_servers_are_told_of_a_topic_before_its_first_send_is_answered(
+async def test_name_servers_know_a_topic_before_its_first_send_is_answered(
     cluster: EmbeddedCluster,
 ) -> None:
-    """A client that asks for the route right after its first send would be told that there is none."""
+    """A client that requests the route right after its first send would get none."""
     assert cluster.namesrv is not None
     assert cluster.namesrv._server is not None
     (channel,) = cluster.namesrv._server.channels
@@ -470,9 +468,9 @@ async def test_name_servers_are_told_of_a_topic_before_its_first_send_is_answere
     with socket.socket(fileno=os.dup(channel._transport.get_extra_info("socket").fileno())) as received:
         with pytest.raises(ChangePending) as waiting:
             cluster.brokers[0].topics.create_for_send("New", "TBW102", 4)
-        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        waiting.value.wait(lambda _: told.set_result(received.recv(4096, socket.MSG_PEEK)))
-        (frame,) = FrameDecoder().feed(await told)
+        first_bytes: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiting.value.wait(lambda _: first_bytes.set_result(received.recv(4096, socket.MSG_PEEK)))
+        (frame,) = FrameDecoder().feed(await first_bytes)
         assert decode_command(frame).code == RequestCode.REGISTER_BROKER
     async with await RawClient.open(cluster.namesrv.address) as names:
         route = GetRouteInfoRequestHeader(topic="New")

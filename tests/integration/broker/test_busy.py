@@ -1,4 +1,4 @@
-"""A broker whose disk fails or cannot keep up must say so to producers, with the codes they act on."""
+"""A broker whose disk fails or is too slow must report it to producers, with the codes that they handle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import LIMIT_S, until
 
 
 class HangingDisk(FaultyDisk):
-    """A disk whose flushes hang while `is_free` is not set."""
+    """A disk whose flushes block while `is_free` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def broker(root: Path, disk: FaultyDisk, **more: str) -> Broker:
 
 
 async def send(client: RawClient, properties: str = "", *, batch: bool = False) -> Command:
-    """The answer to one message, or to a batch of one, whose request has these properties."""
+    """The response to one message, or to a batch of one, whose request has these properties."""
     header = SendMessageRequestHeaderV2(
         producer_group="g",
         topic="T",
@@ -69,7 +69,7 @@ async def send(client: RawClient, properties: str = "", *, batch: bool = False) 
 
 
 async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
-    """A broker that went on after a failed fsync would acknowledge what the disk has dropped."""
+    """A broker that continues after a failed fsync would acknowledge messages that the disk has dropped."""
     disk = FaultyDisk(only="fdatasync", code=errno.EIO)
     # Nothing else is flushed meanwhile: the flush that fails is the second message's own.
     running = broker(tmp_path, disk, flushIntervalConsumeQueue="600000")
@@ -96,9 +96,9 @@ async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_a_flush_that_takes_too_long_is_said_to_those_who_wait_for_it(tmp_path: Path) -> None:
-    """Producers would wait for a slow disk until their own time-out, or take a message for safe; those
-    that do not want to wait (WAIT=false) would be made to.
+async def test_a_flush_beyond_its_timeout_is_reported_to_waiting_sends(tmp_path: Path) -> None:
+    """Producers would wait for a slow disk until their own timeout, or take a message for safe; sends
+    with WAIT=false would wait, too.
     """
     disk = HangingDisk()
     running = broker(tmp_path, disk, syncFlushTimeout="50")
@@ -136,7 +136,7 @@ NOT_WAITING = [
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
 @pytest.mark.parametrize("mode", ["SYNC_FLUSH", "SYNC_MASTER"])
 async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode: str, *, batch: bool) -> None:
-    """A user's property whose name ends in WAIT would get SEND_OK for what no disk and no slave has
+    """A send with a property whose name ends in WAIT would get SEND_OK before disk and slave have it
     (Message.isWaitStoreMsgOK: WAIT is read as a Java boolean, and its last value counts).
     """
     disk = HangingDisk()
@@ -157,7 +157,7 @@ async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode:
 
 
 async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -> None:
-    """RocketMQ's clients tell their caller at once for this code, and do not wait for a time-out."""
+    """RocketMQ's clients report this code to their callers at once, and do not wait for a timeout."""
     running = broker(tmp_path, FaultyDisk())
     await running.start()
     async with await RawClient.open(running.address) as client:

@@ -1,4 +1,4 @@
-"""What consumers need of a broker, over real sockets: held pulls, filters, groups, locks, notifications."""
+"""A broker's services for consumers, over real sockets: held pulls, filters, groups, locks, notifications."""
 
 import asyncio
 import itertools
@@ -131,7 +131,7 @@ async def beat(
 async def test_a_held_pull_gets_the_next_message(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this a consumer would hear of a message only when it asks again."""
+    """A consumer would get a new message only with its next pull."""
     await send(producer, b"first")
     await hold(broker, client, 1)
     await send(producer, b"second")
@@ -144,7 +144,7 @@ async def test_a_held_pull_gets_the_next_message(
 async def test_an_empty_pull_ends_with_its_time(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this a consumer would run into its own time-out, and take the broker for dead."""
+    """A consumer would run into its own timeout, and take the broker for dead."""
     await send(producer, b"first")
     answer = await pull(client, 1, wait_ms=150)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
@@ -155,7 +155,7 @@ async def test_an_empty_pull_ends_with_its_time(
 async def test_a_pull_without_wish_to_wait_is_answered_at_once(
     client: RawClient, producer: RawClient
 ) -> None:
-    """Without this manual pulling would block."""
+    """A manual pull would block its caller."""
     await send(producer, b"first")
     assert (await pull(client, 1)).code == ResponseCode.PULL_NOT_FOUND
 
@@ -163,7 +163,7 @@ async def test_a_pull_without_wish_to_wait_is_answered_at_once(
 async def test_a_held_pull_waits_for_a_message_that_it_wants(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this a consumer of a rare tag would be woken by every message."""
+    """A consumer of a rare tag would be woken by every message."""
     await send(producer, b"zero")
     await hold(broker, client, 1, sub="rare")
     await send(producer, b"often", "TAGS\x01often\x02")
@@ -174,10 +174,10 @@ async def test_a_held_pull_waits_for_a_message_that_it_wants(
     assert (bodies(answer), answer.ext_fields()["nextBeginOffset"]) == ([b"rare"], "3")
 
 
-async def test_what_a_held_pull_skipped_is_not_looked_at_again(
+async def test_messages_skipped_by_a_held_pull_are_not_filtered_twice(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this each pull would walk over all the messages that it does not want."""
+    """Each pull would filter all the messages that it drops."""
     await send(producer, b"zero")
     client.writer.write(encode_command(pull_request(1, wait_ms=1500, sub="rare")))
     await until(lambda: len(broker.consumers.holds) == 1)
@@ -188,7 +188,7 @@ async def test_what_a_held_pull_skipped_is_not_looked_at_again(
 
 
 async def test_a_closed_connection_leaves_no_pull_behind(broker: Broker, producer: RawClient) -> None:
-    """Without this a broker's memory would fill with the pulls of consumers that are gone."""
+    """The pulls of consumers that are gone would fill the broker's memory."""
     await send(producer, b"first")
     async with await RawClient.open(broker.address) as client:
         await hold(broker, client, 1)
@@ -198,7 +198,7 @@ async def test_a_closed_connection_leaves_no_pull_behind(broker: Broker, produce
 async def test_held_pulls_do_not_stop_a_connection(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this a client with many queues could not send its heartbeats."""
+    """A client with many queues could not send its heartbeats."""
     await send(producer, b"first")
     for _ in range(5000):
         client.writer.write(encode_command(pull_request(1, wait_ms=20_000)))
@@ -210,7 +210,7 @@ async def test_held_pulls_do_not_stop_a_connection(
 
 
 async def test_short_polling_holds_for_its_own_time() -> None:
-    """longPollingEnable=false: without this an operator could not bound how long pulls are held."""
+    """longPollingEnable=false: an operator could not limit how long pulls are held."""
     settings = SMALL | {"longPollingEnable": "false", "shortPollingTimeMills": "50"}
     async with (
         EmbeddedCluster(settings=settings) as cluster,
@@ -224,7 +224,7 @@ async def test_short_polling_holds_for_its_own_time() -> None:
 
 
 async def test_a_push_consumer_needs_its_heartbeat_first(client: RawClient, producer: RawClient) -> None:
-    """QUIRKS 32, 35: an expression that is not known yet would let messages through, or keep them away."""
+    """QUIRKS 32, 35: a pull with an unknown expression would return too many messages, or too few."""
     await send(producer, b"a", "TAGS\x01a\x02")
     await send(producer, b"b", "TAGS\x01b\x02")
     assert (await pull(client, sub=None, version=5)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -235,7 +235,7 @@ async def test_a_push_consumer_needs_its_heartbeat_first(client: RawClient, prod
     assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
-async def test_newer_tags_than_the_broker_knows_hold_up_no_consumer(
+async def test_newer_tags_than_the_broker_has_do_not_block_a_consumer(
     client: RawClient, producer: RawClient
 ) -> None:
     """A client of 5.3.3 that drops a heartbeat would get no message for 20 s, or miss those of a new tag."""
@@ -251,7 +251,7 @@ async def test_newer_tags_than_the_broker_knows_hold_up_no_consumer(
 
 
 async def drain(client: RawClient) -> None:
-    """Read what is on its way: the answer to one more request comes after it."""
+    """Read all frames in transit: the response to one more request follows them."""
     request = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     request.opaque = 987_654
     client.writer.write(encode_command(request))
@@ -262,7 +262,7 @@ async def drain(client: RawClient) -> None:
 async def test_properties_are_filtered_by_sql92(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Without this a consumer with an expression would get everything, or nothing."""
+    """A consumer with an expression would get every message, or none."""
     for number in range(6):
         await send(
             producer, b"%d" % number, f"n\x01{number}\x02color\x01{'red' if number % 2 else 'blue'}\x02"
@@ -285,7 +285,7 @@ async def check(client: RawClient, sub: str, kind: str = "SQL92") -> Command:
 
 
 async def test_a_consumer_learns_at_its_start_that_its_filter_is_wrong(client: RawClient) -> None:
-    """Without this a consumer with a wrong expression would start and wait for ever."""
+    """A consumer with an invalid expression would start and wait without end."""
     assert (await check(client, "a BETWEEN 1 AND 5")).code == 0
     assert (await check(client, "whatever", "TAG")).code == 0
     refused = await check(client, "a BETWEEN 1")
@@ -294,8 +294,8 @@ async def test_a_consumer_learns_at_its_start_that_its_filter_is_wrong(client: R
     assert (await check(client, "x", "XPATH")).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_sql92_is_off_unless_asked_for() -> None:
-    """enablePropertyFilter: without this any client could make the broker evaluate expressions."""
+async def test_sql92_is_off_by_default() -> None:
+    """enablePropertyFilter: each client could make the broker evaluate expressions."""
     async with (
         EmbeddedCluster(settings=SMALL) as cluster,
         await RawClient.open(cluster.brokers[0].address) as client,
@@ -309,8 +309,8 @@ async def test_sql92_is_off_unless_asked_for() -> None:
         )
 
 
-async def test_a_refused_expression_names_the_key_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ's words, which clients get, tell an operator neither the key nor who wanted the filter."""
+async def test_a_rejected_expression_names_the_key_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
+    """RocketMQ's remark to the client names neither the key nor the group, which an operator needs."""
     async with (
         EmbeddedCluster(settings=SMALL) as cluster,
         await RawClient.open(cluster.brokers[0].address) as client,
@@ -328,7 +328,7 @@ EXPRESSION = "n = 1"
 
 @pytest.fixture
 def slow_filters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by which each look at the time, which follows each message that a filter sees, takes 0.2 ms."""
+    """A clock that advances by 0.2 ms with each reading, which follows each filtered message."""
     times_ms = itertools.count()
     monkeypatch.setattr(broker.consumers._pull_handler, "now_ms", lambda: next(times_ms) / 5)
 
@@ -344,7 +344,7 @@ async def send_many(client: RawClient, texts: list[bytes]) -> None:
 
 @pytest.mark.usefixtures("slow_filters")
 async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: RawClient) -> None:
-    """A pull with 600 terms kept the broker from everybody else for 1.7 s."""
+    """A pull with 600 terms blocked all other clients for 1.7 s."""
     await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
     offset, offsets = 0, []
     while (answer := await pull(client, offset, sub=EXPRESSION, kind="SQL92")).code != ResponseCode.SUCCESS:
@@ -360,7 +360,7 @@ async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: R
 async def test_a_held_pull_with_a_slow_filter_is_sent_on(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """Its consumer would wait for messages that are there, until its pull's time is over."""
+    """Its consumer would get no message until its pull times out."""
     await send(producer, b"first")
     await hold(broker, client, 1, sub=EXPRESSION, kind="SQL92")
     await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
@@ -384,7 +384,7 @@ async def test_held_pulls_share_the_time_for_filters(
     assert offsets.count(1) >= 90, "the last ones are answered without a look at the messages"
 
 
-async def test_a_subscription_that_is_too_long_is_refused_with_the_reason(
+async def test_a_subscription_that_is_too_long_is_rejected_with_the_reason(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
     """900 KB of tags cost 0.65 s each pull, whether they came in it or in a heartbeat."""
@@ -419,8 +419,8 @@ async def notified(client: RawClient) -> None:
     assert news.ext_fields() == {"consumerGroup": "c"}
 
 
-async def test_members_of_a_group_hear_of_each_other(broker: Broker, client: RawClient) -> None:
-    """QUIRKS 38, 41: without this a consumer would leave the queues of one that is gone unread."""
+async def test_members_of_a_group_are_notified_of_each_other(broker: Broker, client: RawClient) -> None:
+    """QUIRKS 38, 41: the queues of a consumer that left would not be read."""
     assert await consumer_ids(client) == []
     assert {(await beat(client, "c@1")).code, (await client.next()).code} == {0, 40}
     async with await RawClient.open(broker.address) as other:
@@ -437,7 +437,7 @@ async def test_members_of_a_group_hear_of_each_other(broker: Broker, client: Raw
 
 
 async def test_a_new_group_gets_a_topic_for_its_retries(broker: Broker, client: RawClient) -> None:
-    """QUIRKS 13: without this a consumer could not pull the messages that it gave back."""
+    """QUIRKS 13: a consumer could not pull the messages that it returned."""
     await beat(client)
     topic = broker.topics.get("%RETRY%c")
     assert topic is not None
@@ -450,7 +450,7 @@ async def update_group(client: RawClient, group: SubscriptionGroupConfig) -> Non
 
 
 async def test_a_group_may_be_forbidden_to_consume(client: RawClient, producer: RawClient) -> None:
-    """consumeEnable, consumeBroadcastEnable: without this an operator could not stop a group."""
+    """consumeEnable, consumeBroadcastEnable: an operator could not stop a group."""
     await send(producer, b"x")
     await update_group(client, SubscriptionGroupConfig(group_name="c", consume_broadcast_enable=False))
     await beat(client, model="BROADCASTING")
@@ -461,7 +461,7 @@ async def test_a_group_may_be_forbidden_to_consume(client: RawClient, producer: 
 
 
 async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> None:
-    """autoCreateSubscriptionGroup=false: without this a typing error would make a new group."""
+    """autoCreateSubscriptionGroup=false: a typing error would create a group."""
     settings = SMALL | {"autoCreateSubscriptionGroup": "false"}
     async with (
         EmbeddedCluster(tmp_path, settings=settings) as cluster,
@@ -491,7 +491,7 @@ async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> Non
 
 
 async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
-    """Without this two members of a group could consume one queue in order at the same time."""
+    """Two members of a group could consume one queue in order at the same time."""
     queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
 
     async def lock(who: str, wanted: list[MessageQueue], code: int = RequestCode.LOCK_BATCH_MQ) -> bytes:
@@ -507,10 +507,10 @@ async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
     assert LockBatchResponseBody.decode(await lock("two", queues)).lock_ok_mq_set == queues
 
 
-async def test_a_pull_from_nowhere_leaves_an_event(
+async def test_a_pull_outside_the_queue_stores_an_event(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
-    """QUIRKS 34, 50: without this an operator would not learn that a consumer lost its place."""
+    """QUIRKS 34, 50: an operator would not learn that a consumer lost its place."""
     await send(producer, b"x")
     moved = await pull(client, 7)
     assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY")
@@ -528,7 +528,7 @@ async def test_a_pull_from_nowhere_leaves_an_event(
 
 
 async def test_many_consumers_of_one_queue_all_get_its_messages(broker: Broker, producer: RawClient) -> None:
-    """Broadcasting: without this only the first held pull would be answered."""
+    """Broadcasting: only the first held pull would get its messages."""
     await send(producer, b"first")
     clients = [await RawClient.open(broker.address) for _ in range(5)]
     for client in clients:

@@ -30,7 +30,7 @@ async def address() -> AsyncIterator[str]:
 
 
 class Flood:
-    """A connection that always has so many requests unanswered. answered: how many were."""
+    """A connection that always has this many requests in flight. answered: number of responses."""
 
     def __init__(self, client: RawClient, request: bytes) -> None:
         self.client = client
@@ -92,7 +92,7 @@ async def pulls(address: str) -> bytes:
 
 
 @pytest.mark.parametrize("flood", ["sends", "pulls"])
-async def test_other_work_goes_on_beside_a_flood(address: str, flood: str) -> None:
+async def test_other_clients_are_served_during_a_flood(address: str, flood: str) -> None:
     """Producers in a hurry would keep consumers from reading, or heartbeats out: groups fall apart."""
     request = sends() if flood == "sends" else await pulls(address)
     beat = HeartbeatData(client_id="me@1", producer_data_set=[ProducerData(group_name="g")]).encode()

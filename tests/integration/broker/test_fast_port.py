@@ -51,7 +51,7 @@ def second_port(broker: Broker) -> int:
 
 @pytest.mark.parametrize("more", [{}, LEDGER], ids=["alone", "DLedger"])
 @pytest.mark.parametrize("port", [0, None], ids=["any port", "a given port"])
-async def test_topics_are_told_at_the_second_port(
+async def test_topics_are_returned_at_the_second_port(
     tmp_path: Path, more: Mapping[str, str], port: int | None
 ) -> None:
     """A Java follower or slave would never learn a topic, and deny every one once it leads."""
@@ -87,8 +87,10 @@ async def test_it_can_be_closed(tmp_path: Path) -> None:
         assert is_free(second_port(broker))
 
 
-async def test_a_conflict_says_what_will_not_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Java's followers would deny topics after the next fail-over, and nothing would have said why."""
+async def test_a_port_conflict_names_its_consequences(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Java's followers would reject topics after the next fail-over, without an explanation."""
     port = free_broker_port()
     with socket.create_server(("127.0.0.1", port - 2)):
         with caplog.at_level(logging.WARNING, "rocketpy.broker"):

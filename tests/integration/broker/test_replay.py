@@ -1,4 +1,4 @@
-"""Replays what Java clients once sent to Java brokers, and compares the answers of ours."""
+"""Replays requests that Java clients sent to Java brokers, and compares the responses."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,7 +19,7 @@ STRICT = {**COMMON, "autoCreateTopicEnable": "false", "maxMessageSize": "1024"}
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[dict[str, Address]]:
-    """The recorded broker addresses, each with the address of a broker of ours with the same settings."""
+    """The recorded broker addresses, each with the address of a broker with the same settings."""
     async with EmbeddedCluster(settings=COMMON) as a, EmbeddedCluster(settings=STRICT) as b:
         yield {BROKER_A: a.brokers[0].address, BROKER_B: b.brokers[0].address}
 
@@ -32,7 +32,7 @@ class Replay:
         self.clients: dict[tuple[str, str], RawClient] = {}
 
     async def run(self, scenario: str) -> list[tuple[RecordedFrame, Command, RecordedFrame]]:
-        """Each request with our answer and the recorded one."""
+        """Each request with the response of this broker and the recorded one."""
         recording = frames(scenario)
         by_number = {frame.info["n"]: frame for frame in recording}
         exchanges = []
@@ -71,7 +71,7 @@ async def replay(brokers: dict[str, Address]) -> AsyncIterator[Replay]:
 
 
 def _answer(code: int, fields: dict[str, str], scenario: str) -> tuple[int, dict[str, str]]:
-    """What must be equal. Message ids hold addresses, and physical offsets that other messages move; the
+    """The fields that must be equal. Message ids contain addresses, and physical offsets vary; the
     scenarios after the first found messages in their queues.
     """
     left_out = {"msgId"} if scenario == "json-producer" else {"msgId", "queueOffset"}
@@ -80,7 +80,7 @@ def _answer(code: int, fields: dict[str, str], scenario: str) -> tuple[int, dict
 
 @pytest.mark.parametrize("scenario", ["json-producer", "json-v1", "bin-producer"])
 async def test_recorded_producers_get_the_recorded_answers(replay: Replay, scenario: str) -> None:
-    """QUIRKS 2, 10, 16, 18-20, 22-24: without this a Java producer would see results it does not expect."""
+    """QUIRKS 2, 10, 16, 18-20, 22-24: a Java producer would get unexpected results."""
     exchanges = await replay.run(scenario)
     different = [
         (request.info["n"], request.info["step"], ours, theirs)
@@ -131,7 +131,7 @@ async def _next_but(client: RawClient, code: int) -> Command:
 
 
 def _same_push(ours: dict[str, str], theirs: dict[str, str]) -> bool:
-    """Equal but for what the two runs differ in, and for fields that have their default value."""
+    """Equal, except for fields that differ in two runs, and for fields with their default value."""
     varying = {"bornHost", "storeHost", "storeTimestamp", "properties"}
     defaults = {"unitMode": "false"}
     ours_kept = {key: value for key, value in {**defaults, **ours}.items() if key not in varying}

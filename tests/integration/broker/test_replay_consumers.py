@@ -1,4 +1,4 @@
-"""Replays what Java's consumers and mqadmin once asked a Java broker, and compares the answers of ours."""
+"""Replays requests that Java's consumers and mqadmin sent to a Java broker, and compares the responses."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ COMPARED = frozenset({
     RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.QUERY_CORRECTION_OFFSET,
 })  # fmt: skip
-"""Requests whose answers do not hang on the messages that are missing."""
+"""Requests whose responses do not depend on the missing messages."""
 
 MAY_WAIT = frozenset({
     RequestCode.PULL_MESSAGE, RequestCode.GET_CONSUMER_RUNNING_INFO,
@@ -46,7 +46,7 @@ MARKS = itertools.count(1 << 30)
 
 
 class Exchange(NamedTuple):
-    """A recorded request, our answer and the recorded one."""
+    """A recorded request, the response of this broker and the recorded one."""
 
     request: RecordedFrame
     ours: Command | None
@@ -70,7 +70,7 @@ async def replay_all() -> list[Exchange]:
 
 
 async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
-    """Send one scenario's requests in order; those that are held get no answer here."""
+    """Send one scenario's requests in order; held ones get no response here."""
     recording = frames(scenario)
     by_number = {frame.info["n"]: frame for frame in recording}
     clients: dict[tuple[str, str], RawClient] = {}
@@ -94,7 +94,7 @@ async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
 
 
 async def answer(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
-    """Our answer to a request; None when it is held. What the broker says unasked is skipped.
+    """The response to a request; None when it is held. Requests of the broker are skipped.
 
     A request that no broker knows is answered at once, so it tells that the one before it is held.
     """
@@ -121,7 +121,7 @@ def recorded_body(frame: RecordedFrame) -> bytes:
 
 
 def test_consumers_and_operators_get_the_recorded_answers(exchanges: list[Exchange]) -> None:
-    """QUIRKS 8, 10, 38, 41: without this Java's consumers or mqadmin would see what they do not expect."""
+    """QUIRKS 8, 10, 38, 41: Java's consumers or mqadmin would get unexpected responses."""
     compared = [
         exchange
         for exchange in exchanges
@@ -142,7 +142,7 @@ def test_consumers_and_operators_get_the_recorded_answers(exchanges: list[Exchan
 
 
 def test_pulls_get_the_recorded_codes(exchanges: list[Exchange]) -> None:
-    """QUIRKS 32, 34, 35: without this a Java pull consumer would see other statuses."""
+    """QUIRKS 32, 34, 35: a Java pull consumer would get other statuses."""
     pulls = [
         (request.info["step"], ours.code, theirs.info["code"], ours.remark, theirs.info["remark"])
         for request, ours, theirs in exchanges

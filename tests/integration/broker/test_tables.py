@@ -69,7 +69,7 @@ async def disk(broker: Broker) -> AsyncIterator[HeldDisk]:
 
 
 def heartbeat(groups: int) -> bytes:
-    """The body of a heartbeat with so many consumer groups."""
+    """The body of a heartbeat with this many consumer groups."""
     data = [
         ConsumerData(
             group_name=f"group-{number}",
@@ -102,10 +102,10 @@ async def serves_another(broker: Broker) -> bool:
         return (await other.call(RequestCode.GET_TOPIC_CONFIG, header)).code == 0
 
 
-async def test_a_heartbeat_with_new_groups_costs_one_save_and_holds_nobody_up(
+async def test_a_heartbeat_with_new_groups_costs_one_save_and_blocks_no_client(
     broker: Broker, client: RawClient, disk: HeldDisk
 ) -> None:
-    """3,000 new groups in a heartbeat stopped the broker for 81 s: each one's topic was saved by itself."""
+    """3,000 new groups in a heartbeat stopped the broker for 81 s: each one's topic was saved separately."""
     before = broker.topics.saver.saves
     asking = asyncio.create_task(client.call(RequestCode.HEART_BEAT, body=heartbeat(200)))
     assert await asyncio.to_thread(disk.waits.wait, 60)
@@ -117,8 +117,8 @@ async def test_a_heartbeat_with_new_groups_costs_one_save_and_holds_nobody_up(
     assert sum(name.startswith("%RETRY%group-") for name in broker.topics.names) == 200
 
 
-async def test_a_heartbeat_with_too_many_new_groups_is_refused(broker: Broker, client: RawClient) -> None:
-    """Without this one frame could make tens of thousands of groups and topics."""
+async def test_a_heartbeat_with_too_many_new_groups_is_rejected(broker: Broker, client: RawClient) -> None:
+    """One frame could create tens of thousands of groups and topics."""
     answer = await client.call(RequestCode.HEART_BEAT, body=heartbeat(3000))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark is not None
@@ -144,7 +144,7 @@ async def test_sends_to_many_new_topics_are_saved_together(
     before = broker.topics.saver.saves
     sends = [
         Command.request(RequestCode.SEND_MESSAGE_V2, send_header(topic=f"T{number}"), b"%d" % turn)
-        for number in range(300)
+        for number in range(100)
         for turn in range(3)
     ]
     for opaque, request in enumerate(sends):
@@ -153,15 +153,15 @@ async def test_sends_to_many_new_topics_are_saved_together(
     answers = [await client.next() for _ in sends]
     assert {answer.code for answer in answers} == {0}
     offsets = {answer.opaque: answer.ext_fields()["queueOffset"] for answer in answers}
-    assert [offsets[opaque] for opaque in range(len(sends))] == ["0", "1", "2"] * 300
-    assert broker.topics.saver.saves - before < 60
-    assert [record.body for record in await records(client, topic="T299")] == [b"0", b"1", b"2"]
+    assert [offsets[opaque] for opaque in range(len(sends))] == ["0", "1", "2"] * 100
+    assert broker.topics.saver.saves - before < 20
+    assert [record.body for record in await records(client, topic="T99")] == [b"0", b"1", b"2"]
 
 
-async def test_a_send_waits_for_its_topic_and_nobody_else_does(
+async def test_only_a_send_to_a_new_topic_waits_for_its_save(
     broker: Broker, client: RawClient, disk: HeldDisk
 ) -> None:
-    """A message would be acknowledged whose topic is gone after a crash, so that nobody can read it."""
+    """An acknowledged message would be unreadable after a crash, because its topic is missing."""
     sending = asyncio.create_task(send(client, b"first", topic="New"))
     assert await asyncio.to_thread(disk.waits.wait, 60)
     assert await serves_another(broker)
@@ -186,7 +186,7 @@ class SlowFiles(OsDisk):
         return super().create(path, size)
 
 
-async def test_files_of_new_queues_hold_nobody_up(tmp_path: Path) -> None:
+async def test_files_of_new_queues_block_no_client(tmp_path: Path) -> None:
     """5,000 new topics stopped a broker for seconds, while the first flush made their queues' files."""
     disk = SlowFiles()
     settings = {**SMALL, "listenPort": "0", "storePathRootDir": str(tmp_path)}
@@ -232,10 +232,15 @@ class NewTopicsMeanwhile(OsDisk):
         return super().create(path, size)
 
 
-async def test_topics_that_are_made_during_a_flush_hold_nobody_up(tmp_path: Path) -> None:
+async def test_topics_created_during_a_flush_block_no_client(tmp_path: Path) -> None:
     """The flush made their files in the event loop: 0.4 s for 200 topics, 1.8 s on a busy disk."""
     disk = NewTopicsMeanwhile()
-    settings = {**SMALL, "listenPort": "0", "storePathRootDir": str(tmp_path)}
+    settings = {
+        **SMALL,
+        "listenPort": "0",
+        "storePathRootDir": str(tmp_path),
+        "flushIntervalConsumeQueue": "10",
+    }
     broker = Broker(load_broker_config(None, settings), disk=disk)
     await broker.start()
     async with await RawClient.open(broker.address) as client:
@@ -315,10 +320,10 @@ async def test_headers_of_messages_that_wait_for_a_topic_are_bounded(
     assert broker._servers[0].memory.by_kind()["waiting"] == 0
 
 
-async def test_a_topic_that_cannot_be_saved_is_refused(
+async def test_a_topic_that_cannot_be_saved_is_rejected(
     broker: Broker, client: RawClient, disk: HeldDisk
 ) -> None:
-    """A full disk would leave topics that are gone after a restart; or the request without an answer."""
+    """With a full disk, topics would be missing after a restart, or requests would get no response."""
     disk.is_full = True
     disk.may_go_on.set()
     for answer in (
@@ -362,7 +367,7 @@ async def test_the_whole_tables_are_as_they_are_now(broker: Broker, client: RawC
     assert "T0" not in TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
 
 
-async def test_questions_about_a_large_topic_hold_nobody_up() -> None:
+async def test_requests_about_a_large_topic_block_no_client() -> None:
     """16 KB of them stopped the broker for 150 s, while it kept 1.7 GB of answers."""
     async with (
         EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "6000"}) as cluster,
@@ -373,15 +378,17 @@ async def test_questions_about_a_large_topic_hold_nobody_up() -> None:
         request = Command.request(
             RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="Large")
         )
-        hog.writer.write(encode_command(request) * 40)
+        hog.writer.write(encode_command(request) * 20)
         await hog.writer.drain()
         for _ in range(5):
             assert await serves_another(broker)
         channels = [channel for server in broker._servers for channel in server.channels]
         unsent = [channel._unsent_bytes() for channel in channels]
-        assert max(unsent) < 2 * 6_000 * 130
-        answers = [await hog.next() for _ in range(40)]
+        answers = [await hog.next() for _ in range(20)]
         assert {(answer.code, len(answer.body)) for answer in answers} == {(0, len(answers[0].body))}
+        # The answer that exceeds the mark is the last one made until the peer has read.
+        one_answer = len(encode_command(answers[0]))
+        assert max(unsent) <= broker.config.listen.options.write_high_bytes + one_answer
 
 
 async def test_answers_that_fit_no_frame_are_not_made() -> None:

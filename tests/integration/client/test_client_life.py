@@ -1,4 +1,4 @@
-"""What clients leave behind when they end in an unlucky moment: connections, shares of a client, sends."""
+"""Clients that end at an unfavourable moment: their connections, shared instances and sends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from typing import Any
 
 import pytest
 
-from rocketpy import AdminClient, ClientConfig, LitePullConsumer, MessageTraceConfig, Producer, ProducerConfig
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    LitePullConsumer,
+    MessageTraceConfig,
+    Producer,
+    ProducerConfig,
+    PushConfig,
+    PushConsumer,
+)
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
+from rocketpy.consumer.group.member import GroupMember
 from rocketpy.errors import ClientClosed, ConfigInvalid, RocketError, RouteNotFound, TransportError
 from rocketpy.protocol.bodies import HeartbeatData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -27,8 +37,8 @@ from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import LIMIT_S, until
 
 
-async def test_a_link_that_somebody_waits_for_is_not_dropped() -> None:
-    """A refresh of routes in that moment would leave a connection that nobody ever closes."""
+async def test_a_connection_in_use_by_a_waiter_is_not_dropped() -> None:
+    """A refresh of routes at that moment would leave a connection that is never closed."""
     async with Peer() as peer, pool_with(lambda _: None) as pool:
         connection = pool.get(peer.address)
         opening = asyncio.ensure_future(connection.open())
@@ -42,7 +52,7 @@ async def test_a_link_that_somebody_waits_for_is_not_dropped() -> None:
 
 
 async def test_a_question_for_a_route_has_its_own_error() -> None:
-    """A caller would be told that asking was stopped, and that the client is closed, which it is not."""
+    """A caller would get the error that the client is closed although it is not."""
     async with Names() as names:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         topic = client.topic("Nowhere")
@@ -55,7 +65,7 @@ async def test_a_question_for_a_route_has_its_own_error() -> None:
 
 
 async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_slowly() -> None:
-    """What was held back while others were let go would be forgotten, and end with its time-out."""
+    """A send that was held back while others continue would be forgotten, and end with its timeout."""
 
     def refuses_batches(_channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -72,7 +82,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         assert channel is not None
         channel.pause_writing()
         refused_at = sender._batch_support._rejected_at.copy()
-        sender._batch_support._rejected_at.clear()  # as if the broker were asked while the batch is held
+        sender._batch_support._rejected_at.clear()  # as if the broker were probed while the batch is held
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(3)]
         await until(lambda: bool(sender._blocked))
         sender._batch_support._rejected_at.update(refused_at)
@@ -93,10 +103,10 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
         await client.release()
 
 
-async def test_a_producer_whose_start_is_cancelled_gives_its_client_back(
+async def test_a_producer_whose_start_is_cancelled_releases_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its connections and its group's heartbeats would go on until the process ends."""
+    """Its connections and its group's heartbeats would continue until the process ends."""
     started = asyncio.Event()
 
     async def hang(_: MessageTrace, **_how: bool) -> None:
@@ -126,7 +136,7 @@ class BusyNames(Names):
 
 
 async def test_a_producer_whose_start_failed_leaves_its_group() -> None:
-    """Brokers would ask a client about transactions of a producer that it does not have."""
+    """Brokers would send checks to a client for a producer that it does not have."""
     client = ClientConfig(heartbeat_ms=20, namespace="ns")  # the trace's producer has a client of its own
     config = ProducerConfig(message_trace=MessageTraceConfig())
     async with Peer() as broker, BusyNames() as names:
@@ -141,8 +151,44 @@ async def test_a_producer_whose_start_failed_leaves_its_group() -> None:
         assert [group.group_name for group in last.producer_data_set] == ["ns%other"]
 
 
-async def test_a_close_that_is_cancelled_goes_on() -> None:
-    """Connections would stay open, and a second close would say that all is done."""
+async def test_a_producer_whose_close_failed_closes_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections of the trace, and its last reports, would stay until the process ends."""
+    remove = ClientInstance.remove_producer
+
+    async def fail(client: ClientInstance, group: str) -> None:
+        await remove(client, group)
+        if group == "g":
+            raise OSError("planned")
+
+    monkeypatch.setattr(ClientInstance, "remove_producer", fail)
+    async with Names() as names:
+        producer = Producer("g", names.address, config=ProducerConfig(message_trace=MessageTraceConfig()))
+        await producer.start()
+        with pytest.raises(OSError, match="planned"):
+            await producer.close()
+        await names.until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+async def test_a_consumer_whose_close_failed_closes_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections of the trace, and its last reports, would stay until the process ends."""
+    close = GroupMember.close
+
+    async def fail(member: GroupMember) -> None:
+        await close(member)
+        raise OSError("planned")
+
+    monkeypatch.setattr(GroupMember, "close", fail)
+    async with Names() as names:
+        config = PushConfig(message_trace=MessageTraceConfig())
+        consumer = PushConsumer("g", names.address, lambda _: None, config=config)
+        await consumer.start()
+        with pytest.raises(OSError, match="planned"):
+            await consumer.close()
+        await names.until(lambda: all(channel.is_closed for channel in names.channels))
+
+
+async def test_a_cancelled_close_continues() -> None:
+    """Connections would stay open, and a second close would return at once."""
     async with Names() as names:
         admin = AdminClient(names.address)
         await admin.start()
@@ -157,10 +203,10 @@ async def test_a_close_that_is_cancelled_goes_on() -> None:
         await names.until(lambda: all(channel.is_closed for channel in names.channels))
 
 
-# -- clients that nobody closes -----------------------------------------------------------------------------
+# -- clients that are not closed ----------------------------------------------------------------------------
 
 
-async def test_a_client_that_was_never_closed_is_told_of() -> None:
+async def test_a_client_that_was_never_closed_is_reported() -> None:
     """The messages that were on their way are lost in silence, and sockets stay until the process ends."""
     async with Names() as names:
         shared = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
@@ -223,7 +269,7 @@ async def test_a_blocking_producer_that_was_never_closed_is_closed_at_the_end() 
     ],
     ids=["producer", "consumer", "admin"],
 )
-async def test_of_two_starts_at_once_one_is_refused(make: Callable[[str], Lifecycle]) -> None:
+async def test_of_two_starts_at_once_one_is_rejected(make: Callable[[str], Lifecycle]) -> None:
     """Both would get a client, and only one would be closed."""
     async with Names() as names:
         client = make(names.address)

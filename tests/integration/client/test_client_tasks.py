@@ -39,7 +39,7 @@ LOOPS = [
 
 @asynccontextmanager
 async def consuming(cluster: EmbeddedCluster, **config: Any) -> AsyncIterator[PushConsumer]:
-    """A consumer that holds the queues of T and rests; closed at the end, whatever was done to it."""
+    """A consumer with the queues of T; it is closed at the end in any case."""
 
     async def handle(message: MessageExt) -> None:
         if message.body == b"late":
@@ -70,7 +70,7 @@ def owners_of(consumer: PushConsumer) -> tuple[Tasks, Tasks]:
 
 
 async def fails_visibly(consumer: PushConsumer, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until the consumer says that a task of it has failed; the log says the same."""
+    """Wait until the consumer reports a failed task; the log reports it, too."""
     await until(lambda: not consumer.health().ok)
     failure = consumer.member.tasks.failure or consumer.member.client.tasks.failure
     assert str(failure) in consumer.health().problems
@@ -133,7 +133,7 @@ async def _ask(consumer: PushConsumer, _producer: Producer) -> None:
 Do = Callable[[PushConsumer, Producer], Awaitable[None]]
 Part = Callable[[GroupMember], Any]
 ONCE: list[tuple[str, Part, str, Do]] = [
-    ("send back", lambda member: member.consume_service._send_back, "send_back", _hand_late),  # type: ignore[union-attr]
+    ("send back", lambda member: member.consume_service.send_back, "send_back", _hand_late),  # type: ignore[union-attr]
     ("release", lambda member: member.consume_service, "wait_released", _revoke),
     ("reset", lambda member: member, "revoke", _leave_range),
     ("announce subscription", lambda member: member.client, "heartbeat", _subscribe),
@@ -153,7 +153,7 @@ async def test_work_that_is_done_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A message would not come back, a queue stay taken, a connection never be made, without a word."""
+    """A message would not be retried, or a queue would stay locked, without a report."""
 
     def fails(*_args: object, **_kwargs: object) -> Any:
         raise Bug
@@ -173,7 +173,7 @@ async def test_an_orderly_lane_that_ends(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A queue would be held and locked, and none of its messages handled."""
+    """A queue would be held and locked, but its messages not be handled."""
 
     def fails(*_args: object) -> Any:
         raise Bug
@@ -208,7 +208,7 @@ async def test_a_callback_of_handlers_that_fails(
 async def test_an_introduction_to_brokers_that_ends(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transaction checks would reach no producer, while health() says that all is well."""
+    """Transaction checks would reach no producer, while health() reports no problem."""
     producer = Producer("g", cluster.namesrv_address)
     async with producer:
 
@@ -225,7 +225,7 @@ async def test_an_introduction_to_brokers_that_ends(
 async def test_a_send_that_breaks_an_invariant(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callers would get the bug as their error, and nobody else hear of it."""
+    """The callers would get an internal error, and no other place would report it."""
     async with Producer("g", cluster.namesrv_address) as producer:
 
         def fails(*_args: object) -> Any:

@@ -34,7 +34,7 @@ async def pool_with(opened: Callable[[PeerConnection], None]) -> AsyncIterator[C
 
 
 async def test_a_connection_that_ended_is_lost_not_closed() -> None:
-    """Its user would take it for a mistake of theirs, which no retry helps, and give up."""
+    """The user would take it for a usage error, which no retry helps, and give up."""
     async with Peer() as peer, pool_with(cut(1)) as pool:
         with pytest.raises(ConnectionLost) as caught:
             await pool.get(peer.address).request(Command.request(QUESTION), 5000)
@@ -45,7 +45,7 @@ async def test_a_connection_that_ended_is_lost_not_closed() -> None:
         assert answer.code == ResponseCode.SUCCESS
 
 
-async def test_another_name_server_is_asked() -> None:
+async def test_another_name_server_is_used() -> None:
     """One name server that restarts would leave the client without routes, with others at hand."""
     async with Peer() as first, Peer() as second, pool_with(cut(9, first.address)) as pool:
         servers = NameServers((first.address, second.address), pool, 5000)
@@ -54,7 +54,7 @@ async def test_another_name_server_is_asked() -> None:
         assert len(second.seen) == 1
 
 
-async def test_the_next_name_server_is_asked_for_a_topic_that_one_does_not_know() -> None:
+async def test_a_topic_that_one_name_server_lacks_is_requested_at_the_next() -> None:
     """With a name server that was just started, sends would fail though the others know the topic."""
     async with Names() as empty, Names(T={"b": "127.0.0.1:1"}) as full, pool_with(lambda _: None) as pool:
         servers = NameServers((empty.address, full.address), pool, 5000)
@@ -65,7 +65,7 @@ async def test_the_next_name_server_is_asked_for_a_topic_that_one_does_not_know(
             await servers.route("U")
 
 
-async def test_questions_that_fail_together_go_on_together() -> None:
+async def test_requests_that_fail_together_continue_together() -> None:
     """With one of two name servers down, every second topic of a start would have no route."""
     async with Peer() as gone:
         address = gone.address
@@ -82,8 +82,8 @@ async def test_questions_that_fail_together_go_on_together() -> None:
 async def test_a_client_is_named_after_the_way_to_any_name_server(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All members that start while one name server is away would have loopback's address in their ids: in
-    containers, where each is process 1, brokers would take them for one, and queues would have nobody.
+    """All members that start while one name server is offline would have loopback's address in their ids: in
+    containers, where each is process 1, brokers would take them for one, and queues have no reader.
     """
     monkeypatch.setattr("random.randrange", lambda _: first)
     async with Peer() as gone:

@@ -1,4 +1,4 @@
-"""What errors say to somebody whose first hour this is: who cannot be reached, why, and what helps."""
+"""Errors that a new user sees: they name the server, the reason, and the remedy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.integration.sdk_peers import Names, Peer, not_waiting, silent
 
 
 async def text_of_a_send(namesrv: str, timeout_ms: int = 3000) -> str:
-    """What a start says, and the first send of a client that did not wait at its start."""
+    """The errors of a start, and of the first send of a client that did not wait at its start."""
     with pytest.raises(TransportError) as at_start:
         await Producer("g", namesrv).start()
     async with not_waiting(Producer("g", namesrv)) as producer:
@@ -56,7 +56,7 @@ async def text_of_a_send(namesrv: str, timeout_ms: int = 3000) -> str:
 
 @asynccontextmanager
 async def answering(data: bytes) -> AsyncIterator[str]:
-    """The address of a server of another protocol, which answers so and hangs up."""
+    """The address of a server of another protocol, which responds with this and closes the connection."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -70,7 +70,7 @@ async def answering(data: bytes) -> AsyncIterator[str]:
         server.close()
 
 
-async def test_nobody_is_there() -> None:
+async def test_a_refused_connection() -> None:
     """A first try without a server would end with a number of the system's and a tuple."""
     async with Peer() as gone:
         address = gone.address
@@ -109,8 +109,8 @@ async def test_another_protocol_is_named(data: bytes, said: str) -> None:
         assert address in text
 
 
-async def test_who_does_not_answer_is_named() -> None:
-    """Of many servers nobody would know which one is silent."""
+async def test_a_silent_server_is_named() -> None:
+    """Of many servers, the silent one would not be named."""
     async with one_broker() as (producer, broker, names):
         await producer.send(MESSAGE)
         broker.script = silent
@@ -125,7 +125,7 @@ async def test_who_does_not_answer_is_named() -> None:
 
 
 async def test_a_silent_name_server_is_named() -> None:
-    """A text that says that nothing was sent, and may have been handled, cannot be trusted."""
+    """An error that says both that the message was not sent and that it may be stored cannot be trusted."""
     async with Names() as names:
         names.script = lambda _channel, _request: None
         client = ClientConfig(namesrv=names.address, request_timeout_ms=50)
@@ -138,7 +138,7 @@ async def test_a_silent_name_server_is_named() -> None:
 
 
 @pytest.mark.parametrize("namesrv", ["http://127.0.0.1:9876", "127.0.0.1:9876;rocketmq://127.0.0.1:1"])
-async def test_a_scheme_that_nobody_knows_is_refused_at_once(namesrv: str) -> None:
+async def test_an_unknown_scheme_is_rejected_at_once(namesrv: str) -> None:
     """The mistake would show as a connection that failed, at the first send."""
     with pytest.raises(ConfigInvalid, match="no transport for"):
         await Producer("g", namesrv).start()
@@ -173,7 +173,7 @@ async def send(producer: Producer) -> None:
 
 
 async def read_missing_accounts(path: Path) -> None:
-    """Start a broker whose accounts are in no file."""
+    """Start a broker whose file of accounts is missing."""
     listen = ListenConfig(address=Address("tcp", "127.0.0.1"), acl_file=path / "none.yml")
     await NameServer(NamesrvConfig(listen=listen)).start()
 
@@ -194,7 +194,7 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
 
 
 async def view(message_id: str) -> None:
-    """Look a message up."""
+    """Query a message."""
     async with AdminClient("embedded:") as admin:
         await admin.view_message(message_id)
 
@@ -202,7 +202,7 @@ async def view(message_id: str) -> None:
 async def fill() -> None:
     """Send more than there is room for."""
     async with one_broker(silent, ProducerConfig(max_in_flight=1)) as (producer, _, _):
-        producer.send_nowait(MESSAGE, timeout_ms=1000).add_done_callback(lambda done: done.exception())
+        producer.send_nowait(MESSAGE, timeout_ms=300).add_done_callback(lambda done: done.exception())
         await producer.send(MESSAGE, timeout_ms=20)
 
 
@@ -217,7 +217,7 @@ def expect_short(error: RocketError) -> None:
 async def test_the_traceback_of_a_mistake_is_short(
     mistake: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sentence that helps would stand below 60 lines of exceptions that say less."""
+    """The sentence that helps would be below 60 lines of less useful exceptions."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
 
     async def make() -> None:

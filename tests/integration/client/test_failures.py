@@ -1,11 +1,12 @@
-"""The client when something goes wrong: peers that refuse, fall silent or hang up; bounds and ends."""
+"""The client after failures: peers that reject, are silent or disconnect; limits and timeouts."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +18,9 @@ from rocketpy import (
     Producer,
     ProducerConfig,
     PullConsumer,
+    Retry,
     RetryConfig,
+    SendResult,
     SendStatus,
 )
 from rocketpy.client.instance import ClientInstance
@@ -56,7 +59,7 @@ async def one_broker(
 
 @pytest.mark.parametrize("address", ["nonsense", "quic://127.0.0.1:1", "127.0.0.1:99999", "a..b:1"])
 async def test_an_address_that_cannot_be_read_is_one_of_a_broken_broker(address: str) -> None:
-    """One broker that is set up wrongly would make every second send fail for all clients."""
+    """One misconfigured broker would make every second send fail for all clients."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": address, "b": broker.address}
         async with Producer("g", names.address) as producer:
@@ -72,8 +75,8 @@ async def test_an_address_that_cannot_be_read_is_one_of_a_broken_broker(address:
 # -- true outcomes ------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_connection_fails_what_is_in_flight_at_once() -> None:
-    """Callers would wait for their time-outs although nobody can answer any more."""
+async def test_a_lost_connection_fails_requests_in_flight_at_once() -> None:
+    """Callers would wait for their timeouts although the connection is closed."""
     async with one_broker(hangs_up, NO_RETRY) as (producer, broker, _):
         sends = [producer.send_nowait(MESSAGE, timeout_ms=60_000) for _ in range(20)]
         async with asyncio.timeout(LIMIT_S):
@@ -86,7 +89,7 @@ async def test_a_lost_connection_fails_what_is_in_flight_at_once() -> None:
 
 
 async def test_no_answer_in_time_means_perhaps_stored() -> None:
-    """The user would be told that the message is not stored when it is."""
+    """The user would get NOT_SENT for a message that is stored."""
     async with one_broker() as (producer, broker, _):
         await producer.send(MESSAGE)  # so that the time is not spent on connecting
         broker.script = silent
@@ -97,7 +100,7 @@ async def test_no_answer_in_time_means_perhaps_stored() -> None:
 
 
 async def test_no_connection_means_not_stored() -> None:
-    """The user could not know that sending again makes no duplicate."""
+    """The user could not know that a retry makes no duplicate."""
     async with one_broker(config=ProducerConfig(retry=RetryConfig(pause_ms=1))) as (producer, broker, names):
         await broker.close()
         with pytest.raises(ConnectFailed) as caught:
@@ -109,7 +112,7 @@ async def test_no_connection_means_not_stored() -> None:
 
 
 async def test_sends_that_fail_together_have_errors_of_their_own() -> None:
-    """One that was never sent would be told as perhaps stored, since another that waited with it may be."""
+    """A message that was never sent would be reported as possibly stored, because of another that waited."""
     async with Peer() as gone:
         address = gone.address
     async with Names(T={"a": address}) as names:
@@ -122,7 +125,7 @@ async def test_sends_that_fail_together_have_errors_of_their_own() -> None:
 
 
 async def test_no_name_server_means_not_stored() -> None:
-    """A wrong address would show as a time-out of a send."""
+    """A wrong address would be reported as a timeout of a send."""
     async with Names() as names:
         gone = names.address
     async with not_waiting(Producer("g", gone)) as producer:
@@ -132,8 +135,8 @@ async def test_no_name_server_means_not_stored() -> None:
         assert gone in producer.health().problems[0]
 
 
-async def test_waiting_for_a_route_takes_no_longer_than_the_time_out() -> None:
-    """A name server that does not answer would hold every send for its own time-out."""
+async def test_waiting_for_a_route_takes_no_longer_than_the_timeout() -> None:
+    """A silent name server would delay every send by its own timeout."""
     async with one_broker(client=ClientConfig(request_timeout_ms=3_600_000)) as (producer, _, names):
         names.script = lambda _channel, _request: None
         async with asyncio.timeout(LIMIT_S):
@@ -143,7 +146,7 @@ async def test_waiting_for_a_route_takes_no_longer_than_the_time_out() -> None:
 
 
 async def test_draining_outlives_a_broker_that_is_lost() -> None:
-    """A loop of sends would end with an error that is none of its own, though other brokers are there."""
+    """A series of sends would end with an unrelated error, although other brokers work."""
     hung: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: hung.append(writer), "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -183,7 +186,7 @@ async def test_another_broker_takes_over() -> None:
         assert len(set(ids)) == 4, "a repeated message keeps its id"
 
 
-async def test_what_no_broker_takes_is_not_repeated() -> None:
+async def test_a_message_that_no_broker_accepts_is_not_repeated() -> None:
     """An illegal message would be sent three times."""
     async with one_broker(refuses(ResponseCode.MESSAGE_ILLEGAL)) as (producer, broker, _):
         with pytest.raises(BrokerError, match="a answered code 13: because"):
@@ -192,7 +195,7 @@ async def test_what_no_broker_takes_is_not_repeated() -> None:
 
 
 async def test_the_only_broker_gets_three_attempts() -> None:
-    """A broker that is away for a moment would fail the send."""
+    """A broker that is offline for a moment would fail the send."""
     async with one_broker(
         refuses(ResponseCode.SYSTEM_ERROR), ProducerConfig(retry=RetryConfig(pause_ms=40))
     ) as (producer, broker, _):
@@ -205,7 +208,7 @@ async def test_the_only_broker_gets_three_attempts() -> None:
 
 
 async def test_a_given_queue_and_oneway_are_tried_once() -> None:
-    """Ordered messages would be repeated after later ones; oneway ones at all."""
+    """Ordered messages would be repeated after later ones, or oneway messages would be repeated."""
     async with one_broker(refuses(ResponseCode.SYSTEM_ERROR)) as (producer, broker, _):
         with pytest.raises(BrokerError):
             await producer.send(MESSAGE, queue=MessageQueue("T", "a", 1))
@@ -218,7 +221,7 @@ async def test_a_given_queue_and_oneway_are_tried_once() -> None:
 
 
 async def test_status_not_ok_is_returned_or_retried_as_configured() -> None:
-    """A stored message would be stored again without having been asked for, or never."""
+    """A stored message would be stored twice although the user did not allow a retry, or never."""
 
     def slow_disk(_channel: Channel, request: Command) -> Command:
         return stored(request, code=ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -232,8 +235,63 @@ async def test_status_not_ok_is_returned_or_retried_as_configured() -> None:
         assert len(broker.sends) == 3
 
 
-async def test_a_batch_that_fails_in_the_middle_says_how_far_it_came() -> None:
-    """The user could not tell which messages of a long list are stored."""
+async def test_an_attempt_has_a_timeout_of_its_own() -> None:
+    """A broker that loses one request would cost the whole timeout, or the second copy go unnoticed."""
+
+    def loses_first(_channel: Channel, request: Command) -> Command | None:
+        return None if request.code in SENDS and len(broker.sends) == 1 else stored(request)
+
+    retry = RetryConfig(times=100, pause_ms=1)
+    config = ProducerConfig(send_timeout_ms=60_000, attempt_timeout_ms=100, retry=retry)
+    async with one_broker(loses_first, config) as (producer, broker, _):
+        result = await producer.send(MESSAGE)
+        assert result.attempts == len(broker.sends) > 1
+    config = ProducerConfig(send_timeout_ms=60_000, attempt_timeout_ms=20)
+    async with one_broker(silent, config) as (producer, _, _names):
+        with pytest.raises(RequestTimeout) as caught:
+            await producer.send(MESSAGE)
+        assert caught.value.attempts == 3
+
+
+async def test_the_timeout_of_an_attempt_starts_when_it_is_written() -> None:
+    """Requests that wait behind others for a slow broker would be given up, and sent twice."""
+    config = ProducerConfig(send_timeout_ms=60_000, attempt_timeout_ms=1000, retry=RetryConfig(times=0))
+    async with one_broker(None, config) as (producer, broker, _):
+        await producer.send(MESSAGE)
+        transport = cast(Any, broker.channels[0])._transport
+        transport.pause_reading()
+        sends = [producer.send_nowait(Message("T", os.urandom(400_000))) for _ in range(60)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+        transport.resume_reading()
+        ends = [type(end) for end in await asyncio.gather(*sends, return_exceptions=True)]
+        assert 0 < ends.count(RequestTimeout) < 30, "those that were written before"
+        assert ends.count(SendResult) == 60 - ends.count(RequestTimeout)
+        assert len(broker.sends) == 61
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "request queueId[99] is illegal, TopicConfig [topicName=T",
+        "the topic[T] is conflict with system reserved words.",
+        "org.apache.rocketmq.acl.common.AclException: No acl config for me",
+    ],
+)
+async def test_a_permanent_refusal_is_reported_as_final(remark: str) -> None:
+    """A caller that goes by `retry` would send a message again for minutes that can never be stored."""
+
+    def refuse(_channel: Channel, request: Command) -> Command:
+        is_send = request.code in SENDS
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark) if is_send else stored(request)
+
+    async with one_broker(refuse, NO_RETRY) as (producer, _, _names):
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(MESSAGE)
+    assert (caught.value.retry, caught.value.outcome) == (Retry.NONE, Outcome.NOT_SENT)
+
+
+async def test_a_batch_that_fails_in_the_middle_reports_its_progress() -> None:
+    """The user could not see which messages of a long list are stored."""
     answered: list[Command] = []
 
     def second_fails(_channel: Channel, request: Command) -> Command:
@@ -242,14 +300,14 @@ async def test_a_batch_that_fails_in_the_middle_says_how_far_it_came() -> None:
         return stored(request) if len(answered) < 2 else request.reply(ResponseCode.MESSAGE_ILLEGAL)
 
     async with one_broker(second_fails) as (producer, _, _names):
-        messages = [Message("T", bytes(400_000)) for _ in range(6)]
+        messages = [Message("T", os.urandom(400_000)) for _ in range(6)]
         with pytest.raises(BatchIncomplete, match="2 of 6 messages are stored") as caught:
             await producer.send_batch(messages)
         assert [result.queue_offset for result in caught.value.results] == [7, 8]
         assert caught.value.outcome is Outcome.NOT_SENT
 
 
-async def test_the_rest_of_a_batch_is_sent_again() -> None:
+async def test_the_rest_of_a_batch_is_resent() -> None:
     """One refusal in the middle of a long list would leave it half sent, for its caller to sort out."""
     answered: list[Command] = []
 
@@ -260,7 +318,7 @@ async def test_the_rest_of_a_batch_is_sent_again() -> None:
         return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE) if is_busy else stored(request)
 
     async with one_broker(second_is_busy) as (producer, _, _names):
-        messages = [Message("T", bytes(400_000)) for _ in range(6)]
+        messages = [Message("T", os.urandom(400_000)) for _ in range(6)]
         assert len(await producer.send_batch(messages)) == 6
         assert len({request.ext_fields()["e"] for request in answered}) == 1, "all in one queue"
         answered.clear()
@@ -271,22 +329,22 @@ async def test_the_rest_of_a_batch_is_sent_again() -> None:
 # -- name servers, routes, connections --------------------------------------------------------------------
 
 
-async def test_the_next_name_server_is_asked() -> None:
+async def test_the_next_name_server_is_used() -> None:
     """With one of two name servers down, no topic would be found."""
     async with Names() as gone, Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         addresses = f"{gone.address};{names.address}"
         gone.script = lambda channel, _request: channel.abort()
-        for _ in range(4):  # which one is asked first is random
+        for _ in range(4):  # the first one is chosen at random
             async with Producer("g", addresses) as producer:
                 assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
 
 
 async def test_a_name_server_that_knows_nothing_yet_is_not_believed() -> None:
-    """While a name server that was started anew waits for its brokers, clients would find no topic."""
+    """While a name server that was restarted waits for its brokers, clients would find no topic."""
     async with Names() as new, Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
-        for _ in range(4):  # which one is asked first is random
+        for _ in range(4):  # the first one is chosen at random
             async with Producer("g", f"{new.address};{names.address}") as producer:
                 assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
                 with pytest.raises(RouteNotFound):
@@ -367,7 +425,7 @@ async def test_clients_with_equal_settings_share_connections() -> None:
             assert third.health().client_id == f"{producer.health().client_id}#2"
 
 
-async def test_brokers_hear_which_groups_live_and_which_leave() -> None:
+async def test_brokers_are_notified_of_joining_and_leaving_groups() -> None:
     """Transaction checks would find no producer; admin tools would show none, or dead ones."""
     client = ClientConfig(heartbeat_ms=20)
     async with Peer() as broker, Names() as names:
@@ -384,7 +442,7 @@ async def test_brokers_hear_which_groups_live_and_which_leave() -> None:
 
 
 async def test_a_failed_background_task_is_seen() -> None:
-    """Routes would no longer be refreshed, and nobody would know."""
+    """Routes would no longer be refreshed, without a report."""
     async with one_broker() as (producer, _, names):
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
 
@@ -400,7 +458,7 @@ async def test_a_failed_background_task_is_seen() -> None:
 # -- bounds, closing, cancelling ---------------------------------------------------------------------------
 
 
-async def test_bounds_make_send_wait_and_send_nowait_refuse() -> None:
+async def test_limits_make_send_wait_and_send_nowait_fail() -> None:
     """A slow broker would fill the memory of its producers."""
     held: list[tuple[Channel, Command]] = []
 
@@ -460,7 +518,7 @@ async def test_oneway_sends_in_a_loop_are_bounded_and_drained() -> None:
 
 @pytest.mark.parametrize("batching", [True, False])
 async def test_flush_waits_for_each_answer_and_raises_none(batching: bool) -> None:
-    """Progress that a program commits after its sends could be ahead of what is stored."""
+    """Progress that a program commits after its sends could be ahead of the stored messages."""
     held: list[tuple[Channel, Command]] = []
 
     def hold(channel: Channel, request: Command) -> None:
@@ -494,6 +552,7 @@ async def test_flush_waits_for_each_answer_and_raises_none(batching: bool) -> No
         channel.reply(stored(request))
         await producer.flush()
         assert later.done()
+        broker.script = None
 
 
 async def test_close_waits_for_answers() -> None:
@@ -521,7 +580,7 @@ async def test_close_waits_for_answers() -> None:
             assert await closing == []
 
 
-async def test_close_tells_what_was_not_answered_in_time() -> None:
+async def test_close_reports_sends_without_a_response() -> None:
     """The end of the program would hang, or hide which messages may be lost."""
     async with one_broker(silent) as (producer, broker, names):
         names.routes["Far"] = {"z": "192.0.2.1:9"}  # never answers
@@ -550,14 +609,14 @@ async def test_cancelling_sends_leaves_the_client_sound() -> None:
             asyncio.CancelledError
         }
         for request in broker.sends:
-            broker.channels[0].reply(stored(request))  # late answers to callers who have gone
+            broker.channels[0].reply(stored(request))  # late responses to cancelled callers
         broker.script = None
         results = await asyncio.gather(*[producer.send(MESSAGE) for _ in range(20)])
         assert len(results) == 20
         assert producer.health().in_flight == 0
 
 
-async def test_cancelling_before_the_route_is_there_sends_nothing() -> None:
+async def test_cancelling_before_the_route_is_known_sends_nothing() -> None:
     """A message that was called back in time would be sent after all."""
     async with one_broker() as (producer, broker, names):
         held: list[tuple[Channel, Command]] = []
@@ -602,7 +661,7 @@ async def test_a_read_survives_a_connection_that_was_closed_meanwhile() -> None:
 
 
 async def test_sends_wait_for_a_master_and_keep_their_order() -> None:
-    """Each election of a leader would fail the sends of its two seconds, or mix up their order."""
+    """Each election of a leader would fail the sends of two seconds, or change their order."""
     async with one_broker(config=ProducerConfig(batching=False)) as (producer, broker, names):
         names.broker_id = 1
         queue = MessageQueue("T", "a", 0)
@@ -621,8 +680,8 @@ async def test_sends_wait_for_a_master_and_keep_their_order() -> None:
         assert len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)) < 20, "all share the questions"
 
 
-async def test_who_learns_of_a_master_lets_the_others_go() -> None:
-    """A send of just now would overtake those that wait for the pause to end."""
+async def test_a_send_that_finds_a_master_wakes_the_others() -> None:
+    """A new send would overtake those that wait for the pause to end."""
     config = ProducerConfig(batching=False, retry=RetryConfig(pause_ms=60_000))
     async with one_broker(config=config) as (producer, broker, names):
         names.broker_id = 1
@@ -640,7 +699,7 @@ async def test_who_learns_of_a_master_lets_the_others_go() -> None:
 
 @pytest.mark.parametrize("how", ["turn", "queue", "selector"])
 async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
-    """A broker that is gone for good would hold its callers for ever."""
+    """A broker that was removed would block its callers without end."""
     async with one_broker() as (producer, broker, names):
         names.broker_id = 1
         ways: dict[str, dict[str, Any]] = {

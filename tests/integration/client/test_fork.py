@@ -1,4 +1,4 @@
-"""A process that forks: the child gets connections of its own, the parent keeps its."""
+"""A process that forks: the child gets new connections, the parent keeps its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 async def in_a_child(work: Callable[[], None]) -> None:
-    """Fork, let the child do `work`, and fail with what it raises. The loop runs on meanwhile."""
+    """Fork, let the child do `work`, and raise its error. The parent's loop keeps running."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -70,7 +70,7 @@ async def consumer(cluster: EmbeddedCluster) -> AsyncIterator[PullConsumer]:
         yield started
 
 
-async def test_a_child_makes_clients_of_its_own_and_the_parent_goes_on(
+async def test_a_child_creates_its_own_clients_and_the_parent_continues(
     cluster: EmbeddedCluster, producer: Producer, consumer: PullConsumer
 ) -> None:
     """Web servers that fork workers would mix the bytes of two processes on one connection."""
@@ -92,7 +92,9 @@ async def test_a_child_makes_clients_of_its_own_and_the_parent_goes_on(
     assert sum(offsets) == parents + 3
 
 
-async def test_the_parents_clients_say_so_in_the_child(producer: Producer, consumer: PullConsumer) -> None:
+async def test_the_parents_clients_fail_in_the_child_with_the_reason(
+    producer: Producer, consumer: PullConsumer
+) -> None:
     """A send in the child would hang, or answer with an error about loops and futures."""
     queue = (await producer.send(Message("Forks", b"x"))).queue
     message, refusal = Message("Forks", b"x"), f"made in process {os.getpid()}, before a fork"

@@ -1,4 +1,4 @@
-"""Listeners: what telemetry hears of sends, and what it may add to them."""
+"""Listeners: the events of sends that telemetry gets, and the properties that it may add."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from tests.waiting import LIMIT_S
 
 
 class Notes:
-    """A listener that writes down what it hears, and adds a property to every message."""
+    """A listener that records its events, and adds a property to every message."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, int, object]] = []
+        self.events: list[tuple[str, int, object]] = []
 
     def started(self, event: SendEvent) -> None:
         for number, extra in enumerate(event.extra_properties):
             extra |= {"traceparent": f"span-{number}", "mine": "listener"}
-        event.state[self] = len(self.heard)
-        self.heard.append(("started", len(event.messages), event.oneway))
+        event.state[self] = len(self.events)
+        self.events.append(("started", len(event.messages), event.oneway))
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
         assert self in event.state
-        self.heard.append(("completed", len(results), event.attempts))
+        self.events.append(("completed", len(results), event.attempts))
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
-        self.heard.append(("failed", event.attempts, type(error)))
+        self.events.append(("failed", event.attempts, type(error)))
 
 
 class Breaks:
@@ -82,7 +82,7 @@ async def test_listeners_follow_every_send(caplog: pytest.LogCaptureFixture) -> 
             send = asyncio.create_task(producer.send(Message("T", b"x"), timeout_ms=60))
             await broker.until(lambda: len(broker.sends) == 7)
             send.cancel()
-    assert notes.heard == [
+    assert notes.events == [
         ("started", 1, False),
         ("completed", 1, 0),
         ("started", 2, False),
@@ -136,7 +136,7 @@ async def test_a_check_forbids_messages_before_they_leave() -> None:
 
 
 class Marks:
-    """An RPC hook that adds a field and writes down what it sees."""
+    """An RPC hook that adds a field and records the requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, int]] = []
@@ -194,7 +194,7 @@ async def test_an_rpc_hook_that_fails_fails_the_request_only() -> None:
 
 
 async def test_a_broker_that_failed_is_left_out_for_a_while() -> None:
-    """Every second send would first try the broker that is away, and wait for it."""
+    """Every second send would first try the broker that is offline, and wait for it."""
     config = ProducerConfig(latency=LatencyConfig(enabled=True), batching=False)
     async with Peer(refuses(ResponseCode.SYSTEM_ERROR)) as bad, Peer() as good, Names() as names:
         names.routes["T"] = {"a": bad.address, "b": good.address}

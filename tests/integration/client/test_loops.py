@@ -40,7 +40,7 @@ class Owner:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
     async def stop(self) -> None:
-        """Close what is open."""
+        """Close all open clients."""
         await self.producer.close()
         await self.admin.close()
         await self.names.close()
@@ -80,8 +80,8 @@ WAYS: dict[str, Callable[[Producer], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_another_loop_is_refused_before_anything_is_sent(owner: Owner, way: str) -> None:
-    """The send would fail with an error about loops, and be stored: whoever tries again stores it twice."""
+def test_another_loop_is_rejected_before_anything_is_sent(owner: Owner, way: str) -> None:
+    """The send would fail with an error about loops although it is stored; a retry would store it twice."""
 
     async def use() -> None:
         with pytest.raises(ClientClosed, match=ELSEWHERE) as caught:
@@ -95,14 +95,14 @@ def test_another_loop_is_refused_before_anything_is_sent(owner: Owner, way: str)
 
 
 @pytest.mark.parametrize("way", ["send_nowait", "send_oneway", "request_nowait"])
-def test_a_thread_without_a_loop_is_refused(owner: Owner, way: str) -> None:
+def test_a_thread_without_a_loop_is_rejected(owner: Owner, way: str) -> None:
     """A oneway message would be lost without a word, others fail with an error of asyncio's."""
     with pytest.raises(ClientClosed, match="a thread without one"):
         WAYS[way](owner.producer)
     assert len(owner.broker.sends) == 1
 
 
-def test_other_clients_say_so_too(owner: Owner) -> None:
+def test_other_clients_report_another_loop_too(owner: Owner) -> None:
     """A question would hang, or end in an error about futures and loops."""
     for use in (owner.admin.max_offset(QUEUE), owner.admin.close()):
         with pytest.raises(ClientClosed, match=ELSEWHERE):
@@ -145,8 +145,8 @@ def test_the_next_loop_of_the_same_thread_is_another(batching: bool) -> None:
     assert asyncio.run(producer.close()) == [], "what is closed can be closed again from anywhere"
 
 
-def test_a_loop_may_go_on_in_another_thread(owner: Owner) -> None:
-    """A program that starts its clients before it starts its loop's thread could not send at all."""
+def test_a_loop_may_continue_in_another_thread(owner: Owner) -> None:
+    """A program that creates its clients before its loop's thread could not send at all."""
     owner.end()
     owner.thread = threading.Thread(target=owner.loop.run_forever)
     owner.thread.start()

@@ -1,4 +1,4 @@
-"""Message trace: reports that reach their topic, and never get into the way of what they tell of."""
+"""Message trace: reports reach their topic, and never delay the traced messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRACED = ProducerConfig(message_trace=MessageTraceConfig(linger_ms=1))
 
 
 async def reports(cluster: EmbeddedCluster, topic: str, count: int) -> tuple[list[TraceRecord], set[str]]:
-    """Wait for so many records in a trace topic; also the keys of the messages they were in."""
+    """Wait for this many records in a trace topic; return them, and the keys of their messages."""
     records: list[TraceRecord] = []
     keys: set[str] = set()
     async with asyncio.timeout(LIMIT_S), PullConsumer("readers", cluster.namesrv_address) as consumer:
@@ -43,8 +43,8 @@ async def reports(cluster: EmbeddedCluster, topic: str, count: int) -> tuple[lis
     return records, keys
 
 
-async def test_what_is_sent_is_reported() -> None:
-    """A trace query would not find messages, or tell wrong things of them."""
+async def test_sends_are_reported() -> None:
+    """A trace query would not find messages, or show wrong values."""
     async with EmbeddedCluster() as cluster:
         address = str(cluster.brokers[0].address)
         async with Producer("senders", cluster.namesrv_address, config=TRACED) as producer:
@@ -70,8 +70,8 @@ async def test_what_is_sent_is_reported() -> None:
         assert keys == {*found, "a", "b"}
 
 
-async def test_nothing_is_reported_unless_asked_for() -> None:
-    """Every user would pay for traces that nobody reads."""
+async def test_nothing_is_reported_by_default() -> None:
+    """Every user would pay for traces that are not read."""
     async with EmbeddedCluster() as cluster:
         async with Producer("senders", cluster.namesrv_address) as producer:
             await producer.send(Message("T", b"hello"))
@@ -111,7 +111,7 @@ async def test_lost_reports_cost_no_message(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-async def test_brokers_make_the_trace_topic_when_told_to(tmp_path: object, enabled: str) -> None:
+async def test_brokers_create_the_trace_topic_if_configured(tmp_path: object, enabled: str) -> None:
     """Java producers with traces would find no route where topics are not created by themselves."""
     settings = {
         "storePathRootDir": f"{tmp_path}/store",

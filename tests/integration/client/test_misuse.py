@@ -1,4 +1,4 @@
-"""What the caller did wrong is said at once, before anything is sent, and harms no other caller."""
+"""Usage errors are raised before a message is sent, and affect no other caller."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ WAYS: dict[str, SendTo] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_queue_of_another_topic_is_refused(way: str) -> None:
-    """The send would be told as stored in one topic, while the message is in another."""
+async def test_a_queue_of_another_topic_is_rejected(way: str) -> None:
+    """The result would name another topic than the one that contains the message."""
     async with one_broker() as (producer, broker, names):
         names.routes["U"] = names.routes["T"]
         with pytest.raises(MessageInvalid, match="topic T cannot go to a queue of topic U") as caught:
@@ -69,7 +69,7 @@ async def test_a_queue_is_the_topics_with_its_namespace_or_without() -> None:
         assert len(broker.sends) == 2
 
 
-async def test_what_is_no_queue_is_refused() -> None:
+async def test_an_invalid_queue_is_rejected() -> None:
     """A queue's number alone would fail with an AttributeError of the client's inside."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(MessageInvalid, match="must be a MessageQueue"):
@@ -81,8 +81,8 @@ async def test_what_is_no_queue_is_refused() -> None:
 
 @pytest.mark.parametrize("bad", ["5", 0, -1, float("nan"), float("inf"), True, 10**30], ids=repr)
 @pytest.mark.parametrize("batching", [True, False])
-async def test_a_bad_time_out_is_refused_and_fails_nobody_else(bad: Any, batching: bool) -> None:
-    """The send would hang for ever, and those that travel with it would fail with a TypeError."""
+async def test_an_invalid_timeout_is_rejected_and_fails_no_other_send(bad: Any, batching: bool) -> None:
+    """The send would hang, and those in the same batch would fail with a TypeError."""
     async with one_broker(config=ProducerConfig(batching=batching)) as (producer, broker, _):
         good = [producer.send_nowait(MESSAGE) for _ in range(3)]
         for use in (
@@ -103,8 +103,8 @@ async def test_a_bad_time_out_is_refused_and_fails_nobody_else(bad: Any, batchin
         assert len(broker.sends) <= 5
 
 
-def test_blocking_clients_refuse_bad_time_outs() -> None:
-    """The caller would see an error of Python's arithmetic, or wait for ever."""
+def test_blocking_clients_reject_invalid_timeouts() -> None:
+    """The caller would get an arithmetic error of Python, or wait without end."""
     with SyncProducer("g", "embedded:") as producer:
         for bad in cast(list[int], ["5", -1]):
             for use in (producer.send, producer.send_async):
@@ -117,10 +117,10 @@ def test_blocking_clients_refuse_bad_time_outs() -> None:
 
 @pytest.mark.parametrize("place", ["prepare", "encode"])
 @pytest.mark.parametrize("count", [1, 3])
-async def test_what_goes_wrong_while_a_batch_is_made_ends_its_sends(
+async def test_an_error_while_a_batch_is_encoded_ends_its_sends(
     place: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callers would wait for ever, `close` for its whole time, and later sends of that turn would be lost."""
+    """Callers would hang, `close` would wait for its timeout, and later sends of that turn would be lost."""
 
     def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("planted")
@@ -165,7 +165,7 @@ NO_MESSAGES: dict[str, Callable[[Producer], object]] = {
 
 
 @pytest.mark.parametrize("way", NO_MESSAGES)
-async def test_what_is_no_message_is_refused(way: str) -> None:
+async def test_an_invalid_message_is_rejected(way: str) -> None:
     """The error would be an AttributeError from inside, of no class that the documentation names."""
     async with one_broker() as (producer, broker, _):
         with pytest.raises(MessageInvalid, match=r"cannot be sent|a batch is made of several"):
@@ -192,14 +192,14 @@ CONFIGS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("said", CONFIGS)
-def test_settings_of_a_wrong_type_are_refused(said: str) -> None:
+def test_settings_of_a_wrong_type_are_rejected(said: str) -> None:
     """The error would be one of Python's, from inside and later; an empty dict would count as none."""
     with pytest.raises(ConfigInvalid, match=said):
         CONFIGS[said]()
 
 
 async def test_ids_that_are_none_are_the_callers_mistake() -> None:
-    """The caller would be told that a server broke the protocol."""
+    """The caller would get the error that a server violated the protocol."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(MessageInvalid, match="is no message id"):
             await producer.view_message("nonsense")
@@ -216,7 +216,7 @@ async def test_a_topic_has_queues(count: int) -> None:
         assert not broker.requests(RequestCode.UPDATE_AND_CREATE_TOPIC)
 
 
-async def test_a_selector_that_returns_no_queue_is_told_so() -> None:
+async def test_a_selector_without_a_result_is_reported() -> None:
     """The text would end with "for None", which means nothing to the reader."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(
@@ -227,7 +227,7 @@ async def test_a_selector_that_returns_no_queue_is_told_so() -> None:
 
 
 async def test_a_transaction_after_close() -> None:
-    """The caller would be told to pass a check, which was passed."""
+    """The caller would get an error that does not name the selector."""
     async with one_broker() as (producer, _, _names):
         producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
         await producer.close()

@@ -58,7 +58,7 @@ async def nobody() -> str:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 async def test_without_a_name_server_start_fails(kind: Callable[[ClientConfig], Any]) -> None:
-    """A program with a wrong address would run, and fail at its first message, in whatever place that is."""
+    """A program with a wrong address would start, and fail at its first message."""
     address = await nobody()
     client = kind(ClientConfig(namesrv=address))
     for _ in range(2):  # and may be tried again
@@ -87,8 +87,8 @@ async def test_blocking_clients_do_the_same(kind: Callable[[ClientConfig], Any])
     without.close()
 
 
-async def test_a_silent_name_server_is_not_waited_for_longer_than_said() -> None:
-    """A name server that hangs would hold up a start for as long as its connection lasts."""
+async def test_a_silent_name_server_delays_a_start_only_until_the_timeout() -> None:
+    """A name server that hangs would delay a start for as long as its connection lasts."""
     assert ClientConfig().request_timeout_ms == 3000
     async with Names() as names:
         names.script = lambda _channel, _request: None
@@ -99,7 +99,7 @@ async def test_a_silent_name_server_is_not_waited_for_longer_than_said() -> None
         assert str(caught.value) == text
 
 
-async def test_the_next_name_server_is_asked_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_name_server_is_used_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three name servers that hangs would keep clients from starting."""
     async with Names() as silent, Names() as good:
         silent.script = lambda _channel, _request: None
@@ -110,8 +110,8 @@ async def test_the_next_name_server_is_asked_in_time(monkeypatch: pytest.MonkeyP
         assert silent.seen
 
 
-async def test_a_start_that_does_not_wait_goes_on_in_the_background() -> None:
-    """Services that start in any order would have to be started again."""
+async def test_a_start_without_waiting_continues_in_the_background() -> None:
+    """Services that start in any order would have to be restarted."""
     address = await nobody()
     handled: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -142,8 +142,8 @@ async def test_a_start_that_does_not_wait_goes_on_in_the_background() -> None:
             await one.close()
 
 
-async def test_assign_replaces_what_a_start_is_still_taking() -> None:
-    """A consumer would read the queues of before beside those that it was assigned last."""
+async def test_assign_replaces_the_queues_of_a_running_start() -> None:
+    """A consumer would read its earlier queues in addition to those assigned last."""
     async with EmbeddedCluster() as cluster, AdminClient(cluster.namesrv_address) as admin:
         for topic in ("T", "U"):
             await admin.create_topic(topic, 1)
@@ -152,7 +152,7 @@ async def test_assign_replaces_what_a_start_is_still_taking() -> None:
         await reader.assign([first])
         await reader.start(wait=False)
         (taking,) = [task for task in asyncio.all_tasks() if task.get_name() == "assign"]
-        await asyncio.sleep(0)  # it asks for the route
+        await asyncio.sleep(0)  # it requests the route
         assert not taking.done()
         await reader.assign([last])
         await taking
@@ -179,7 +179,7 @@ async def test_clients_that_do_not_wait_have_ids_of_their_own() -> None:
 
 
 async def test_the_address_of_a_broker_is_no_name_servers() -> None:
-    """A mistake that everybody makes once would read: no route, or nothing at all."""
+    """A common mistake would cause the error that there is no route, or none at all."""
     async with EmbeddedCluster() as cluster:
         address = str(cluster.brokers[0].address)
         with pytest.raises(TransportError) as caught:

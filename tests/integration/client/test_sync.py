@@ -57,6 +57,7 @@ def test_blocking_code_sends_and_reads(producer: Producer) -> None:
         consumer.commit(queue, 1)
         assert consumer.committed(queue) == 1
         assert consumer.fetch_queues("Sync") == producer.fetch_publish_queues("Sync")
+        assert "Sync" in consumer.fetch_topics()
         assert consumer.view_message(results[0].offset_message_id).body == b"0"
         assert consumer.health().ok
         assert producer.health().ok
@@ -81,7 +82,7 @@ def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
     assert good.result(timeout=LIMIT_S).status is SendStatus.SEND_OK
 
 
-def test_a_bad_message_that_was_cancelled_holds_up_no_other(producer: Producer) -> None:
+def test_a_cancelled_invalid_message_blocks_no_other(producer: Producer) -> None:
     """No blocking producer of the process would send anything any more."""
     blocked, release = threading.Event(), threading.Event()
 
@@ -90,7 +91,7 @@ def test_a_bad_message_that_was_cancelled_holds_up_no_other(producer: Producer) 
         release.wait(10)
 
     producer.send_async(Message("Callback", b"x"), block)
-    assert blocked.wait(10)  # now what is handed over waits, and is then gone through in one go
+    assert blocked.wait(10)  # now calls wait, and then run together
     bad = producer.send_async(Message("Callback", bytes(5_000_000)))
     good = producer.send_async(Message("Callback", b"x"))
     assert bad.cancel()
@@ -114,7 +115,7 @@ def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> 
         too_large.result(timeout=LIMIT_S)
 
 
-def test_too_many_batches_in_flight_are_refused() -> None:
+def test_too_many_batches_in_flight_are_rejected() -> None:
     """A program that makes batches faster than the broker takes them would fill its memory."""
     config = ProducerConfig(max_in_flight=1, send_timeout_ms=50)
     with Producer("blocking", "embedded:", config=config) as producer:
@@ -148,8 +149,8 @@ def test_many_threads_share_one_producer(producer: Producer) -> None:
     assert len({result.message_id for result in results}) == 160
 
 
-def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
-    """The program would stand still for ever, or somebody look for what has closed the producer."""
+def test_a_blocking_call_in_a_callback_is_rejected(producer: Producer) -> None:
+    """The program would hang, or its developer would search for the reason of the closed producer."""
     errors: list[BaseException] = []
 
     def call_again(_: Future[SendResult]) -> None:
@@ -167,7 +168,7 @@ def test_a_blocking_call_in_a_callback_is_refused(producer: Producer) -> None:
 
 @pytest.mark.parametrize("where", ["handler", "callback"])
 def test_a_wish_to_end_the_program_ends_no_client(producer: Producer, where: str) -> None:
-    """Every blocking call of the process would wait for ever: they share the loop that was ended."""
+    """Every blocking call of the process would hang: they share the loop that was closed."""
     handled = threading.Event()
 
     async def handle(message: MessageExt) -> None:
@@ -212,7 +213,7 @@ async def test_clients_of_embedded_share_its_servers() -> None:
 
 
 async def test_an_embedded_store_is_kept(tmp_path: Path) -> None:
-    """Messages would be gone after the next start of the program."""
+    """Messages would be missing after the next start of the program."""
     address = f"embedded://{tmp_path / 'store'}"
     async with AsyncProducer("g", address) as producer:
         result = await producer.send(Message("Kept", b"still here"))
@@ -227,7 +228,7 @@ async def test_malformed_embedded_addresses(address: str) -> None:
         await lease(address)
 
 
-def test_without_the_broker_package_the_error_says_what_to_install() -> None:
+def test_without_the_broker_package_the_error_names_it() -> None:
     """The user would see an empty list or an ImportError."""
     with pytest.raises(ConfigInvalid, match="pip install rocketpy-mq"):
         _find_open("rocketpy.no-such-group")
@@ -254,7 +255,7 @@ def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
     [ProducerConfig(max_in_flight_bytes=4000), ProducerConfig(batch=BatchConfig(linger_ms=600_000))],
     ids=["little room", "gathering"],
 )
-def test_flush_waits_for_what_was_handed_over(config: ProducerConfig) -> None:
+def test_flush_waits_for_all_accepted_messages(config: ProducerConfig) -> None:
     """A program that commits its own progress then would do so before its messages are stored."""
     with Producer("g", "embedded:", config=config) as producer:
         futures = [producer.send_async(Message("Flush", b"x" * 1000), timeout_ms=60_000) for _ in range(50)]

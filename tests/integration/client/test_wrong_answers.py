@@ -1,4 +1,4 @@
-"""Brokers whose answers contradict themselves, or come without a pause: what consumers make of them."""
+"""Consumers whose brokers contradict themselves, or respond without a pause."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rocketpy import (
     PushConfig,
     PushConsumer,
 )
+from rocketpy.consumer.fetch import puller
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.bodies import GetConsumerListByGroupResponseBody, ResetOffsetBody
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -38,6 +39,8 @@ HOST = host_bytes("127.0.0.1", 10911)
 QUEUE = MessageQueue("T", "a", 0)
 FOUND, EMPTY = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 UNMATCHED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
+PAUSE_S = 0.02
+"""The first pause after a wrong answer, here."""
 
 
 def record(offset: int) -> bytes:
@@ -121,9 +124,12 @@ WRONG: dict[str, tuple[int, int, int, int, bytes]] = {
 
 @pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
 async def test_a_wrong_answer_is_not_followed(
-    answer: tuple[int, int, int, int, bytes], caplog: pytest.LogCaptureFixture
+    answer: tuple[int, int, int, int, bytes],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A consumer pulled from -5, and stored that as its group's progress; or asked without a pause."""
+    """A consumer pulled from -5, and stored that as its group's progress, or pulled without a pause."""
+    monkeypatch.setattr(puller, "_PAUSE_MIN_S", PAUSE_S)
     seen = Seen()
     async with Odd(*answer) as broker, Names(T={"a": broker.address}) as names:
         consumer = push(names, seen)
@@ -136,12 +142,12 @@ async def test_a_wrong_answer_is_not_followed(
             await seen.until(b"message 4")
             assert seen.bodies == [b"message 2", b"message 3", b"message 4"]
             await until(lambda: consumer.health().ok)
-    assert all(pause >= 0.1 * 2**number for number, pause in enumerate(broker.pauses[:3]))
-    told = [record for record in caplog.records if "broker a answered a pull of" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.ERROR]
+    assert all(pause >= PAUSE_S * 2**number for number, pause in enumerate(broker.pauses[:3]))
+    logged = [record for record in caplog.records if "broker a answered a pull of" in record.getMessage()]
+    assert [record.levelno for record in logged] == [logging.ERROR]
 
 
-async def test_a_broker_that_answers_at_once_is_asked_less_and_less() -> None:
+async def test_pulls_that_return_at_once_are_repeated_less_often() -> None:
     """A consumer pulled 2,300 times a second where a broker did not hold its pulls."""
     seen = Seen()
     async with (
@@ -157,8 +163,9 @@ async def test_a_broker_that_answers_at_once_is_asked_less_and_less() -> None:
     assert all(pause >= 0.001 * 2**number for number, pause in enumerate(broker.pauses[:9]))
 
 
-async def test_a_broker_that_moves_a_queue_again_and_again_is_obeyed_more_slowly() -> None:
-    """A consumer that chose its queue asked, and stored its progress, without a pause."""
+async def test_repeated_moves_of_a_queue_are_followed_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer with assigned queues pulled, and stored its progress, without a pause."""
+    monkeypatch.setattr(puller, "_PAUSE_MIN_S", PAUSE_S)
     async with Odd(MOVED, 3, place=3) as broker, Names(T={"a": broker.address}) as names:
         names.queues = 1
         async with LitePullConsumer("g", names.address, config=LitePullConfig()) as consumer:
@@ -166,10 +173,10 @@ async def test_a_broker_that_moves_a_queue_again_and_again_is_obeyed_more_slowly
             await until(lambda: len(broker.pulls) >= 5)
             broker.is_healed = True
             assert [message.body for message in await consumer.poll(10_000)] == [b"message 3", b"message 4"]
-    assert all(pause >= 0.1 * 2**number for number, pause in enumerate(broker.pauses[:4]))
+    assert all(pause >= PAUSE_S * 2**number for number, pause in enumerate(broker.pauses[:4]))
 
 
-async def test_a_pull_consumer_tells_its_caller() -> None:
+async def test_a_pull_consumer_reports_it_to_its_caller() -> None:
     """An application would pull from -5, which is refused to it as its own mistake."""
     for code, following, low, high, body in WRONG.values():
         async with (
@@ -204,8 +211,8 @@ async def test_an_offset_below_zero_is_no_offset(ask: str) -> None:
             await getattr(consumer, ask)(*arguments)
 
 
-async def test_a_reset_to_an_offset_below_zero_is_refused() -> None:
-    """Whoever resets offsets by mistake would stop the consumer."""
+async def test_a_reset_to_an_offset_below_zero_is_rejected() -> None:
+    """An operator who resets offsets by mistake would stop the consumer."""
     seen = Seen()
     async with Odd(EMPTY, 2) as broker, Names(T={"a": broker.address}) as names:
         broker.is_healed = True

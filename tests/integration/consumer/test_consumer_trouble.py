@@ -1,4 +1,4 @@
-"""Consumers that cannot work as they were set up: they say so, once, and do no harm to others."""
+"""Consumers with wrong settings report it once, and do not affect others."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     ]
 
 
-async def test_a_topic_without_a_broker_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The log would fill up with the same line while brokers are away."""
+async def test_a_topic_without_a_broker_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log would be full of one line while brokers are offline."""
     async with Names() as names:
         consumer = PushConsumer("g", names.address, Seen(), config=SWIFT)
         consumer.subscribe("T")
@@ -68,7 +68,7 @@ async def test_a_topic_without_a_broker_is_told_of_once(caplog: pytest.LogCaptur
 
 
 class Strict(Peer):
-    """A broker that refuses some requests for a wrong secret, and knows the consumer else.
+    """A broker that rejects some requests because of a wrong secret.
 
     lets: the codes that it answers.
     """
@@ -100,10 +100,10 @@ MEMBERS = (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
         ((*MEMBERS, RequestCode.QUERY_CONSUMER_OFFSET), RequestCode.PULL_MESSAGE),
     ],
 )
-async def test_a_refusal_is_heard_of(
+async def test_a_rejection_is_reported(
     caplog: pytest.LogCaptureFixture, lets: tuple[int, ...], refused: int
 ) -> None:
-    """A consumer with a wrong secret would get nothing, and nobody know why."""
+    """A consumer with a wrong secret would get nothing, without a report."""
     async with Strict(*lets) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         consumer = PushConsumer("g", names.address, Seen(), config=SWIFT)
@@ -113,12 +113,12 @@ async def test_a_refusal_is_heard_of(
             await broker.until(lambda: len(broker.requests(refused)) > 4)
             await until(lambda: any(REFUSAL in problem for problem in consumer.health().problems))
             assert not consumer.health().ok
-            told = [line for line in warnings(caplog, REFUSAL) if not line.startswith("a heartbeat")]
-            assert len(told) == 1
+            logged = [line for line in warnings(caplog, REFUSAL) if not line.startswith("a heartbeat")]
+            assert len(logged) == 1
 
 
-async def test_a_refused_heartbeat_is_heard_of(caplog: pytest.LogCaptureFixture) -> None:
-    """An account that may not read the topic would belong to no group, and the log say that it is unknown."""
+async def test_a_rejected_heartbeat_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """An account without the right to read a topic would join no group, and the log would say "unknown"."""
     async with Strict() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         client = ClientConfig(heartbeat_ms=10)
@@ -137,7 +137,7 @@ def consuming_at(namesrv: str, client: ClientConfig) -> PushConsumer:
     return consumer
 
 
-async def test_a_consumer_that_wants_nothing_says_so(
+async def test_a_consumer_without_subscriptions_reports_it(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A forgotten `subscribe` would look like a topic without messages."""
@@ -157,8 +157,8 @@ async def test_a_consumer_that_wants_nothing_says_so(
     assert not warnings(caplog, words)
 
 
-def test_what_cannot_be_subscribed_to() -> None:
-    """A slip of the pen would start, and a warning about a route come some time later."""
+def test_invalid_subscriptions() -> None:
+    """A consumer with a misspelt topic would start, and log a warning about its route some time later."""
     for consumer in (PushConsumer("g", "127.0.0.1:1", Seen()), LitePullConsumer("g", "127.0.0.1:1")):
         for topic in ("a b", "", "T" * 300, 5):
             with pytest.raises(TopicInvalid):
@@ -207,7 +207,7 @@ async def test_a_batch_is_its_handlers_own_list(
     is_async: bool,
     orderly: bool,
 ) -> None:
-    """One that takes messages out of it as it goes would have them held for ever."""
+    """A handler that removes messages from its list would have them in progress without end."""
     seen: list[MessageExt] = []
 
     def handle(messages: list[MessageExt]) -> None:
@@ -259,7 +259,7 @@ async def test_arguments_of_a_wrong_type(cluster: EmbeddedCluster) -> None:
                 await call()
 
 
-async def test_a_broker_without_sql_is_told_of_with_what_to_do() -> None:
+async def test_a_broker_without_sql_is_reported_with_the_remedy() -> None:
     """The broker's words name no setting, and an operator would look for one."""
     async with EmbeddedCluster(settings=SMALL) as running:
         async with AdminClient(running.namesrv_address) as admin:
@@ -275,14 +275,14 @@ async def test_a_broker_without_sql_is_told_of_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_close_says_what_it_waits_for(
+async def test_a_close_reports_what_it_waits_for(
     cluster: EmbeddedCluster,
     producer: Producer,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     orderly: bool,
 ) -> None:
-    """A program that does not end after Ctrl-C would not tell which handler is stuck."""
+    """A program that does not end after Ctrl-C would not show which handler is stuck."""
     monkeypatch.setattr(member, "_CLOSE_WARNING_S", 0.01)
     began, go = threading.Event(), threading.Event()
 
@@ -328,16 +328,16 @@ print("the end")
 
 @pytest.mark.parametrize("orderly", [False, True])
 def test_a_handler_that_never_ends_keeps_no_program_from_ending(orderly: bool) -> None:
-    """It would have to be killed, and whoever deploys it wait for that."""
+    """The process would have to be killed, and a deployment would wait for that."""
     program = STUCK.format(orderly=orderly)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=LIMIT_S, check=True)
     assert done.stdout == b"the end\n"
 
 
-async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
+async def test_a_lock_granted_while_the_consumer_closes_is_released(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could have the queue for a minute, until the broker's lock runs out."""
+    """No other member could have the queue for a minute, until the broker's lock expires."""
     granted, closing = asyncio.Event(), asyncio.Event()
     lock = ConsumerApi.lock
 
@@ -362,7 +362,7 @@ async def test_a_lock_that_comes_while_the_consumer_closes_is_given_back(
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
-async def test_a_consumer_that_was_forgotten_is_told_of(cluster: EmbeddedCluster, kind: Any) -> None:
+async def test_a_consumer_that_was_not_closed_is_reported(cluster: EmbeddedCluster, kind: Any) -> None:
     """It would keep its share of the queues from the others, and nothing name it."""
     handler = {"handler": Seen()} if kind is PushConsumer else {}
     consumers = [kind("g", cluster.namesrv_address, **handler)]
@@ -384,7 +384,7 @@ async def test_a_consumer_that_was_forgotten_is_told_of(cluster: EmbeddedCluster
 
 
 async def test_a_consumer_that_was_closed_or_never_started_is_not() -> None:
-    """The warning would be no help where it comes each time."""
+    """A warning that is logged each time would be ignored."""
     with pytest.raises(GroupInvalid):
         PushConsumer("no group", "127.0.0.1:1", Seen())
     with pytest.raises(GroupInvalid):

@@ -1,4 +1,4 @@
-"""Dead letters: how an operator reads what consumers gave up, and has it handled again."""
+"""Dead letters: how an operator reads them, and sends them to their group for another attempt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import until
 
 
 async def dead(cluster: EmbeddedCluster, count: int, *, namespace: str = "") -> list[Message]:
-    """Send messages of many kinds, and have a group give all of them up; return them."""
+    """Send messages of many kinds, and let a group give all of them up; return them."""
     sent = [
         Message(
             "T",
@@ -35,7 +35,7 @@ async def dead(cluster: EmbeddedCluster, count: int, *, namespace: str = "") -> 
             tags="t",
             keys=["k"],
             flag=number,
-            delay_level=number % 2,
+            delay_level=2 * (number % 2),
             wait_store=number % 3 > 0,
             properties={"n": str(number)},
         )
@@ -65,8 +65,8 @@ def by_number(messages: list[MessageExt]) -> dict[str, MessageExt]:
 
 
 @pytest.mark.parametrize("namespace", ["", "tenant"])
-async def test_dead_letters_are_read_and_handled_again(namespace: str) -> None:
-    """What a group gave up would be lost to its operator, or handled by other groups too, or come back as
+async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
+    """Messages that a group gave up would be lost, or be handled by other groups too, or come back as
     something else than it was.
     """
     client = ClientConfig(namespace=namespace)
@@ -108,7 +108,7 @@ async def test_dead_letters_are_read_and_handled_again(namespace: str) -> None:
 
 
 async def test_dead_letters_are_read_in_parts() -> None:
-    """An operator would read the same letters again, or hold all in memory, or miss some."""
+    """An operator would read the same letters twice, or hold all in memory, or miss some."""
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         await dead(cluster, 9)
         async with AdminClient(cluster.namesrv_address) as admin:
@@ -122,13 +122,13 @@ async def test_dead_letters_are_read_in_parts() -> None:
             assert sorted(offsets) == [MessageQueue("%DLQ%g", name, 0) for name in ("broker-a", "broker-b")]
 
 
-async def test_a_dead_letter_that_fails_again_is_one_again() -> None:
-    """A message that no consumer can handle would be retried for ever, or be lost after it was sent again."""
+async def test_a_resent_dead_letter_that_fails_becomes_one_again() -> None:
+    """A message that no consumer can handle would be retried without end, or be lost after it was resent."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 1)
         async with AdminClient(cluster.namesrv_address) as admin:
             (letter,) = (await admin.fetch_dead_letters("g")).messages
-            fails = Seen(lambda _: Later(delay_level=1))
+            fails = Seen(lambda _: Later(delay_level=2))
             async with consuming(cluster, fails, max_reconsume_times=1):
                 await admin.resend_dead_letter(letter)
                 await until(lambda: cluster.brokers[0].store.max_offset_in_queue("%DLQ%g", 0) == 2)
@@ -138,8 +138,8 @@ async def test_a_dead_letter_that_fails_again_is_one_again() -> None:
             assert again.properties["RETRY_TOPIC"] == "T"
 
 
-async def test_a_dead_letter_that_cannot_be_decoded_is_sent_again_as_it_is() -> None:
-    """Consumers that can read it, with another package installed say, would never get it, or get its raw
+async def test_a_dead_letter_that_cannot_be_decoded_is_resent_unchanged() -> None:
+    """Consumers that can decode it, with another package installed, would never get it, or get its raw
     bytes as if they were its body.
     """
     async with (
@@ -147,9 +147,7 @@ async def test_a_dead_letter_that_cannot_be_decoded_is_sent_again_as_it_is() -> 
         AdminClient(cluster.namesrv_address) as admin,
         await RawClient.open(cluster.brokers[0].address) as client,
     ):
-        compressed = (
-            MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK
-        )  # a type that nobody knows
+        compressed = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK  # an unknown type
         header = send_header(sys_flag=compressed, text="UNIQ_KEY\x01id\x02")
         assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"raw")).code == 0
         store = cluster.brokers[0].store
@@ -166,7 +164,7 @@ async def test_a_dead_letter_that_cannot_be_decoded_is_sent_again_as_it_is() -> 
 
 
 async def test_other_messages_are_not_dead_letters() -> None:
-    """A message of another topic would go to a group that never asked for it."""
+    """A message of another topic would be sent to a group that does not subscribe to it."""
     async with (
         EmbeddedCluster() as cluster,
         AdminClient(cluster.namesrv_address) as admin,
@@ -182,3 +180,18 @@ async def test_other_messages_are_not_dead_letters() -> None:
             await admin.fetch_dead_letters("a b")
         with pytest.raises(ConfigInvalid, match="max_count"):
             await admin.fetch_dead_letters("g", 0)
+
+
+async def test_topics_of_applications_are_listed() -> None:
+    """A reader of topics by a pattern would get retries, other tenants' messages and internal topics."""
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        await dead(cluster, 1, namespace="tenant")
+        address = cluster.namesrv_address
+        async with AdminClient(address) as admin:
+            await admin.create_topic("Other")
+        found = {}
+        for namespace in ("", "tenant", "unknown"):
+            client = ClientConfig(namespace=namespace)
+            async with PullConsumer("readers", address, client=client) as reader:
+                found[namespace] = await reader.fetch_topics()
+    assert found == {"": ("Other", "tenant%T"), "tenant": ("T",), "unknown": ()}

@@ -1,4 +1,4 @@
-"""LitePullConsumer, and the blocking consumers, with our own name server and broker."""
+"""LitePullConsumer, and the blocking consumers, over real sockets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(cluster: EmbeddedCluster, *, name: str = "", **config: Any) -> LitePull
 
 
 async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
-    """Poll so many messages."""
+    """Poll this many messages."""
     found: list[MessageExt] = []
     async with asyncio.timeout(LIMIT_S):
         while len(found) < count:
@@ -50,28 +50,28 @@ async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]
     return found
 
 
-async def test_a_listener_for_queues_that_raises_harms_nobody(cluster: EmbeddedCluster) -> None:
+async def test_a_queue_listener_that_raises_affects_no_other(cluster: EmbeddedCluster) -> None:
     """A mistake of the application would fail the client, and keep others from a route's news."""
     consumer = make(cluster)
-    heard: list[str] = []
+    calls: list[str] = []
 
     def fail() -> None:
-        heard.append("failed")
+        calls.append("failed")
         raise ValueError("the application's")
 
     async with consumer, AdminClient(cluster.namesrv_address) as admin:
         consumer.when_queues_change("T", fail)
-        consumer.when_queues_change("T", lambda: heard.append("news"))
+        consumer.when_queues_change("T", lambda: calls.append("news"))
         await consumer.fetch_queues("T")
-        del heard[:]
+        del calls[:]
         await admin.create_topic("T", 6)
         assert len(await consumer.fetch_queues("T")) == 6
-        assert heard == ["failed", "news"]
+        assert calls == ["failed", "news"]
         assert consumer.health().ok
 
 
 async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A polling consumer would miss messages, get them twice, or get what it did not ask for."""
+    """A polling consumer would miss messages, get them twice, or get messages of other topics."""
     consumer = make(cluster)
     consumer.subscribe("T", Sql("n < 8"))
     async with consumer:
@@ -83,7 +83,7 @@ async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: 
         assert set(consumer.assignment) == set(QUEUES)
 
 
-async def test_messages_come_by_iteration(cluster: EmbeddedCluster, producer: Producer) -> None:
+async def test_messages_are_iterated(cluster: EmbeddedCluster, producer: Producer) -> None:
     """The loop over a consumer would end before it is closed, or not end then."""
     sent = await send(producer, *texts("each", 40))
     consumer = make(cluster)
@@ -120,7 +120,9 @@ async def test_a_consumer_is_of_its_event_loop(cluster: EmbeddedCluster) -> None
         assert await consumer.poll(timeout_ms=1) == []
 
 
-async def test_what_was_polled_last_is_not_done_yet(cluster: EmbeddedCluster, producer: Producer) -> None:
+async def test_the_last_polled_messages_are_not_committed(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
     """Messages in the hands of an application that dies would be lost."""
     await send(producer, *texts("hand", 4))
     first = make(cluster)
@@ -136,7 +138,7 @@ async def test_what_was_polled_last_is_not_done_yet(cluster: EmbeddedCluster, pr
         await again.commit()
 
 
-async def test_only_commit_stores_when_told_so(cluster: EmbeddedCluster, producer: Producer) -> None:
+async def test_only_commit_stores_offsets_if_configured(cluster: EmbeddedCluster, producer: Producer) -> None:
     """An application that commits with its own transaction would find offsets stored before."""
     await send(producer, *texts("own", 8))
     consumer = make(cluster, auto_commit=False, persist_interval_ms=20)
@@ -153,7 +155,7 @@ async def test_only_commit_stores_when_told_so(cluster: EmbeddedCluster, produce
 
 
 async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """An application that manages places by itself would be moved by others, or land elsewhere."""
+    """An application that manages its offsets would be moved by others, or start at a wrong offset."""
     queue = QUEUES[1]
     for text in texts("seek", 10):
         await producer.send(Message("T", text.encode()), queue=queue)
@@ -183,7 +185,7 @@ async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: P
 
 @pytest.mark.usefixtures("producer")  # which keeps the connections that they share
 async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster: EmbeddedCluster) -> None:
-    """A broker that was away for a moment would make every later start in this process fail."""
+    """A broker that was offline for a moment would make every later start in this process fail."""
     for _ in range(2):
         consumer = make(cluster)
         await consumer.assign([MessageQueue("T", "broker-z", 0)])
@@ -198,7 +200,7 @@ async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster
 async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
     cluster: EmbeddedCluster, producer: Producer, by_operator: bool
 ) -> None:
-    """A consumer that was away for longer than the broker keeps messages would never get one again."""
+    """A consumer that was offline for longer than the retention would never get a message."""
     queue = QUEUES[1]
     for _ in range(3):
         await producer.send(Message("T", b"old"), queue=queue)
@@ -219,7 +221,7 @@ async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
 async def test_a_queue_that_is_acquired_twice_at_a_time_is_pulled_once(
     cluster: EmbeddedCluster, producer: Producer
 ) -> None:
-    """Of two assignments shortly one after the other, one would fail, and messages would come twice."""
+    """Of two quick assignments, one would fail, and messages would be delivered twice."""
     queue = QUEUES[1]
     consumer = make(cluster)
     await consumer.assign([])
@@ -233,7 +235,7 @@ async def test_a_queue_that_is_acquired_twice_at_a_time_is_pulled_once(
 
 
 async def test_paused_queues_wait(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A queue that an application has paused would keep coming, or hold up the others."""
+    """A paused queue would still deliver messages, or block the others."""
     consumer = make(cluster)
     await consumer.assign(QUEUES[:2])
     async with consumer:
@@ -253,7 +255,7 @@ async def test_pollers_share_a_topic(cluster: EmbeddedCluster, producer: Produce
         consumer.subscribe("T")
     async with one, two:
         await until(lambda: len(of_topic(one)) == len(of_topic(two)) == 2)
-        await one.poll(0)  # what was pulled while the queues were shared anew
+        await one.poll(0)  # what was pulled while the queues were shared again
         sent = await send(producer, *texts("two", 8))
         found = await poll_until(one, 4) + await poll_until(two, 4)
         assert Counter(message.body for message in found) == Counter(sent)

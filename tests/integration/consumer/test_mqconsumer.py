@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mqconsumer.md against our own servers; the cases are in tests/mqconsumer."""
+"""The rows of docs/reference/mqconsumer.md with this project's servers; the cases are in tests/mqconsumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orderly and broadcasting consumers, and what becomes of them when a broker is away."""
+"""Orderly and broadcasting consumers, also while a broker is offline."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rocketpy import (
     Producer,
     PushConsumer,
 )
+from rocketpy.consumer.dispatch import orderly
 from rocketpy.consumer.fetch.process_queue import LOCK_ALIVE_MS
 from rocketpy.consumer.group.offset_stores import LocalOffsets
 from rocketpy.errors import ConfigInvalid
@@ -65,10 +66,8 @@ async def test_each_queue_in_its_order(cluster: EmbeddedCluster, producer: Produ
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_failure_holds_its_queue_up(
-    cluster: EmbeddedCluster, producer: Producer, plain: bool
-) -> None:
-    """What comes after a failed message would overtake it."""
+async def test_a_failure_blocks_its_queue(cluster: EmbeddedCluster, producer: Producer, plain: bool) -> None:
+    """The message after a failed one would overtake it."""
     seen: list[tuple[bytes, int]] = []
 
     def handle(message: MessageExt) -> Any:
@@ -94,10 +93,10 @@ async def test_a_failure_holds_its_queue_up(
     assert committed(cluster) == 4
 
 
-async def test_a_handler_whose_own_work_was_cancelled_has_failed(
+async def test_a_cancellation_inside_a_handler_counts_as_its_failure(
     cluster: EmbeddedCluster, producer: Producer
 ) -> None:
-    """Its queue would stand still for ever, with nothing in the log and a consumer that says it is well."""
+    """Its queue would stop, without a log line, in a consumer whose health reports no problem."""
     seen: list[tuple[bytes, int]] = []
 
     async def handle(message: MessageExt) -> None:
@@ -116,7 +115,7 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(
 
 
 async def test_orderly_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """One message that no handler can take would hold its queue up for ever."""
+    """One message that no handler can process would block its queue without end."""
     seen = Seen(lambda message: ConsumeResult.LATER if message.body == b"hopeless" else None)
     queue = MessageQueue("T", "broker-a", 0)
     for body in (b"hopeless", b"next"):
@@ -157,6 +156,7 @@ async def test_handlers_stop_when_the_lock_runs_out(
     cluster: EmbeddedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that its broker has forgotten would work on beside the next owner."""
+    monkeypatch.setattr(orderly, "_LOCK_FAILED_S", 0.3)
     seen = Seen()
     async with consuming(cluster, seen, orderly=True) as consumer:
         await send(producer, "locked")
@@ -185,10 +185,10 @@ def broadcast(cluster: EmbeddedCluster, handler: Any, directory: Path, name: str
     return consuming(cluster, handler, name=name, model=MessageModel.BROADCASTING, offset_directory=directory)
 
 
-async def test_everybody_gets_everything(
+async def test_each_member_gets_every_message(
     cluster: EmbeddedCluster, producer: Producer, tmp_path: Path
 ) -> None:
-    """A member of a group that broadcasts would miss what another one got."""
+    """A member of a broadcasting group would miss a message that another one got."""
     one, two = Seen(), Seen(lambda _: ConsumeResult.LATER)
     async with broadcast(cluster, one, tmp_path, "one") as first, broadcast(cluster, two, tmp_path, "two"):
         sent = await send(producer, *texts("all", 20))
@@ -206,7 +206,7 @@ def _files(directory: Path) -> list[Path]:
 async def test_progress_outlives_a_restart(
     cluster: EmbeddedCluster, producer: Producer, tmp_path: Path
 ) -> None:
-    """A member that broadcasts would begin anew at each start, or lose what came meanwhile."""
+    """A broadcasting member would start from the beginning, or lose the messages of its absence."""
     seen = Seen()
     async with broadcast(cluster, seen, tmp_path, "kept"):
         await send(producer, *texts("first", 12))
@@ -234,7 +234,7 @@ JAVA_FILE = b"""{
 
 
 async def test_the_file_of_a_java_client(tmp_path: Path) -> None:
-    """Moving a broadcasting consumer from Java to here would begin anew."""
+    """Moving a broadcasting consumer from Java to here would start over."""
     file = tmp_path / "g" / "offsets.json"
     file.parent.mkdir()
     file.write_bytes(JAVA_FILE)
@@ -253,8 +253,8 @@ async def test_the_file_of_a_java_client(tmp_path: Path) -> None:
         await LocalOffsets(file).read(zero)
 
 
-async def test_a_name_server_that_is_away(tmp_path: Path) -> None:
-    """A consumer that starts before its servers would fail, or never come to life."""
+async def test_a_name_server_that_is_offline(tmp_path: Path) -> None:
+    """A consumer that starts before its servers would fail, or never receive a message."""
     seen = Seen()
     async with EmbeddedCluster(tmp_path, settings=SETTINGS) as before:
         address = before.namesrv_address

@@ -1,4 +1,4 @@
-"""Push consumers with our own name server and broker: handlers, retries, members that come and go."""
+"""Push consumers over real sockets: handlers, retries, and members that join and leave."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from rocketpy.protocol.headers import (
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
 )
+from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.embedded import EmbeddedCluster
@@ -78,7 +79,7 @@ async def test_a_plain_function_runs_on_threads(cluster: EmbeddedCluster, produc
     assert committed(cluster) == 16
 
 
-async def test_slow_async_handlers_run_side_by_side_up_to_a_bound(
+async def test_slow_async_handlers_run_concurrently_up_to_a_limit(
     cluster: EmbeddedCluster, producer: Producer
 ) -> None:
     """Handlers that wait would run one after the other, or all at once without a bound."""
@@ -102,7 +103,7 @@ async def test_slow_async_handlers_run_side_by_side_up_to_a_bound(
 
 
 async def test_a_plain_function_in_the_event_loop(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """The cheapest way of handling would lose what a handler raises, or run elsewhere."""
+    """The cheapest kind of handler would lose its exceptions, or run in another thread."""
     threads: set[int] = set()
     seen: Counter[bytes] = Counter()
 
@@ -126,7 +127,7 @@ async def test_batches(cluster: EmbeddedCluster, producer: Producer) -> None:
     async def handle(messages: Sequence[MessageExt]) -> Later | None:
         batches.append(list(messages))
         if messages[0].reconsume_times == 0 and len(messages) > 1:
-            return Later(done=1, delay_level=1)
+            return Later(done=1, delay_level=2)
         return None
 
     queue = MessageQueue("T", "broker-a", 0)
@@ -150,10 +151,10 @@ async def test_batches(cluster: EmbeddedCluster, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("how", [ConsumeResult.LATER, Later(delay_level=1), "raise"])
-async def test_what_fails_comes_again(
+async def test_failed_messages_are_retried(
     cluster: EmbeddedCluster, producer: Producer, how: ConsumeResult | Later | str
 ) -> None:
-    """A message whose handler failed would be lost, come at once, or come under a topic nobody knows."""
+    """A message whose handler failed would be lost, be delivered at once, or have the retry topic's name."""
 
     def says(message: MessageExt) -> Any:
         if message.body != b"bad 1" or message.reconsume_times:
@@ -169,17 +170,19 @@ async def test_what_fails_comes_again(
     assert seen.bodies == Counter([*sent, b"bad 1"])
     first, again = (message for message in seen.messages if message.body == b"bad 1")
     assert (again.topic, again.tags, again.reconsume_times) == ("T", "TagA", 1)
-    assert again.store_timestamp - first.store_timestamp >= 1000
+    level = 1 if isinstance(how, Later) else 2
+    assert cluster.brokers[0].store.max_offset_in_queue(SCHEDULE_TOPIC, level - 1) == 1
+    assert again.store_timestamp - first.store_timestamp >= (1000 if level == 1 else 0)
     assert committed(cluster) == 3
 
 
 async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message that no handler can take would come for ever, or vanish."""
+    """A message that no handler can process would be delivered without end, or vanish."""
     seen = Seen(lambda message: Later(delay_level=-1) if message.body == b"now" else ConsumeResult.LATER)
     async with consuming(cluster, seen, max_reconsume_times=1):
         await send(producer, "now", "after one more time")
         async with PullConsumer("graves", cluster.namesrv_address) as graves:
-            # Nobody may pull them, so their number has to do.
+            # Clients may not pull them, so their number has to do.
             queue = MessageQueue("%DLQ%g", "broker-a", 0)
 
             async def dead() -> int:
@@ -195,7 +198,7 @@ async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) ->
 
 
 async def test_tags_and_sql(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A group would get what it did not ask for, or miss what it did."""
+    """A group would get messages that its filter drops, or miss others."""
     by_tag, by_sql = Seen(), Seen()
     async with (
         consuming(cluster, by_tag, "red || blue", group="tags"),
@@ -211,7 +214,7 @@ async def test_tags_and_sql(cluster: EmbeddedCluster, producer: Producer) -> Non
     assert by_sql.bodies == Counter([b"r5", b"g9"])
 
 
-async def test_a_wrong_filter_is_refused(cluster: EmbeddedCluster) -> None:
+async def test_a_wrong_filter_is_rejected(cluster: EmbeddedCluster) -> None:
     """A mistake in an expression would look like a topic without messages."""
     consumer = PushConsumer("g", cluster.namesrv_address, Seen())
     consumer.subscribe("T", Sql("size >"))
@@ -220,8 +223,8 @@ async def test_a_wrong_filter_is_refused(cluster: EmbeddedCluster) -> None:
     assert cluster.brokers[0].consumers.clients.consumer_group("g") is None
 
 
-async def test_a_wrong_filter_of_a_start_that_does_not_wait(cluster: EmbeddedCluster) -> None:
-    """Nobody would see it, or `health` would go on about a filter that has been put right."""
+async def test_an_invalid_filter_of_a_start_without_waiting(cluster: EmbeddedCluster) -> None:
+    """The error would not be reported, or `health` would still report it after the filter was corrected."""
     consumer = PushConsumer("g", cluster.namesrv_address, Seen())
     consumer.subscribe("T", Sql("size >"))
     await consumer.start(wait=False)
@@ -234,7 +237,7 @@ async def test_a_wrong_filter_of_a_start_that_does_not_wait(cluster: EmbeddedClu
 
 
 async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Two members would do the same work, or a leaving one would leave its queues to nobody."""
+    """Two members would read one queue, or no member would read the queues of one that left."""
     one, two = Seen(), Seen()
     async with consuming(cluster, one, name="one") as first:
         await until(lambda: len(of_topic(first)) == 4)
@@ -253,8 +256,8 @@ async def test_members_share_and_take_over(cluster: EmbeddedCluster, producer: P
     assert committed(cluster) == 60
 
 
-async def test_a_second_member_in_one_client_is_refused(cluster: EmbeddedCluster) -> None:
-    """Brokers would take two members for one, and half of the queues would have nobody."""
+async def test_a_second_member_in_one_client_is_rejected(cluster: EmbeddedCluster) -> None:
+    """Brokers would take two members for one, and no member would read half of the queues."""
     async with consuming(cluster, Seen()):
         second = PushConsumer("g", cluster.namesrv_address, Seen())
         with pytest.raises(ConfigInvalid, match="instance_name"):
@@ -264,7 +267,7 @@ async def test_a_second_member_in_one_client_is_refused(cluster: EmbeddedCluster
 
 
 async def test_where_a_new_group_begins(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """QUIRKS 33: a new group would miss what a broker still has from the queue's first message on."""
+    """QUIRKS 33: a new group would miss messages of a queue that still has its first message."""
     sent = await send(producer, *texts("old", 8))
     seen = Seen()
     async with consuming(cluster, seen, consume_from=ConsumeFrom.LAST_OFFSET):
@@ -299,7 +302,7 @@ async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
     return consumer.member.pullers[queue].process_queue
 
 
-async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster, producer: Producer) -> None:
+async def test_every_pull_has_the_same_consumer_fields(cluster: EmbeddedCluster, producer: Producer) -> None:
     """Pulls that leave ahead would ask for other messages, hold the broker longer, or store no offset."""
     queue = MessageQueue("T", "broker-a", 0)
     for number in range(5):
@@ -337,7 +340,7 @@ async def test_every_pull_says_the_same_of_its_consumer(cluster: EmbeddedCluster
 
 
 async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A paused consumer would go on pulling, or never begin again."""
+    """A paused consumer would continue to pull, or never resume."""
     seen = Seen()
     async with consuming(cluster, seen, suspend_timeout_ms=200) as consumer:
         await send(producer, "before")
@@ -352,7 +355,7 @@ async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) ->
 
 
 async def test_a_handler_that_takes_too_long(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message whose handler hangs would hold up the group's offset for ever."""
+    """A message whose handler hangs would block the offset of its group."""
     never = asyncio.Event()
 
     calls: list[int] = []
@@ -399,7 +402,7 @@ async def test_a_handler_that_ends_too_late(
 
 
 async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """What a handler was doing at the end would be done twice by the next start."""
+    """A message in progress at the end would be handled twice after the next start."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -418,8 +421,10 @@ async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Pr
         consumer.pause()
 
 
-async def test_a_close_whose_caller_has_no_time_goes_on(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Heartbeats would go on for a member that is gone, and nobody would get its share of the queues."""
+async def test_a_close_without_time_continues_in_the_background(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
+    """Heartbeats would continue for a member that is gone, and no member would get its queues."""
     began, ends = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -498,7 +503,7 @@ async def test_resetting_offsets(cluster: EmbeddedCluster, producer: Producer) -
 
 
 async def test_status_and_running_info(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """The consumerStatus of mqadmin would show nothing of a member of ours."""
+    """The consumerStatus of mqadmin would show nothing of a member with this client."""
     seen = Seen()
     async with consuming(cluster, seen, name="shown") as consumer:
         await send(producer, *texts("status", 8))
@@ -537,8 +542,8 @@ async def test_a_message_tried_by_an_operator(
         )
         answer = await ask(cluster, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         assert answer.code == ResponseCode.SUCCESS
-        told = ConsumeMessageDirectlyResult.decode(answer.body)
-        assert (told.consume_result, told.order) == (kind, False)
+        outcome = ConsumeMessageDirectlyResult.decode(answer.body)
+        assert (outcome.consume_result, outcome.order) == (kind, False)
         assert [message.body for message in seen.messages] == [b"try me"]
 
 

@@ -1,4 +1,4 @@
-"""Consumers whose master is away, or wants them to read from a slave: what goes to whom."""
+"""Consumers whose master is offline, or redirects them to a slave: which broker gets which request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Member(Peer):
         self.client_id = ""
 
     def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """As a broker would; pulls at the end are held for ever."""
+        """As a broker does; pulls at the end are held without a response."""
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             return request.reply(
                 body=GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id]).encode()
@@ -83,7 +83,7 @@ class Member(Peer):
 
     @property
     def pulls(self) -> list[PullMessageRequestHeader]:
-        """Those of T that it got."""
+        """The messages of T that it got."""
         found = [one.header_as(PullMessageRequestHeader) for one in self.requests(RequestCode.PULL_MESSAGE)]
         return [header for header in found if header.topic == "T"]
 
@@ -116,13 +116,13 @@ class Names(Peer):
         return request.reply(body=route.encode())
 
     async def lose_master(self) -> None:
-        """The master of broker-a goes away, and its route with it."""
+        """The master of broker-a stops, and its route is removed."""
         await self.members.pop(0).close()
 
 
 @pytest.fixture
 async def names() -> AsyncIterator[Names]:
-    """Everything up."""
+    """A group with all brokers running."""
     async with (
         Member() as master,
         Member() as slave,
@@ -133,7 +133,7 @@ async def names() -> AsyncIterator[Names]:
 
 
 async def start(names: Names, seen: list[bytes], said: object = None, **config: object) -> PushConsumer:
-    """A consumer of T that has begun."""
+    """A consumer of T that has started."""
 
     async def handle(message: MessageExt) -> object:
         seen.append(message.body)
@@ -142,7 +142,7 @@ async def start(names: Names, seen: list[bytes], said: object = None, **config: 
     consumer = PushConsumer(
         "g",
         names.address,
-        handle,  # type: ignore[arg-type] # answers what the test says
+        handle,  # type: ignore[arg-type] # responds as the test decides
         config=PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, **config),  # type: ignore[arg-type] # a dict
     )
     consumer.subscribe("T")
@@ -176,7 +176,7 @@ async def test_a_master_may_send_readers_to_its_slave(names: Names) -> None:
     assert slave.requests(RequestCode.UPDATE_CONSUMER_OFFSET) == []
 
 
-async def test_an_offset_that_cannot_be_told_is_not_none(names: Names) -> None:
+async def test_an_unknown_offset_is_not_a_missing_one(names: Names) -> None:
     """A busy broker would make a group skip to the end of its queues."""
     seen: list[bytes] = []
     master = names.members[0]
@@ -200,8 +200,8 @@ async def test_an_offset_that_cannot_be_told_is_not_none(names: Names) -> None:
     assert master.requests(RequestCode.GET_MAX_OFFSET) == []
 
 
-async def test_slaves_hear_of_consumers(names: Names) -> None:
-    """A slave would refuse the pulls of a group that it has never heard of."""
+async def test_slaves_get_heartbeats_of_consumers(names: Names) -> None:
+    """A slave would reject the pulls of a group that it does not know."""
     consumer = await start(names, [])
     try:
         slave = names.members[1]
@@ -210,8 +210,8 @@ async def test_slaves_hear_of_consumers(names: Names) -> None:
         await consumer.close()
 
 
-async def test_slaves_hear_nothing_of_producers(names: Names) -> None:
-    """A slave would list producers that never send to it, as no slave of RocketMQ's does."""
+async def test_slaves_get_no_heartbeats_of_producers(names: Names) -> None:
+    """A slave would list producers that never send to it, unlike RocketMQ's slaves."""
     master, slave = names.members[0], names.members[1]
     async with Producer("g", namesrv=names.address) as producer:
         await producer.send(Message("T", b"x"))
@@ -221,8 +221,8 @@ async def test_slaves_hear_nothing_of_producers(names: Names) -> None:
         assert slave.requests(RequestCode.HEART_BEAT) == []
 
 
-async def test_without_a_master_work_goes_on_at_the_slave(names: Names) -> None:
-    """A consumer would stand still with its master, though the slave has everything."""
+async def test_without_a_master_the_slave_is_used(names: Names) -> None:
+    """A consumer would stop with its master, although the slave has all messages."""
     seen: list[bytes] = []
     slave = names.members[1]
     await names.lose_master()
@@ -253,8 +253,8 @@ async def test_a_master_that_dies_meanwhile(names: Names) -> None:
     assert len(seen) == 3
 
 
-async def test_what_fails_is_sent_anew_where_the_master_is_away(names: Names) -> None:
-    """A message that failed while its broker was away would be handled here again and again, or lost."""
+async def test_failed_messages_are_sent_to_the_retry_topic_without_the_master(names: Names) -> None:
+    """A message that failed while its broker was offline would be handled repeatedly here, or lost."""
     seen: list[bytes] = []
     await names.lose_master()
     consumer = await start(names, seen, ConsumeResult.LATER)
@@ -276,8 +276,8 @@ async def test_what_fails_is_sent_anew_where_the_master_is_away(names: Names) ->
         assert wanted in properties
 
 
-async def test_a_refused_return_is_sent_anew_too(names: Names) -> None:
-    """A broker that refuses to take a message back would make it come at once, for ever."""
+async def test_a_rejected_return_is_also_sent_as_a_copy(names: Names) -> None:
+    """After a broker rejects a send-back, the message would be delivered at once, without end."""
     master = names.members[0]
 
     def refuse(channel: Channel, request: Command) -> Command | bytes | None:
@@ -303,7 +303,7 @@ async def test_a_refused_return_is_sent_anew_too(names: Names) -> None:
 
 
 async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None:
-    """A short absence of a master would make an orderly consumer throw away what it has pulled."""
+    """During a short absence of the master, an orderly consumer would discard its pulled messages."""
     seen: list[bytes] = []
     consumer = await start(names, seen, orderly=True)
     try:
@@ -317,8 +317,8 @@ async def test_an_orderly_queue_is_kept_without_its_master(names: Names) -> None
         await consumer.close()
 
 
-async def test_a_slave_that_is_behind_is_not_asked_without_a_pause(names: Names) -> None:
-    """RocketMQ's slave answers at once, and a consumer whose master is away took all of their time."""
+async def test_a_slave_that_is_behind_is_pulled_with_pauses(names: Names) -> None:
+    """RocketMQ's slave responds at once, and a consumer without a master used all of its CPU."""
     seen: list[bytes] = []
     master = names.members[0]
     asked_at: list[float] = []

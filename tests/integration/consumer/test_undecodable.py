@@ -1,7 +1,8 @@
-"""Messages that cannot be decoded, with our own servers; the cases are in tests/mqconsumer."""
+"""Messages that cannot be decoded, with this project's servers; the cases are in tests/mqconsumer."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -102,7 +103,7 @@ class Damaged(Peer):
 
 
 async def test_a_record_without_a_length(caplog: pytest.LogCaptureFixture) -> None:
-    """A queue would stand still in silence, or be pulled without a pause, or lose good messages."""
+    """A queue would stop without a report, be pulled without a pause, or lose good messages."""
     seen = Seen()
     async with Damaged() as broker, Names(T={"a": broker.address}) as names:
         names.queues = 1
@@ -119,8 +120,8 @@ async def test_a_record_without_a_length(caplog: pytest.LogCaptureFixture) -> No
             await until(lambda: consumer.health().ok)
             await until(lambda: consumer.progress()[MessageQueue("T", "a", 0)] == 3)
     assert all(pause >= 0.1 * 2**number for number, pause in enumerate(broker.pauses()[:3]))
-    told = [record for record in caplog.records if "cannot be read from offset 2" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.ERROR]
+    logged = [record for record in caplog.records if "cannot be read from offset 2" in record.getMessage()]
+    assert [record.levelno for record in logged] == [logging.ERROR]
 
 
 class Refusing(Damaged):
@@ -170,8 +171,8 @@ async def test_an_operator_tries_such_a_message(place: Place) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_copy_stays_what_it_was(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
-    """A message that a broker does not take back would be copied as a good one, or handed to the handler."""
+async def test_a_copy_keeps_its_type(monkeypatch: pytest.MonkeyPatch, orderly: bool) -> None:
+    """A message that a broker rejected would be copied as a valid one, or passed to the handler."""
     monkeypatch.setattr(consuming, "_LOCAL_RETRY_S", 0.05)
     seen = Seen()
     async with Refusing() as broker, Names(T={"a": broker.address}) as names:
@@ -188,3 +189,21 @@ async def test_a_copy_stays_what_it_was(monkeypatch: pytest.MonkeyPatch, orderly
         header = copy.header_as(SendMessageRequestHeaderV2)
         assert (header.sys_flag, copy.body, header.topic) == (0x101, b"not LZ4", "%RETRY%g")
     assert seen.bodies == []
+
+
+async def test_a_close_does_not_wait_to_handle_a_message_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program would end seconds later, although no handler is called any more."""
+    monkeypatch.setattr(consuming, "_LOCAL_RETRY_S", 3600.0)
+    async with Refusing() as broker, Names(T={"a": broker.address}) as names:
+        names.routes["%RETRY%g"] = {"a": broker.address}
+        names.queues = 1
+        config = PushConfig(rebalance_interval_ms=10, close_timeout_ms=30_000)
+        consumer = PushConsumer("g", names.address, Seen(), config=config)
+        consumer.subscribe("T")
+        async with consumer:
+            broker.client_id = consumer.health().client_id
+            await until(lambda: "could not be sent back and is handled here again" in caplog.text)
+            async with asyncio.timeout(10):
+                await consumer.close()

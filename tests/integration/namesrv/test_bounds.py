@@ -126,7 +126,7 @@ WRONG: list[tuple[dict[str, object], TopicConfig, str]] = [
 
 
 @pytest.mark.parametrize(("who", "topic", "text"), WRONG, ids=[text for _, _, text in WRONG])
-async def test_a_registration_that_no_broker_sends_is_refused(
+async def test_a_registration_that_no_broker_sends_is_rejected(
     names: NameServer, who: dict[str, object], topic: TopicConfig, text: str
 ) -> None:
     """A route with 2,147,483,647 queues made a producer hang with 1.6 GB."""
@@ -140,7 +140,7 @@ async def test_a_registration_that_no_broker_sends_is_refused(
 
 
 async def test_routes_are_bounded(names: NameServer) -> None:
-    """Without this one client could fill a name server's memory with routes."""
+    """One client could fill a name server's memory with routes."""
     async with await RawClient.open(names.address) as client:
         topics = [TopicConfig(topic_name=f"T{number}") for number in range(60)]
         answer = await register(client, *topics)
@@ -199,7 +199,7 @@ async def test_a_broker_that_takes_the_place_of_another_is_reported(
     assert "127.0.0.1:20911 replaces the one at 127.0.0.1:10911" in caplog.text
 
 
-async def test_the_place_of_another_accounts_broker_is_refused(guarded: NameServer) -> None:
+async def test_the_place_of_another_accounts_broker_is_rejected(guarded: NameServer) -> None:
     """Any account with the right to register could divert the clients of a broker to itself."""
     topic = TopicConfig(topic_name="T")
     async with (
@@ -224,7 +224,7 @@ async def test_the_place_of_another_accounts_broker_is_refused(guarded: NameServ
 
 
 async def test_a_broker_that_has_ended_holds_no_place(guarded: NameServer) -> None:
-    """A broker could not come back with a new account, or at a new address, after it has ended."""
+    """A broker could not register with a new account, or at a new address, after it has ended."""
     topic = TopicConfig(topic_name="T")
     async with await RawClient.open(guarded.address) as other:
         async with await RawClient.open(guarded.address) as first:
@@ -238,7 +238,7 @@ async def test_a_broker_that_has_ended_holds_no_place(guarded: NameServer) -> No
 # -- key-value settings --------------------------------------------------------------------------------
 
 
-async def test_settings_that_would_stop_registrations_are_refused(tmp_path: Path) -> None:
+async def test_settings_that_would_stop_registrations_are_rejected(tmp_path: Path) -> None:
     """After 25 values of 900 KB no broker could register any more, not even after a restart."""
     config = NamesrvConfig(listen=LISTEN, kv_config_path=tmp_path / "kv.json", kv_bytes_max=1 << 20)
     server = NameServer(config)
@@ -266,7 +266,7 @@ async def test_settings_that_would_stop_registrations_are_refused(tmp_path: Path
 
 
 async def test_puts_of_a_burst_are_saved_together(tmp_path: Path) -> None:
-    """Each setting replaced the file in the event loop, so a burst held up every client."""
+    """Each setting replaced the file in the event loop, so a burst blocked all clients."""
     config = NamesrvConfig(listen=LISTEN, kv_config_path=tmp_path / "kv.json")
     server = NameServer(config)
     await server.start()
@@ -279,6 +279,7 @@ async def test_puts_of_a_burst_are_saved_together(tmp_path: Path) -> None:
                 requests[-1].opaque = number
             client.writer.write(b"".join(map(encode_command, requests)))
             assert {(await client.next()).code for _ in requests} == {0}
+            assert server._kv_saver is not None
             assert server._kv_saver.saves < 20
             table = json.loads((tmp_path / "kv.json").read_bytes())["configTable"]["n"]
             assert table == {f"k{number}": str(number) for number in range(100)}
@@ -289,7 +290,7 @@ async def test_puts_of_a_burst_are_saved_together(tmp_path: Path) -> None:
 async def test_an_older_file_with_too_much_stops_no_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cluster whose name server has such a file would stay without brokers until somebody edits it."""
+    """A cluster whose name server has such a file would have no brokers until the file is edited."""
     path = tmp_path / "kv.json"
     path.write_text(json.dumps({"configTable": {ORDER: {f"T{n}": "v" * 900_000 for n in range(25)}}}))
     server = NameServer(NamesrvConfig(listen=LISTEN, kv_config_path=path))
@@ -338,7 +339,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("text", LIES)
-async def test_clients_refuse_routes_that_cannot_be(text: str) -> None:
+async def test_clients_reject_impossible_routes(text: str) -> None:
     """A producer hung with 1.6 GB after a route with 2,147,483,647 queues."""
     async with LIES[text] as liar:
         async with Producer("senders", liar.address) as producer:
@@ -353,7 +354,7 @@ async def test_clients_refuse_routes_that_cannot_be(text: str) -> None:
                 await lite.fetch_queues("T")
 
 
-async def test_a_consumer_goes_on_without_a_route_that_cannot_be(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_consumer_continues_without_an_invalid_route(caplog: pytest.LogCaptureFixture) -> None:
     """A consumer of many topics would hang because of one, or not report it."""
     async with Liar(2**31 - 1, 4) as liar:
 
@@ -369,7 +370,7 @@ async def test_a_consumer_goes_on_without_a_route_that_cannot_be(caplog: pytest.
             await consumer.close()
 
 
-async def test_the_next_name_server_is_asked() -> None:
+async def test_the_next_name_server_is_used() -> None:
     """One broken name server would stop every client, although the others have the route."""
     async with (
         Liar(2**31 - 1, 4) as liar,

@@ -56,7 +56,7 @@ async def until_no_route(client: RawClient) -> None:
 
 
 async def test_a_broker_is_dropped_with_its_connection() -> None:
-    """Without this clients would be sent to a dead broker for two minutes."""
+    """Clients would be sent to a dead broker for two minutes."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     async with await RawClient.open(server.address) as client:
@@ -68,7 +68,7 @@ async def test_a_broker_is_dropped_with_its_connection() -> None:
 
 
 async def test_a_silent_broker_is_dropped_and_cut_off() -> None:
-    """Without this a hanging broker would stay in routes forever."""
+    """A hanging broker would stay in routes forever."""
     server = NameServer(NamesrvConfig(listen=LISTEN, broker_expired_ms=50, scan_interval_ms=20))
     await server.start()
     async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as broker:
@@ -78,8 +78,8 @@ async def test_a_silent_broker_is_dropped_and_cut_off() -> None:
     await server.close()
 
 
-async def test_a_damaged_registration_is_refused() -> None:
-    """QUIRKS 11: without this a broker would be listed with topics it does not have."""
+async def test_a_damaged_registration_is_rejected() -> None:
+    """QUIRKS 11: a broker would be listed with topics that it does not have."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     async with await RawClient.open(server.address) as client:
@@ -90,7 +90,7 @@ async def test_a_damaged_registration_is_refused() -> None:
 
 
 async def test_settings_are_kept_and_order_is_in_routes(tmp_path: Path) -> None:
-    """Without this ordered topics would lose their layout when the name server restarts."""
+    """Ordered topics would lose their layout when the name server restarts."""
     config = NamesrvConfig(listen=LISTEN, kv_config_path=tmp_path / "kv.json", order_message_enable=True)
     for start in range(2):
         server = NameServer(config)
@@ -109,7 +109,7 @@ async def test_settings_are_kept_and_order_is_in_routes(tmp_path: Path) -> None:
         await server.close()
 
 
-async def test_unknown_requests_and_remote_configuration_are_refused() -> None:
+async def test_unknown_requests_and_remote_configuration_are_rejected() -> None:
     """Unlike QUIRKS 6, an unknown code gets a response; CVE-2023-37582: no request changes files."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()

@@ -1,4 +1,4 @@
-"""Replays what Java brokers and clients once sent to a Java name server, and compares the answers."""
+"""Replays requests that Java brokers and clients sent to a Java name server, and compares the responses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ RUN = ("boot", "json-producer", "json-consumer", "json-push", "json-rpc", "json-
        "bin-producer", "bin-consumer", "bin-rpc", "bin-admin", "shutdown")  # fmt: skip
 """Scenarios of one life of the recorded name server."""
 REFUSED_HERE = {RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
-"""Settings: ours are others, and changing them is off, unlike in 4.6.0."""
+"""Settings: they differ from Java's, and cannot be changed by default, unlike in 4.6.0."""
 
 
 def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]:
@@ -41,7 +41,7 @@ def comparable_answer(answer: Command) -> Any:
     """An answer with its maps in any order and its lists sorted, since Java's hash order means nothing."""
     body = fastjson.loads(answer.body) if answer.body else None
     if isinstance(body, dict) and "topicList" in body:
-        body.pop("brokerAddr", None)  # of whichever broker comes first
+        body.pop("brokerAddr", None)  # of the first broker
     return answer.code, answer.remark, answer.ext_fields(), _sorted(body)
 
 
@@ -63,7 +63,7 @@ async def namesrv() -> Any:
 
 
 async def test_recorded_requests_get_the_recorded_answers(namesrv: NameServer) -> None:
-    """QUIRKS 8, 9, 11-15: without this a Java broker or client would read other routes than it expects."""
+    """QUIRKS 8, 9, 11-15: a Java broker or client would read other routes than expected."""
     clients: dict[str, RawClient] = {}
     different = []
     compared = 0

@@ -86,7 +86,7 @@ async def is_waiting(client: RawClient, answer: asyncio.Task[Command]) -> bool:
 async def test_a_made_topic_is_answered_when_name_servers_know_it(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
-    """A consumer that starts right after would find no route, and ask again only after 30 s."""
+    """A consumer that starts right after would find no route, and request it only after 30 s."""
     answer = asyncio.create_task(client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER))
     await namesrv.until(lambda: bool(namesrv.held))
     _, registration = namesrv.held[0]
@@ -100,7 +100,7 @@ async def test_a_made_topic_is_answered_when_name_servers_know_it(
 async def test_a_deleted_topic_is_answered_when_name_servers_know_it(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
-    """Operators who delete a topic and look at its route would see the old one."""
+    """Operators who delete a topic and query its route would see the old one."""
     namesrv.holds = False
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0
     namesrv.holds = True
@@ -113,7 +113,7 @@ async def test_a_deleted_topic_is_answered_when_name_servers_know_it(
     assert (await answer).code == 0
 
 
-async def test_a_refused_registration_is_repeated_before_the_answer(
+async def test_a_rejected_registration_is_repeated_before_the_answer(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
     """A name server that is busy for a moment would leave a new topic without a route."""
@@ -140,7 +140,7 @@ async def test_a_late_name_server_delays_the_answer_for_a_bounded_time(
     assert namesrv.address in warning.getMessage()
 
 
-async def test_a_name_server_that_is_down_does_not_delay_the_answer(
+async def test_a_name_server_that_is_down_does_not_delay_the_response(
     client: RawClient, namesrv: LateNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one of two name servers down every operator's command would take a second."""

@@ -1,4 +1,4 @@
-"""Batching on the fly: what callers get, what goes alone, and what happens when a batch fails."""
+"""Automatic batching: results of callers, messages that travel alone, and batches that fail."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
 
 class Store(Peer):
-    """A broker that keeps bodies by queue, and refuses batches in the way of 4.6.0's DLedger if told to."""
+    """A broker that keeps bodies by queue, and rejects batches like 4.6.0's DLedger if a test wants it."""
 
     def __init__(self, *, refuses_batches: bool = False) -> None:
         super().__init__(self.keep)
@@ -48,7 +48,7 @@ class Store(Peer):
         self.queues: dict[int, list[bytes]] = {}
 
     def keep(self, _channel: Channel, request: Command) -> Command:
-        """Store what is sent."""
+        """Store the messages."""
         if request.code not in SENDS:
             return stored(request)
         if request.code == BATCH and self.refuses_batches:
@@ -87,7 +87,7 @@ def codes(peer: Peer) -> list[int]:
 
 
 async def caller(producer: Producer, broker: Store, name: int, rng: random.Random) -> None:
-    """Sends one message after the other, of many kinds, and looks up what each result names."""
+    """Sends messages of many kinds one by one, and reads the message that each result names."""
     for number in range(rng.randrange(12)):
         body = b"%d/%d/" % (name, number) + b"x" * rng.choice([0, 0, 0, 90])
         queue = rng.choice([None, None, MessageQueue("T", "a", rng.randrange(3))])
@@ -118,7 +118,7 @@ async def ordered(producer: Producer, queue_id: int, rng: random.Random) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_each_caller_gets_its_own_result_whatever_is_sent_beside(seed: int) -> None:
+async def test_each_caller_gets_its_own_result(seed: int) -> None:
     """A caller would get another one's offset, a message be lost or doubled, or a queue lose its order."""
     rng = random.Random(seed)
     broker = Store(refuses_batches=seed % 3 == 2)
@@ -153,7 +153,7 @@ async def test_one_turn_is_one_request_and_turns_take_turns() -> None:
         assert codes(broker)[4:] == [SINGLE] * 3
 
 
-async def test_messages_keep_what_they_carry() -> None:
+async def test_messages_keep_their_properties() -> None:
     """Tags, keys, flags and properties would be lost by travelling together."""
     broker = Store()
     async with producer_of(broker) as producer:
@@ -177,7 +177,7 @@ async def test_messages_keep_what_they_carry() -> None:
     assert properties.decode(request.ext_fields()["i"]) == {"WAIT": "true"}
 
 
-async def test_what_must_not_travel_in_a_batch_goes_alone() -> None:
+async def test_messages_that_must_not_be_batched_travel_alone() -> None:
     """Delays and compression would be ignored by the broker; retry topics refuse batches."""
     broker = Store()
     async with producer_of(broker) as producer:
@@ -196,7 +196,7 @@ async def test_what_must_not_travel_in_a_batch_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
-async def test_a_broker_that_refuses_batches_is_served_singly(code: int) -> None:
+async def test_a_broker_that_rejects_batches_is_served_singly(code: int) -> None:
     """Every send to a DLedger broker of 4.6.0 would fail, or try a batch first each time."""
 
     def refuse(_channel: Channel, request: Command) -> Command:
@@ -212,9 +212,9 @@ async def test_a_broker_that_refuses_batches_is_served_singly(code: int) -> None
         assert producer.health().in_flight == 0
 
 
-async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
-    """After one refusal, during an upgrade say, a producer would send singly for the rest of its life, and
-    nobody would know why it is slow.
+async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
+    """After one rejection, for example during an upgrade, a producer would never send batches again, and
+    no log line would explain why it is slow.
     """
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
@@ -246,7 +246,7 @@ async def test_a_broker_that_refused_a_batch_is_tried_with_one_again() -> None:
     assert sum(map(len, broker.queues.values())) == 24
 
 
-async def test_one_message_that_a_broker_refuses_costs_the_others_no_batches() -> None:
+async def test_one_message_that_a_broker_rejects_costs_the_others_no_batches() -> None:
     """A batch is refused as a whole for one bad message: the broker would count as one that takes none."""
 
     def refuse_bad(channel: Channel, request: Command) -> Command:
@@ -268,8 +268,8 @@ async def test_one_message_that_a_broker_refuses_costs_the_others_no_batches() -
         assert producer.health().rejecting_batches == ()
 
 
-async def test_a_refused_batch_of_the_caller_makes_no_probe() -> None:
-    """A program that also makes batches of its own would pay a refused batch for each of them."""
+async def test_a_rejected_batch_of_the_caller_makes_no_probe() -> None:
+    """A program that also builds batches would pay a rejected batch for each of them."""
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
         await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(3)])
@@ -294,8 +294,8 @@ async def test_nothing_overtakes_the_batch_that_asks() -> None:
     assert broker.queues[0] == [b"%02d" % number for number in range(30)]
 
 
-async def test_a_broker_that_falls_silent_when_asked_holds_nobody_for_ever() -> None:
-    """Sends that wait for the first batch's answer would outlive their time-outs."""
+async def test_a_broker_that_is_silent_during_a_probe_blocks_no_caller() -> None:
+    """Sends that wait for the response to the first batch would outlive their timeouts."""
     broker = Peer(silent)
     async with producer_of(broker, ProducerConfig(retry=RetryConfig(times=0))) as producer:
         sends = [producer.send_nowait(Message("T", b"x"), timeout_ms=40) for _ in range(2)]
@@ -378,7 +378,7 @@ async def test_cancelling_one_leaves_the_others_sound() -> None:
         assert (producer.health().in_flight, producer.health().in_flight_bytes) == (0, 0)
 
 
-async def test_close_sends_what_was_gathered() -> None:
+async def test_close_sends_accumulated_messages() -> None:
     """Messages that were accepted a moment before the end of a program would be lost."""
     broker = Store()
     async with producer_of(broker, ProducerConfig(batch=BatchConfig(linger_ms=60_000))) as producer:
@@ -387,8 +387,8 @@ async def test_close_sends_what_was_gathered() -> None:
         assert [(await send).queue_offset for send in sends] == [0, 1, 2]
 
 
-async def test_close_tells_which_gathered_messages_were_not_answered() -> None:
-    """A program could not save what a silent broker did not take."""
+async def test_close_reports_accumulated_messages_without_a_response() -> None:
+    """A program could not save the messages that a silent broker did not accept."""
     broker = Peer(silent)
     async with producer_of(broker) as producer:
         messages = [Message("T", b"%d" % number) for number in range(3)]
@@ -404,7 +404,7 @@ async def test_thousands_in_flight_hold_little_memory() -> None:
     """A slow broker would let the producer's memory grow far beyond the messages themselves."""
     import tracemalloc  # noqa: PLC0415 - slows down what is imported after it
 
-    count = 100_000
+    count = 20_000
     config = ProducerConfig(max_in_flight=count, close_timeout_ms=0)
     broker = Peer()
     async with producer_of(broker, config) as producer:

@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mqproducer.md against our own servers; the cases are in tests/mqproducer."""
+"""The rows of docs/reference/mqproducer.md with this project's servers; the cases are in tests/mqproducer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producer and pull consumer with our own name server and broker, over sockets and in memory."""
+"""Producer and pull consumer with this project's servers, over sockets and in memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from rocketpy import (
     RetryConfig,
     SendResult,
     SendStatus,
+    Sql,
     new_unique_id,
 )
+from rocketpy.consumer.fetch.consumer_api import PullResponse
 from rocketpy.errors import BrokerError, ClientClosed, MessageInvalid, MessageTooLarge, RouteNotFound
+from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.waiting import LIMIT_S
 
@@ -62,7 +65,7 @@ async def read_back(consumer: PullConsumer, results: list[SendResult]) -> list[M
     return found
 
 
-async def test_everything_of_a_message_comes_back(producer: Producer, consumer: PullConsumer) -> None:
+async def test_all_fields_of_a_message_are_received(producer: Producer, consumer: PullConsumer) -> None:
     """A message would arrive without its tag, keys, flag or properties."""
     sent = Message(
         "Coffee", "schwarz ☕".encode(), tags="hot", keys=["42", "é"], flag=-7, properties={"n": 'q"\\\n☕'}
@@ -105,10 +108,8 @@ async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> 
     assert len({result.message_id for result in results}) == 30
 
 
-async def test_a_message_sent_again_keeps_the_id_that_it_was_given(
-    producer: Producer, consumer: PullConsumer
-) -> None:
-    """Consumers that go by the unique id would handle a message twice that was sent again after an error."""
+async def test_a_resent_message_keeps_its_unique_id(producer: Producer, consumer: PullConsumer) -> None:
+    """Consumers that check the unique id would handle a message twice that was resent after an error."""
     mine = new_unique_id()
     message, other = Message("Again", b"x", unique_id=mine, tags="t"), Message("Again", b"y")
     results = [
@@ -159,7 +160,7 @@ async def test_a_given_queue_keeps_the_order(producer: Producer, consumer: PullC
 async def test_order_holds_from_the_very_first_message(
     cluster: EmbeddedCluster, batching: bool, queues: int
 ) -> None:
-    """Those that had to wait for the route or the connection would arrive after later ones."""
+    """Messages that waited for the route or the connection would arrive after later ones."""
     async with Producer(
         "senders", cluster.namesrv_address, config=ProducerConfig(batching=batching)
     ) as producer:
@@ -172,7 +173,7 @@ async def test_order_holds_from_the_very_first_message(
 
 
 async def test_large_bodies_travel_compressed(producer: Producer, consumer: PullConsumer) -> None:
-    """Large messages would cost ten times the disk, or come back as zlib bytes."""
+    """Large messages would need ten times the space, or be received as zlib bytes."""
     bodies = [os.urandom(600) * 10, os.urandom(2000) * 50, os.urandom(5000), b"x" * 4096]
     results = [await producer.send(Message("Large", body)) for body in bodies]
     results.append(await producer.send(Message("Large", bodies[1]), queue=results[0].queue))
@@ -180,6 +181,39 @@ async def test_large_bodies_travel_compressed(producer: Producer, consumer: Pull
     assert [message.body for message in found] == [*bodies, bodies[1]]
     assert [message.sys_flag & 1 for message in found] == [1, 1, 0, 0, 1]
     assert found[1].store_size < 4000
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("form", [list, MessageColumns])
+@pytest.mark.parametrize(
+    ("bodies", "compressed"),
+    [
+        ([os.urandom(600) * 10, os.urandom(2000) * 50, b"x" * 5000], [1, 1, 1]),
+        ([b"short", os.urandom(600) * 10, os.urandom(5000), b"x" * 5000, b"end"], [0, 0, 0, 0, 0]),
+        ([os.urandom(600_000), b"x" * 500_000], [0, 1]),
+    ],
+    ids=["long", "mixed", "several requests anyway"],
+)
+async def test_long_bodies_of_a_batch_are_compressed(
+    producer: Producer,
+    consumer: PullConsumer,
+    form: type[list[Message] | MessageColumns],
+    given: bool,
+    bodies: list[bytes],
+    compressed: list[int],
+) -> None:
+    """Long messages cost more disk when they are sent plain; a mixed batch becomes many requests if not."""
+    messages: Sequence[Message] = MessageColumns("LongBatch", bodies)
+    if form is list:
+        messages = list(messages)
+    queue = (await producer.send(Message("LongBatch", b"first"))).queue if given else None
+    results = await producer.send_batch(messages, queue=queue)
+    found = await read_back(consumer, results)
+    assert [message.body for message in found] == bodies
+    assert [message.sys_flag & 1 for message in found] == compressed
+    first = results[0].queue_offset
+    assert [result.queue_offset for result in results] == [*range(first, first + len(bodies))]
+    assert [message.message_id for message in found] == [result.message_id for result in results]
 
 
 @pytest.mark.parametrize("form", [list, MessageColumns])
@@ -205,11 +239,12 @@ async def test_a_long_batch_is_cut_and_stays_together(
 
 
 async def test_checksums_travel_with_the_message(cluster: EmbeddedCluster, consumer: PullConsumer) -> None:
-    """The end-to-end checksum would be set by nobody."""
+    """The end-to-end checksum would be missing."""
     config = ProducerConfig(body_checksum="crc-32c")
     async with Producer("checked", cluster.namesrv_address, config=config) as producer:
         results = [await producer.send(Message("Sums", b"body" * 2000))]
         results += await producer.send_batch([Message("Sums", b"a"), Message("Sums", b"b")])
+        results += await producer.send_batch(MessageColumns("Sums", [b"c", b"d" * 5000]))
     for message in await read_back(consumer, results):
         assert message.properties["BODY_CHECKSUM"].startswith("crc-32c:")
 
@@ -231,7 +266,7 @@ async def test_other_header_codecs(cluster: EmbeddedCluster, codec: Literal["roc
 
 
 async def test_statuses_of_pulls(producer: Producer, consumer: PullConsumer) -> None:
-    """A reader could not tell the end of a queue from an offset that is gone."""
+    """A reader could not distinguish the end of a queue from an offset that was deleted."""
     result = await producer.send(Message("Pulls", b"x"))
     at_end = await consumer.pull(result.queue, 1)
     assert (at_end.status, at_end.messages, at_end.next_offset) == (PullStatus.NO_NEW_MSG, [], 1)
@@ -245,7 +280,7 @@ async def test_statuses_of_pulls(producer: Producer, consumer: PullConsumer) -> 
 
 
 async def test_a_message_is_found_by_its_broker_id() -> None:
-    """A support engineer could not look up the message that a log names."""
+    """A support engineer could not query the message that a log names."""
     async with (
         EmbeddedCluster() as cluster,
         Producer("senders", cluster.namesrv_address) as producer,
@@ -286,7 +321,7 @@ async def test_a_dead_broker_costs_no_message() -> None:
         assert {result.queue.broker_name for result in results} == {"broker-b"}
 
 
-async def test_what_is_too_large_is_refused_before_it_leaves(producer: Producer) -> None:
+async def test_a_message_that_is_too_large_is_rejected_before_it_is_sent(producer: Producer) -> None:
     """The broker would cut the connection, and every other send on it would fail."""
     with pytest.raises(MessageTooLarge, match="4194305 bytes; 4194304"):
         await producer.send(Message("Big", bytes(4 * 1024 * 1024 + 1)))
@@ -294,8 +329,8 @@ async def test_what_is_too_large_is_refused_before_it_leaves(producer: Producer)
         await producer.send_batch([Message("Big", b"x"), Message("Big", bytes(4 * 1024 * 1024 + 1))])
 
 
-async def test_a_topic_nobody_serves() -> None:
-    """The user would wait for the time-out, and then read about a lost answer."""
+async def test_a_topic_without_a_broker() -> None:
+    """The user would wait for the timeout, and then get the error of a lost response."""
     async with (
         EmbeddedCluster(transport="memory", settings={"autoCreateTopicEnable": "false"}) as cluster,
         Producer("senders", cluster.namesrv_address) as producer,
@@ -330,7 +365,7 @@ async def test_use_before_start_and_after_close(cluster: EmbeddedCluster) -> Non
 
 
 async def test_a_pull_lets_the_broker_choose(producer: Producer, consumer: PullConsumer) -> None:
-    """Who wants one tag would get all messages, or those of a tag with the same hash."""
+    """A consumer of one tag would get all messages, or those of a tag with the same hash."""
     queue = MessageQueue("Chosen", (await producer.send(Message("Chosen", b"first"))).queue.broker_name, 0)
     tags = ["Aa", "BB", "Aa", "c", *["BB"] * 40]
     await producer.send_batch([Message("Chosen", tag.encode(), tags=tag) for tag in tags], queue=queue)
@@ -340,3 +375,29 @@ async def test_a_pull_lets_the_broker_choose(producer: Producer, consumer: PullC
     nothing = await consumer.pull(queue, start, expression="d")
     assert (nothing.status, nothing.messages) == (PullStatus.NO_MATCHED_MSG, [])
     assert nothing.next_offset == start + len(tags)
+
+
+async def test_records_are_pulled_as_bytes(producer: Producer, consumer: PullConsumer) -> None:
+    """A reader of many records would make an object of each, or wait for one pull after the other."""
+    queue = (await producer.send(Message("Records", b"first"))).queue
+    await producer.send_batch([Message("Records", b"%d" % n) for n in range(40)], queue=queue)
+    unknown = MessageQueue("Records", queue.broker_name, 99)
+    for _ in range(2):  # without a connection, and with one
+        two, rest, beyond = await consumer.pull_records(queue, [(0, 2), (2, 100), (41, 1)])
+        assert isinstance(two, PullResponse)
+        assert [record.body for record in decode_all(two.body)] == [b"first", b"0"]
+        assert isinstance(rest, PullResponse)
+        assert rest.header.next_begin_offset == 2 + len(decode_all(rest.body)) > 3
+        assert isinstance(beyond, PullResponse)
+        assert (beyond.status, beyond.body) == (PullStatus.NO_NEW_MSG, b"")
+        (refused,) = await consumer.pull_records(unknown, [(0, 1)])
+        assert isinstance(refused, BrokerError)
+    assert await consumer.pull_records(queue, []) == []
+
+
+async def test_a_broker_says_what_it_thinks_of_a_filter(producer: Producer, consumer: PullConsumer) -> None:
+    """A mistake in a condition would show in the first pull of some other process."""
+    await producer.send(Message("Filters", b"x"))
+    await consumer.check_filter("Filters", "a || b")
+    with pytest.raises(BrokerError, match="SQL92"):
+        await consumer.check_filter("Filters", Sql("n > 5"))

@@ -1,4 +1,4 @@
-"""Transactions and request-reply over our own servers, where more than one broker or producer is there."""
+"""Transactions and request-reply over real sockets, with several brokers or producers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def commits(own: bytes) -> Callable[[MessageExt], LocalTransactionState]:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "memory"])
-async def test_a_reply_comes_through_any_broker(transport: Literal["tcp", "memory"]) -> None:
-    """Half of the replies would be tried at a broker that does not know the requester, and come late."""
+async def test_a_reply_succeeds_through_any_broker(transport: Literal["tcp", "memory"]) -> None:
+    """Half of the replies would first be sent to a broker that does not know the requester, and be late."""
     async with (
         EmbeddedCluster(brokers=2, transport=transport) as cluster,
         Producer("asking", cluster.namesrv_address) as asking,
@@ -55,8 +55,8 @@ async def test_a_reply_comes_through_any_broker(transport: Literal["tcp", "memor
         assert [reply.body for reply in replies] == [b"re: %d" % n for n in range(8)]
 
 
-async def test_a_new_run_is_asked_about_an_old_one() -> None:
-    """A transaction that was open when its process died would stay open for ever."""
+async def test_a_restarted_producer_checks_an_old_transaction() -> None:
+    """A transaction that was open when its process died would stay open."""
     asked: list[str | None] = []
 
     def check(half: MessageExt) -> LocalTransactionState:

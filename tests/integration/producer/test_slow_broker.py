@@ -40,7 +40,7 @@ async def running(store: Path, config: ProducerConfig) -> AsyncIterator[tuple[Pr
 
 
 async def bodies(namesrv: str) -> Counter[bytes]:
-    """What is stored."""
+    """The stored messages."""
     found: Counter[bytes] = Counter()
     async with PullConsumer("readers", namesrv) as consumer:
         for queue in await consumer.fetch_queues("T"):
@@ -75,8 +75,8 @@ async def test_callers_wait_for_a_broker_that_reads_nothing(tmp_path: Path, batc
         assert await bodies(namesrv) == Counter(sent) + Counter({b"first": 1, b"warm": 3})
 
 
-async def test_what_a_broker_never_read_is_known_not_to_be_stored(tmp_path: Path) -> None:
-    """Requests that timed out would pile up unsent while the broker hangs, and reach it in the end."""
+async def test_a_message_that_a_broker_never_read_is_not_stored(tmp_path: Path) -> None:
+    """Requests that timed out would be queued unsent while the broker hangs, and reach it in the end."""
     config = ProducerConfig(batching=False, compression=CompressionConfig(above_bytes=1 << 20))
     async with running(tmp_path, config) as (producer, namesrv, process):
         process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""A master and its slaves on sockets: what is copied, who is refused, what comes back after a stop."""
+"""A master and its slaves on sockets: copies, rejected slaves, and restarts."""
 
 import asyncio
 import contextlib
@@ -37,10 +37,11 @@ from rocketpy_broker.replication.ha.client import HaClientState
 from rocketpy_broker.store import MessageStore
 from tests.integration.ha_pair import Pair, caught_up, log_bytes, pair
 from tests.integration.sdk_peers import Peer
+from tests.ports import no_server_at
 from tests.waiting import LIMIT_S, until
 
 PATIENT = ProducerConfig(send_timeout_ms=60_000)
-"""Machines that stand still for seconds make no difference."""
+"""Machines that pause for seconds make no difference."""
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ async def send(brokers: Pair, count: int, size: int = 500, topic: str = "HaTopic
 
 
 async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> None:
-    """Without this a master's messages are gone with its machine."""
+    """A master's messages would be lost with its machine."""
     master = await brokers.master()
     await send(brokers, 300)
     slave = await brokers.slave()
@@ -92,7 +93,7 @@ class Carrier(TcpTransport):
 
 
 async def test_replication_uses_a_registered_transport(brokers: Pair) -> None:
-    """Clients would reach a broker by QUIC, say, and its slave would ask by TCP, where nobody listens."""
+    """Clients would reach a broker by QUIC, for example, and its slave try TCP, where nothing listens."""
     carrier = Carrier()
     register_transport("carrier", carrier)
     listen = "carrier://127.0.0.1:0"
@@ -106,8 +107,8 @@ async def test_replication_uses_a_registered_transport(brokers: Pair) -> None:
     assert carrier.connected >= {ha_address, master.address}
 
 
-async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
-    """Without this a restarted slave would copy everything again, or miss what came meanwhile."""
+async def test_a_slave_continues_after_a_restart(brokers: Pair) -> None:
+    """A restarted slave would copy everything a second time, or miss messages."""
     master = await brokers.master()
     slave = await brokers.slave()
     await send(brokers, 100)
@@ -121,7 +122,7 @@ async def test_a_slave_goes_on_where_it_was(brokers: Pair) -> None:
 
 
 async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this what a slave copied in a rush would be in no queue after a stop that was clean."""
+    """Messages that a slave copied in a rush would be in no queue after a clean stop."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
     master = await brokers.master()
     await send(brokers, 400, size=2000)
@@ -136,8 +137,8 @@ async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch
         assert sum(ends[0]) == 400
 
 
-async def test_what_a_slave_copied_in_a_rush_is_dispatched_when_it_is_over(brokers: Pair) -> None:
-    """Consumers of a slave that was away would not get what came meanwhile before its master says more."""
+async def test_messages_copied_in_a_rush_are_dispatched_after_it(brokers: Pair) -> None:
+    """Consumers of a slave that was offline would not get the missed messages before the next frame."""
     master = await brokers.master(haSendHeartbeatInterval="19000")
     await send(brokers, 1000, size=3000)
     slave = await brokers.slave()
@@ -147,7 +148,7 @@ async def test_what_a_slave_copied_in_a_rush_is_dispatched_when_it_is_over(broke
 
 
 async def test_slaves_of_slaves(brokers: Pair) -> None:
-    """Without this many slaves would all load the master."""
+    """Many slaves would all load the master."""
     master = await brokers.master()
     first = await brokers.slave("first", 1)
     second = await brokers.slave("second", 2, haMasterAddress=first.replication.advertised_address)
@@ -157,8 +158,8 @@ async def test_slaves_of_slaves(brokers: Pair) -> None:
     assert first.replication.connected.connections == master.replication.connected.connections == 1
 
 
-async def test_a_slave_refuses_sends(brokers: Pair) -> None:
-    """Without this the slave's log would part from its master's (QUIRKS 39)."""
+async def test_a_slave_rejects_sends(brokers: Pair) -> None:
+    """The slave's log would differ from its master's (QUIRKS 39)."""
     await brokers.master()
     slave = await brokers.slave()
     before = slave.topics.names
@@ -176,8 +177,8 @@ async def test_a_slave_refuses_sends(brokers: Pair) -> None:
     assert slave.topics.names == before
 
 
-async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pair) -> None:
-    """Without this a dead master would stop consumers, though everything is on its slave."""
+async def test_consumers_read_from_the_slave_without_the_master(brokers: Pair) -> None:
+    """A dead master would stop consumers, although its slave has all messages."""
     master = await brokers.master()
     slave = await brokers.slave()
     await send(brokers, 50)
@@ -196,7 +197,7 @@ async def test_consumers_read_from_the_slave_when_the_master_is_gone(brokers: Pa
 
 
 async def _put(broker: Broker, count: int) -> None:
-    """Store so many messages in queue 0."""
+    """Store this many messages in queue 0."""
     header = SendMessageRequestHeaderV2(
         producer_group="g", topic="HaTopic", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
         sys_flag=0, born_timestamp=0, flag=0, properties="WAIT\x01true\x02", reconsume_times=0,
@@ -214,7 +215,9 @@ async def _pull_at(
     """A consumer's pull, of queue 0. commit: the offset that it asks to store."""
     header = PullMessageRequestHeader(
         consumer_group="readers", topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
-        sys_flag=PullSysFlag.build(commit_offset=commit is not None, suspend=suspend, subscription=True),
+        sys_flag=PullSysFlag.SUBSCRIPTION
+        | (commit is not None) * PullSysFlag.COMMIT_OFFSET
+        | suspend * PullSysFlag.SUSPEND,
         commit_offset=commit or 0, suspend_timeout_millis=20_000, sub_version=0, subscription="*",
         expression_type="TAG",
     )  # fmt: skip
@@ -224,8 +227,8 @@ async def _pull_at(
     return answer
 
 
-async def test_a_slave_stores_no_offset_that_comes_with_a_pull(brokers: Pair) -> None:
-    """Its offsets are its master's: a reader would begin again at an older one, or skip messages."""
+async def test_a_slave_ignores_the_offset_in_a_pull(brokers: Pair) -> None:
+    """Its offsets are its master's: a reader would start from an older one, or skip messages."""
     master = await brokers.master()
     slave = await brokers.slave()
     await _put(master, 5)
@@ -241,11 +244,11 @@ async def test_a_slave_stores_no_offset_that_comes_with_a_pull(brokers: Pair) ->
 
 @pytest.mark.parametrize("suspend", [False, True])
 async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> None:
-    """Without this a slave that is a little behind would send the readers of a dead master back to what they
+    """A slave that is a little behind would send the readers of a dead master back to messages that they
     have handled, or to the queue's first message (PullMessageProcessor, offsetCheckInSlave=false).
     """
     master = await brokers.master()
-    slave = await brokers.slave()
+    slave = await brokers.slave(shortPollingTimeMills="10")
     await _put(master, 5)
     await caught_up(master, slave)
     await until(lambda: slave.topics.get("HaTopic") is not None)
@@ -260,8 +263,8 @@ async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> Non
     assert slave.store.max_offset_in_queue("OFFSET_MOVED_EVENT", 0) == 0
 
 
-async def test_a_reader_behind_whom_a_slave_is_gets_what_comes(brokers: Pair) -> None:
-    """Without this a reader that was further than the slave would ask it without a pause, or lose what its
+async def test_a_reader_ahead_of_a_slave_gets_new_messages(brokers: Pair) -> None:
+    """A reader ahead of the slave would pull from it without a pause, or lose the messages that its
     master still had when it is back.
     """
     master = await brokers.master()
@@ -279,7 +282,7 @@ async def test_a_reader_behind_whom_a_slave_is_gets_what_comes(brokers: Pair) ->
 
 @pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])
 async def test_readers_far_behind_are_sent_to_the_slave(brokers: Pair, percent: str, chosen: int) -> None:
-    """Without this old messages, read from the master's disk, would slow down everybody's sends; or a slave
+    """Old messages, read from the master's disk, would delay all sends; or a slave
     would do its master's work.
     """
     master = await brokers.master(slaveReadEnable="true", accessMessageInMemoryMaxRatio=percent)
@@ -304,8 +307,8 @@ async def test_readers_far_behind_are_sent_to_the_slave(brokers: Pair, percent: 
     assert (slave.consumers.stats.pulled_total > 0) == (chosen == 1)
 
 
-async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
-    """A message could not be looked up while its master is away, or another's came instead (QUIRKS 69)."""
+async def test_a_query_by_id_finds_a_replica(brokers: Pair) -> None:
+    """A query by id would fail while the master is offline, or return another message (QUIRKS 69)."""
     master = await brokers.master()
     slave = await brokers.slave()
     other = await brokers.start("other", brokerName="other")
@@ -314,23 +317,25 @@ async def test_a_look_up_by_id_finds_a_replica(brokers: Pair) -> None:
         sends = [(Message("HaTopic", body), queue) for queue in queues for body in (b"first", b"second")]
         ids = [(await producer.send(one, queue=queue)).offset_message_id for one, queue in sends]
     await caught_up(master, slave)
+    addresses = [str(broker.address) for broker in (master, other)]
     await brokers.stop(master)
     await brokers.stop(other)
-    async with (
-        PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer,
-        AdminClient(brokers.namesrv_address) as admin,
-    ):
-        for look_up in (consumer.view_message, admin.view_message):
-            found = [await look_up(message_id) for message_id in ids[:2]]
-            assert [message.body for message in found] == [b"first", b"second"]
-            assert {message.queue.broker_name for message in found} == {"pair"}
-            with pytest.raises(TransportError):
-                await look_up(ids[2])
-        assert (await admin.view_message(ids[1], "HaTopic")).body == b"second"
+    with no_server_at(*addresses):
+        async with (
+            PullConsumer("readers", namesrv=brokers.namesrv_address) as consumer,
+            AdminClient(brokers.namesrv_address) as admin,
+        ):
+            for look_up in (consumer.view_message, admin.view_message):
+                found = [await look_up(message_id) for message_id in ids[:2]]
+                assert [message.body for message in found] == [b"first", b"second"]
+                assert {message.queue.broker_name for message in found} == {"pair"}
+                with pytest.raises(TransportError):
+                    await look_up(ids[2])
+            assert (await admin.view_message(ids[1], "HaTopic")).body == b"second"
 
 
 async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pair) -> None:
-    """Without this a slave would keep what its master lost, and copy what follows to the wrong place."""
+    """A slave would keep records that its master lost, and copy the next ones to the wrong place."""
     master = await brokers.master()
     slave = await brokers.slave()
     await send(brokers, 40)
@@ -361,8 +366,8 @@ def log_bytes_of(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
 
 
-async def test_a_slave_with_other_file_sizes_says_what_to_do(brokers: Pair) -> None:
-    """Without this it would reconnect for ever and nobody would know why."""
+async def test_a_slave_with_other_file_sizes_reports_the_remedy(brokers: Pair) -> None:
+    """The slave would reconnect repeatedly without naming the reason."""
     await brokers.master(fileReservedTime="1")
     await send(brokers, 300)
     master = brokers.running[0]
@@ -374,7 +379,7 @@ async def test_a_slave_with_other_file_sizes_says_what_to_do(brokers: Pair) -> N
 
 @pytest.mark.parametrize("secret", ["", "other"])
 async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: str) -> None:
-    """Without this whoever reaches the HA port could read every message."""
+    """Each client that reaches the HA port could read every message."""
     await brokers.master(haSecret="known")
     await send(brokers, 10)
     slave = await brokers.slave(haSecret=secret) if secret else await brokers.slave()
@@ -384,7 +389,7 @@ async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: st
 
 @pytest.mark.parametrize("idle", [64, 300])
 async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> None:
-    """Connections that say nothing would leave a SYNC_MASTER without its slave."""
+    """Silent connections would keep the slave of a SYNC_MASTER out."""
     master = await brokers.master()
     await send(brokers, 10)
     port = master.replication.server.address
@@ -398,7 +403,7 @@ async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> N
 
 
 async def test_slaves_over_memory(brokers: Pair) -> None:
-    """Without this a replicated broker could not be tried inside one process."""
+    """A replicated broker could not be tried inside one process."""
     master = await brokers.start("master", listen="memory://ha-master")
     slave = await brokers.start("slave", listen="memory://ha-slave", brokerRole="SLAVE", brokerId="1")
     await send(brokers, 20)
@@ -407,7 +412,7 @@ async def test_slaves_over_memory(brokers: Pair) -> None:
 
 
 async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
-    """Without this a promoted slave would not know the topics whose messages it has (QUIRKS 56, 68)."""
+    """A promoted slave would not know the topics of its messages (QUIRKS 56, 68)."""
     master = await brokers.master()
     master.consumers.groups.find("old")
     slave = await brokers.slave()
@@ -428,7 +433,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
 
 
 async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
-    """Without this SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
+    """SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}
         master = await brokers.start(f"m-{flush}", brokerName=flush, brokerRole="SYNC_MASTER", **settings)
@@ -461,8 +466,8 @@ async def time_out(master: Broker) -> None:
     waiters._expire(0)
 
 
-async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) -> None:
-    """Without this a sender would wait for ever, or believe that a slave has the message (recorded: ha3)."""
+async def test_a_silent_slave_delays_a_send_until_the_timeout(brokers: Pair) -> None:
+    """A producer would wait without end, or believe that a slave has the message (recorded: ha3)."""
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
@@ -470,7 +475,7 @@ async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) ->
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
-        assert master.store.max_offset_in_queue("BenchmarkTest", 0) == 0  # nobody may read it yet
+        assert master.store.max_offset_in_queue("BenchmarkTest", 0) == 0  # it cannot be read yet
         await time_out(master)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
@@ -481,7 +486,7 @@ async def test_a_slave_that_does_not_answer_costs_the_time_out(brokers: Pair) ->
 
 
 async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
-    """Each restart of a SYNC_MASTER would tell senders that messages are uncertain which its slave has."""
+    """At each restart of a SYNC_MASTER, sends whose messages the slave has would be reported as uncertain."""
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="60000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))
@@ -497,10 +502,10 @@ async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
     wire[1].close()
 
 
-async def test_what_waits_for_disk_and_slave_is_read_by_nobody(
+async def test_messages_waiting_for_disk_and_slave_cannot_be_read(
     brokers: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush that another asked for would show a message that no slave has: gone with its master (#8239)."""
+    """A flush for another message would show one that no slave has: lost with its master (#8239)."""
     master = await brokers.master(
         brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="600000"
     )
@@ -547,8 +552,8 @@ async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
     async with asyncio.timeout(LIMIT_S):
         assert await reader.read() == b""
     writer.close()
-    stranger = await brokers.slave("stranger", 2)
-    await until(lambda: "haSecret" in stranger.replication.client.problem)
+    unknown = await brokers.slave("unknown", 2)
+    await until(lambda: "haSecret" in unknown.replication.client.problem)
     await brokers.stop(master)
     master = await brokers.master(**acl, haSecret="known")
     slave = await brokers.slave("slave", 1, **acl, haSecret="known")

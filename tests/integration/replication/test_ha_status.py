@@ -1,7 +1,8 @@
-"""What operators are told of replication: the runtime information and `rocketpy-broker ha status`."""
+"""The replication status for operators: the runtime information and `rocketpy-broker ha status`."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from rocketpy import Message, Producer
 from rocketpy.protocol.bodies import KVTable
 from rocketpy.protocol.codes import RequestCode
+from rocketpy_broker import cli
 from rocketpy_broker.replication.ha.client import HaClientState
 from tests.integration.ha_pair import Pair, caught_up, pair
-from tests.integration.processes import output_of
 from tests.integration.raw_client import RawClient
 from tests.waiting import until
 
@@ -22,12 +23,22 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Pair]:
         yield it
 
 
-async def command(*arguments: str) -> tuple[int | None, str]:
-    return await output_of("ha", "status", *arguments)
+Command = Callable[..., Awaitable[tuple[int, str]]]
 
 
-async def test_brokers_tell_of_their_replication(brokers: Pair) -> None:
-    """Without this brokerStatus would not show that a slave is far behind, or gone."""
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `rocketpy-broker ha status`; return its exit status and output, errors among it."""
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        status = await asyncio.to_thread(cli.main, ("ha", "status", *arguments))
+        return status, "".join(capsys.readouterr())
+
+    return run
+
+
+async def test_brokers_report_their_replication(brokers: Pair) -> None:
+    """The tool brokerStatus would not show that a slave is far behind, or offline."""
     master = await brokers.master()
     slave = await brokers.slave()
     async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
@@ -43,8 +54,8 @@ async def test_brokers_tell_of_their_replication(brokers: Pair) -> None:
         str(end),
     )
     assert table["haAddress"] == master.replication.advertised_address
-    (told,) = json.loads(table["haSlaves"])
-    assert (told["broker_id"], told["received"], told["lag_bytes"]) == (1, end, 0)
+    (report,) = json.loads(table["haSlaves"])
+    assert (report["broker_id"], report["received"], report["lag_bytes"]) == (1, end, 0)
     async with await RawClient.open(str(slave.address)) as client:
         ours = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
     assert (ours["haRole"], ours["haState"], ours["haProblem"]) == ("SLAVE", "COPIES", "")
@@ -53,11 +64,11 @@ async def test_brokers_tell_of_their_replication(brokers: Pair) -> None:
     assert ours["commitLogMaxOffset"] == str(end)
 
 
-async def test_the_command_shows_lag_and_who_does_not_copy(brokers: Pair) -> None:
-    """Without this an operator would have to read logs to learn that a slave is not copied to."""
+async def test_the_command_shows_lag_and_idle_slaves(brokers: Pair, command: Command) -> None:
+    """An operator would have to read logs to learn that a slave does not copy."""
     master = await brokers.master()
     slave = await brokers.slave()
-    refused = await brokers.slave("stranger", 2, haSecret="other")
+    refused = await brokers.slave("unknown", 2, haSecret="other")
     async with Producer("ha", namesrv=brokers.namesrv_address) as producer:
         await producer.send(Message("HaTopic", b"x"))
     await caught_up(master, slave)
@@ -79,12 +90,12 @@ async def test_the_command_shows_lag_and_who_does_not_copy(brokers: Pair) -> Non
     assert status == 0
     status, output = await command("--broker", str(slave.address), "--json")
     assert status == 0
-    told = json.loads(output)
-    assert (told["name"], told["broker_id"], told["state"]) == ("pair", 1, HaClientState.COPIES.name)
+    report = json.loads(output)
+    assert (report["name"], report["broker_id"], report["state"]) == ("pair", 1, HaClientState.COPIES.name)
 
 
-async def test_the_command_without_anybody_to_ask(brokers: Pair) -> None:
-    """A script would take a name server that is away for a healthy cluster, a person read an empty table."""
+async def test_the_command_without_a_broker(brokers: Pair, command: Command) -> None:
+    """A script would take an offline name server for a healthy cluster, and a user see an empty table."""
     here = "--namesrv", brokers.namesrv_address
     says = f"rocketpy-broker ha: no broker is registered at {brokers.namesrv_address}\n"
     assert await command(*here) == (1, says)

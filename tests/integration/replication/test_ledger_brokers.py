@@ -1,4 +1,4 @@
-"""Brokers of a DLedger group: what is acknowledged stays, whoever leads."""
+"""Brokers of a DLedger group: acknowledged messages survive each change of the leader."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ from tests.waiting import LIMIT_S, until
 
 
 def bodies_of(broker: Broker, topic: str = "T") -> set[bytes]:
-    """What a broker's queues of a topic hold."""
+    """The messages in a broker's queues of a topic."""
     store = broker.store
     store.dispatch()
     found = set()
@@ -60,7 +60,7 @@ async def send(producer: Producer, *bodies: bytes) -> None:
 
 
 async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
-    """A broker that is gone would take its messages with it."""
+    """The messages of a lost broker would be lost with it."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:
         await group.master()
         bodies = {b"%d" % number for number in range(300)}
@@ -84,7 +84,7 @@ async def test_the_first_message_of_a_topic_is_answered_when_it_is_committed(tmp
 async def test_a_leader_that_stops_waits_for_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each stop of a leader would tell senders that messages are uncertain which its group has."""
+    """At each stop of a leader, sends whose messages the group has would be reported as uncertain."""
     async with ledger_group(tmp_path, 1, commit_wait_ms=500) as group, group.producer() as producer:
         master = await group.master()
         await send(producer, b"before")
@@ -103,8 +103,8 @@ async def test_a_leader_that_stops_waits_for_its_group(
         await closing
 
 
-async def test_the_next_master_has_what_was_acknowledged_and_takes_more(tmp_path: Path) -> None:
-    """Every stop of a master would lose messages, or stop those who send (I1)."""
+async def test_the_next_master_has_acknowledged_messages_and_accepts_more(tmp_path: Path) -> None:
+    """Acknowledged messages are lost, or sends fail for good, when the master stops (I1)."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:
         first = await group.master()
         old = {b"%d" % number for number in range(100)}
@@ -138,8 +138,8 @@ async def ask(broker: Broker, request: Command) -> Command:
         channel.close()
 
 
-async def test_a_follower_refuses_as_a_slave_does(tmp_path: Path) -> None:
-    """A producer with an old route would be told nothing that helps."""
+async def test_a_follower_rejects_sends_as_a_slave_does(tmp_path: Path) -> None:
+    """A producer with an old route would not learn that it must refresh it."""
     async with ledger_group(tmp_path) as group:
         await group.master()
         for broker in group.slaves():
@@ -148,8 +148,8 @@ async def test_a_follower_refuses_as_a_slave_does(tmp_path: Path) -> None:
             assert "does not lead" in (answer.remark or "")
 
 
-async def test_without_a_majority_sends_end_in_time_with_a_code_to_try_again(tmp_path: Path) -> None:
-    """A producer would wait for its own time-out, and not know that another broker may do (4.6.0's codes)."""
+async def test_without_a_majority_sends_end_in_time_with_a_code_for_a_retry(tmp_path: Path) -> None:
+    """A producer would wait for its timeout, and not learn that it may try another broker (4.6.0's codes)."""
     settings = {"dLegerPendingMax": "3"}
     async with ledger_group(tmp_path, settings=settings, commit_wait_ms=500) as group:
         master = await group.master()
@@ -168,7 +168,7 @@ async def test_without_a_majority_sends_end_in_time_with_a_code_to_try_again(tmp
 
 
 async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
-    """Clients would send to a follower, or to a leader that is gone (QUIRKS 65)."""
+    """Clients would send to a follower, or to a former leader (QUIRKS 65)."""
     async with ledger_group(tmp_path) as group:
         master = await group.master()
         own = {name: broker.advertised_address for name, broker in group.running.items()}
@@ -183,15 +183,15 @@ async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
 
 
 async def addresses(namesrv: str) -> dict[int, str]:
-    """The members of the group by their ids, as the name server tells them."""
+    """The members of the group by their ids, as the name server returns them."""
     return {id_: address for _, id_, address in await find_broker_addresses([Address.parse(namesrv)])}
 
 
-def contains(part: dict[int, str], told: dict[int, str]) -> bool:
-    return part.items() <= told.items()
+def contains(part: dict[int, str], registered: dict[int, str]) -> bool:
+    return part.items() <= registered.items()
 
 
-async def until_told(namesrv: str, condition: Callable[[dict[int, str]], bool]) -> None:
+async def until_registered(namesrv: str, condition: Callable[[dict[int, str]], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
         for pause_s in itertools.repeat(0.02):
             if condition(await addresses(namesrv)):
@@ -200,7 +200,7 @@ async def until_told(namesrv: str, condition: Callable[[dict[int, str]], bool]) 
 
 
 async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_path: Path) -> None:
-    """What is stored could not be read until most of the group is back (4.6.0 registers them with id -1)."""
+    """Stored messages could not be read until most of the group is back (4.6.0 registers them with id -1)."""
     async with ledger_group(tmp_path, 5, roleless_ms=200) as group:
         namesrv = group.namesrv_address
         bodies = {b"%d" % number for number in range(20)}
@@ -214,26 +214,30 @@ async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_pa
         for name in (first, second):
             await group.stop(name)
             again = {-1: (await group.start(name)).advertised_address}
-            await until_told(namesrv, partial(contains, again))
+            await until_registered(namesrv, partial(contains, again))
         assert await addresses(namesrv) == again
         async with PullConsumer("readers", namesrv=namesrv) as consumer:
             queues = await consumer.fetch_queues("T")
             found = {m.body for queue in queues for m in (await consumer.pull(queue, 0)).messages}
         assert found == bodies
         await group.start(others[0])
-        await until_told(namesrv, lambda told: 0 in told and len(told) == 3 and -1 not in told)
+        await until_registered(
+            namesrv, lambda registered: 0 in registered and len(registered) == 3 and -1 not in registered
+        )
 
 
 async def test_a_broker_without_a_role_leaves_no_trace(tmp_path: Path) -> None:
-    """Clients would go on to ask a broker that said goodbye."""
+    """Clients would continue to send to a broker that has unregistered."""
     async with ledger_group(tmp_path, 3, roleless_ms=10) as group:
         await group.master()
         for name in list(group.running):
             await group.stop(name)
         alone = await group.start("n1")
-        await until_told(group.namesrv_address, lambda told: told == {-1: alone.advertised_address})
+        await until_registered(
+            group.namesrv_address, lambda registered: registered == {-1: alone.advertised_address}
+        )
         await group.stop("n1")
-        await until_told(group.namesrv_address, lambda told: not told)
+        await until_registered(group.namesrv_address, lambda registered: not registered)
 
 
 async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
@@ -271,10 +275,8 @@ async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
             await until(lambda: bodies_of(second) == wanted)
 
 
-async def test_who_led_and_stops_tells_of_no_failure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An operator would look for lost delays and transactions, which the next leader goes on with."""
+async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator would look for lost delays and transactions, which the next leader continues."""
     settings = {"messageDelayLevel": "1s 1h", "transactionCheckInterval": "100000"}
     async with ledger_group(tmp_path, settings=settings) as group:
         master = await group.master()
@@ -286,12 +288,12 @@ async def test_who_led_and_stops_tells_of_no_failure(
         await group.end_silence()
         await until(lambda: not master.is_master)
         await group.stop(group.name_of(master))
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [text for text in told if "not saved" in text or "not noted" in text] == []
+    registered = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [text for text in registered if "not saved" in text or "not noted" in text] == []
 
 
-async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
-    """A group of consumers would start anew, or stop, at each change."""
+async def test_consumers_continue_with_the_next_master(tmp_path: Path) -> None:
+    """A group of consumers would start over, or stop, at each change."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:
         seen: list[bytes] = []
 
@@ -312,7 +314,7 @@ async def test_consumers_go_on_with_the_next_master(tmp_path: Path) -> None:
 
 
 async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> None:
-    """Consumers would begin anew at each change of masters."""
+    """Consumers would start over at each change of masters."""
     async with ledger_group(tmp_path, sync_ms=50) as group:
         first = await group.master()
         first.consumers.offsets.commit("readers", "T", 0, 7)
@@ -333,7 +335,7 @@ async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> No
 
 
 async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> None:
-    """A transaction whose master is gone would stay open for ever."""
+    """A transaction whose master is gone would stay open."""
     settings = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
     client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
     async with ledger_group(tmp_path, settings=settings) as group:
@@ -376,8 +378,8 @@ async def run(*arguments: str) -> int:
     return await asyncio.to_thread(cli.main, arguments)
 
 
-async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator could not tell who leads, or that a peer is away."""
+async def test_the_command_shows_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator could not see which peer leads, or that a peer is offline."""
     async with ledger_group(tmp_path) as group:
         name = group.name_of(await group.master())
         await until(lambda: all(broker.ledger.broker_id >= 0 for broker in group.running.values()))
@@ -399,8 +401,8 @@ async def test_the_command_tells_of_a_group(tmp_path: Path, capsys: pytest.Captu
         assert "cannot transfer leadership" in capsys.readouterr().err
 
 
-async def test_the_command_tells_that_there_is_no_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator would read an empty table, and not whether the cluster has groups at all."""
+async def test_the_command_reports_a_missing_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator would get an empty table, without knowing whether the cluster has groups at all."""
     async with EmbeddedCluster() as cluster:
         namesrv = cluster.namesrv_address
         assert await run("dledger", "status", "--namesrv", namesrv) == 1
@@ -415,7 +417,7 @@ def measure(broker: Broker) -> Sequence[Measured]:
 
 
 async def test_metrics_of_a_group(tmp_path: Path) -> None:
-    """Nobody would be woken by a group that has no leader, or a peer that falls behind."""
+    """No alert would show a group without a leader, or a peer that falls behind."""
     async with ledger_group(tmp_path) as group:
         master = await group.master()
         (slave, _) = group.slaves()

@@ -1,4 +1,4 @@
-"""Directories that brokers of a DLedger group begin with: Java's, a plain store's, none at all."""
+"""Directories with which brokers of a DLedger group start: Java's, a plain store's, or none."""
 
 import asyncio
 import shutil
@@ -8,6 +8,7 @@ from rocketpy import Message, Producer, SendStatus
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests import golden_data
 from tests.integration.ledger_group import ledger_group
 from tests.unit.store.helpers import put, queue_content, small_config
@@ -33,8 +34,8 @@ def count_of(broker: Broker, topic: str) -> int:
     return sum(store.max_offset_in_queue(topic, queue_id) for queue_id in queues)
 
 
-async def test_a_group_goes_on_with_the_directories_of_a_java_group(tmp_path: Path) -> None:
-    """Whoever changes from RocketMQ to this broker would have to copy every message (QUIRKS 62)."""
+async def test_a_group_continues_the_directories_of_a_java_group(tmp_path: Path) -> None:
+    """A change from RocketMQ to this broker would need a copy of every message (QUIRKS 62)."""
     for name in ("n0", "n1", "n2"):
         golden_data.extract_store(f"{name}-final", tmp_path / name)
     recorded = golden_data.parsed("n0-final")["dledger"]["data"]
@@ -66,7 +67,7 @@ async def test_a_store_becomes_a_group(tmp_path: Path) -> None:
 
 
 async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_path: Path) -> None:
-    """A peer whose disk was replaced could never be one again once retention had worked."""
+    """A peer whose disk was replaced could never join the group after retention."""
     settings = {"fileReservedTime": "0"}
     async with (
         ledger_group(tmp_path, settings=settings) as group,
@@ -97,10 +98,10 @@ async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_
             ]
 
 
-async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joined_late(
+async def test_an_empty_queue_keeps_its_offsets_on_a_peer_that_joined_late(
     tmp_path: Path,
 ) -> None:
-    """Groups would wait, at the numbers they have reached, for messages that come again from 0 on."""
+    """Groups would wait at their offsets for messages that are numbered from 0."""
     settings = {"fileReservedTime": "0"}
     async with (
         ledger_group(tmp_path, settings=settings, sync_ms=50) as group,
@@ -132,11 +133,11 @@ async def test_a_queue_that_is_empty_goes_on_with_its_numbers_on_a_peer_that_joi
 
 
 async def expire(broker: Broker) -> None:
-    """Delete what retention lets go now, once it is known to be flushed."""
+    """Delete expired files now, once they are known to be flushed."""
     driver = broker._driver
     async with driver.paused():
         broker.store.flush(thorough=True)
-    driver.cleaner.request_manual_delete()
+    driver.cleaner = Cleaner(broker.store, use=lambda _: 0.8)
     await until(lambda: broker.store.checkpoint.dispatched_offset > 65536)
-    await driver.clean()  # unless it is just the hour at which the broker does so
+    await driver.clean()  # unless the broker has just done so
     assert ledger(broker).ledger.begin_index > 0

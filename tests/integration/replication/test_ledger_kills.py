@@ -1,4 +1,4 @@
-"""Masters of a DLedger group killed in processes of their own: the SDK goes on, and nothing is lost."""
+"""Masters of a DLedger group are killed as processes: the client continues, and no message is lost."""
 
 import asyncio
 import itertools
@@ -55,7 +55,7 @@ class Group:
         )
 
     async def master(self, *, other_than: str = "") -> str:
-        """The peer whose broker name servers know as the master."""
+        """The peer whose broker is the master at the name servers."""
         async with asyncio.timeout(LIMIT_S):
             for pause_s in itertools.repeat(0.05):
                 found = {

@@ -1,4 +1,4 @@
-"""Each background task and callback of a DLedger peer, ended by a bug: the peer stops, and says why."""
+"""Each background task and callback of a DLedger peer, ended by a bug: the peer stops and reports why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fails(*_args: object, **_kwargs: object) -> Any:
 
 
 async def stops(running: Group, member: Member, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until a leader has stopped for good: its owner is told once, its health says why, others go on."""
+    """Wait until a leader has stopped for good: its report, its health, and that the others continue."""
     peer = member.peer
     assert peer is not None
     await until(lambda: bool(member.failures))
@@ -58,7 +58,7 @@ async def test_work_of_a_peer_that_fails(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A peer would lead on and store nothing, or follow and never answer, and nobody would know."""
+    """A peer would lead and store nothing, or follow and never respond, without a report."""
     async with group(tmp_path, no_op=lambda _: b"no-op") as running:
         member, peer = await running.leader()
         await running.append(peer, b"a")
@@ -71,7 +71,7 @@ async def test_work_of_a_peer_that_fails(
 async def test_a_connection_that_is_made_with_a_bug(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader would never reach that peer again."""
+    """A leader would never reach that peer."""
     async with group(tmp_path) as running:
         member, peer = await running.leader()
         other = next(name for name in running.members if name != member.name)
@@ -91,7 +91,7 @@ async def test_a_flush_that_fails_in_an_unknown_way_ends_a_peer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was not flushed would be counted as flushed, and the ledger take more entries."""
+    """Unflushed entries would count as flushed, and the ledger accept more."""
 
     def fail(_plan: object) -> None:
         raise ValueError("not an OSError")

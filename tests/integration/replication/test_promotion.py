@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy import Message, MessageQueue, Producer, ProducerConfig, PullConsumer, SendStatus
+from rocketpy_broker import cli
 from rocketpy_broker.replication.ha_status import ask_broker
 from tests.integration.processes import output_of, start, stop
 from tests.waiting import LIMIT_S
@@ -43,8 +44,11 @@ class Machine:
         self.process = None
 
     async def promote(self, *arguments: str) -> tuple[int | None, str]:
-        command = ("promote", "-c", str(self.conf), "--role", "SYNC_MASTER", *arguments)
-        return await output_of(*command, NAMESRV_ADDR=self.namesrv)
+        return await output_of(*self.promotion(*arguments), NAMESRV_ADDR=self.namesrv)
+
+    def promotion(self, *arguments: str) -> tuple[str, ...]:
+        """The arguments of the command that promotes it."""
+        return "promote", "-c", str(self.conf), "--role", "SYNC_MASTER", *arguments
 
     def log(self) -> bytes:
         return b"".join(path.read_bytes() for path in sorted((self.store / "commitlog").iterdir()))
@@ -71,18 +75,18 @@ async def read(namesrv: str) -> list[bytes]:
 
 
 async def counts(machine: Machine, slaves: int) -> None:
-    """Wait until so many slaves have all that the master has."""
+    """Wait until this number of slaves has all records of the master."""
     async with asyncio.timeout(LIMIT_S):
         while True:
-            told = await ask_broker(machine.address)
-            if sum(slave.received == told.max_offset for slave in told.slaves) == slaves:
+            report = await ask_broker(machine.address)
+            if sum(slave.received == report.max_offset for slave in report.slaves) == slaves:
                 return
             await asyncio.sleep(0.1)
 
 
 @pytest.mark.slow
 async def test_the_furthest_slave_takes_over_and_the_old_master_follows(tmp_path: Path) -> None:
-    """Without this a dead master's messages would be on its slaves and nobody could send any more; or a slave
+    """The messages of a dead master would be on its slaves, but no producer could send; or a slave
     that lacks acknowledged ones is promoted, or the old master's own ones come back among them.
     """
     process, namesrv = await start("namesrv", "--listen", "127.0.0.1:0")
@@ -130,18 +134,26 @@ async def test_the_furthest_slave_takes_over_and_the_old_master_follows(tmp_path
         await stop(process)
 
 
-async def test_what_promote_refuses_without_force(tmp_path: Path) -> None:
-    """Without this a typing error would make an empty store, or one nobody knows of, the master."""
+async def test_promotions_rejected_without_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typing error would make an empty store, or an unknown one, the master."""
     machine = Machine(tmp_path, "alone", "127.0.0.1:1", "SLAVE", 1)
-    status, output = await machine.promote()
+    monkeypatch.setenv("NAMESRV_ADDR", machine.namesrv)
+
+    async def promote(*arguments: str) -> tuple[int, str]:
+        status = await asyncio.to_thread(cli.main, machine.promotion(*arguments))
+        return status, "".join(capsys.readouterr())
+
+    status, output = await promote()
     assert (status, "there is no store in" in output) == (1, True)
     assert not machine.store.exists()
     (machine.store / "commitlog").mkdir(parents=True)
-    status, output = await machine.promote()
+    status, output = await promote()
     assert status == 1
     assert "never followed" in output
     assert "no name server" in output
-    assert (await machine.promote("--force"))[0] == 0
+    assert (await promote("--force"))[0] == 0
     assert "brokerId=0" in machine.conf.read_text()
-    status, output = await machine.promote("--force")
+    status, output = await promote("--force")
     assert (status, "file of a master" in output) == (1, True)

@@ -1,4 +1,4 @@
-"""Access control: who is let in by a broker and a name server that ask for signatures, and to what."""
+"""Access control: which requests a broker and a name server accept, with which signatures."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def call(
     *,
     by: str | Signer = "operator",
 ) -> Command:
-    """The answer to one request. by: the account that signs it, or "" for nobody."""
+    """The response to one request. by: the account that signs it, or "" for none."""
     request = Command.request(code, header, body)
     signer = by if isinstance(by, Signer) else SIGNERS.get(by)
     if signer is not None:
@@ -133,7 +133,7 @@ def heartbeat(topic: str, group: str) -> bytes:
 
 
 async def test_the_second_port_asks_for_signatures_too(broker: Broker) -> None:
-    """Whoever connects to listenPort - 2 could read and change everything without an account."""
+    """Each client that connects to listenPort - 2 could read and change everything without an account."""
     second = replace(broker.address, port=broker.address.port - 2)
     async with await RawClient.open(second) as client:
         assert is_refused(await client.call(RequestCode.GET_ALL_TOPIC_CONFIG))
@@ -145,7 +145,7 @@ async def test_the_second_port_asks_for_signatures_too(broker: Broker) -> None:
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
 async def test_a_client_with_an_account_works(broker: Broker, codec: Literal["json", "rocketmq"]) -> None:
-    """Whoever turns access control on could not send or read any more."""
+    """After access control is enabled, no client could send or read."""
     keys = Credentials(access_key="application", secret_key="its-secret")
     client = ClientConfig(
         namesrv=str(broker.config.registration.namesrv[0]), credentials=keys, codec=codec, heartbeat_ms=100
@@ -216,7 +216,7 @@ CASES: list[tuple[str, tuple[int, Header | None, bytes], str | Signer, str]] = [
 
 
 async def test_rights(broker: Broker) -> None:
-    """A client would read, write or change what is none of its business, or be kept from what is."""
+    """A client could read, write or change data of others, or not its own."""
     for name, request, by, says in CASES:
         answer = await call(broker, *request, by=by)
         assert is_refused(answer) == bool(says), (name, answer)
@@ -225,7 +225,7 @@ async def test_rights(broker: Broker) -> None:
 
 
 async def test_without_a_signature_nothing_is_answered(broker: Broker) -> None:
-    """A request code that somebody forgot would be open to everyone."""
+    """A request code without a rule would be open to every client."""
     for code in BROKER_PERMISSIONS:
         assert is_refused(await call(broker, code, by="")), code
     async with await RawClient.open(broker.config.registration.namesrv[0]) as client:
@@ -235,7 +235,7 @@ async def test_without_a_signature_nothing_is_answered(broker: Broker) -> None:
 
 
 async def test_a_signature_covers_each_field_and_the_body(broker: Broker) -> None:
-    """Whoever sees one signed request could send others with it."""
+    """The owner of one captured signature could sign other requests."""
     code, header = send("Orders")
     signed = APP.sign(header.ext_fields(), b"body")
     for fields, body, fits in (
@@ -255,7 +255,7 @@ async def test_a_signature_covers_each_field_and_the_body(broker: Broker) -> Non
 
 
 async def test_operators_change_accounts_and_never_see_a_secret(broker: Broker, tmp_path: Path) -> None:
-    """Mqadmin's updateAclConfig would do nothing, or whoever reads the accounts could use them."""
+    """Mqadmin's updateAclConfig would do nothing, or the listed accounts would contain their secrets."""
     create = CreateAccessConfigRequestHeader(
         access_key="newcomer", secret_key="fresh-secret", topic_perms="News=SUB,Orders=PUB"
     )  # fmt: skip
@@ -286,8 +286,8 @@ async def test_operators_change_accounts_and_never_see_a_secret(broker: Broker, 
     assert "- 127.0.0.*" in (tmp_path / "plain_acl.yml").read_text()
 
 
-async def test_a_broker_without_access_control_says_so(tmp_path: Path) -> None:
-    """Mqadmin would wait for its time-out, and an operator believe that an account was made."""
+async def test_a_broker_without_access_control_reports_it(tmp_path: Path) -> None:
+    """Mqadmin would wait for its timeout, and an operator believe that an account was created."""
     async with running_broker(tmp_path, "") as broker:
         for code in (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG):
             assert "aclEnable=false" in ((await call(broker, code, by="")).remark or "")
@@ -306,27 +306,27 @@ async def test_a_changed_file_counts_at_once(broker: Broker, tmp_path: Path) -> 
     await eventually(is_closed_out)
 
 
-async def test_a_stranger_cannot_hold_a_connection(tmp_path: Path) -> None:
-    """Anybody could use up the connections that clients need."""
+async def test_an_unauthenticated_client_cannot_hold_a_connection(tmp_path: Path) -> None:
+    """Clients without an account could use up the connections that others need."""
     (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
     settings = "aclEnable=true\nunsignedTimeoutMillis=200\n"
     async with running_broker(tmp_path, settings) as broker:
-        stranger = await RawClient.open(broker.address)
+        unknown = await RawClient.open(broker.address)
         known = await RawClient.open(broker.address)
         code, header = send("Orders")
         request = Command.request(code, None, b"x")
         request.ext = APP.sign(header.ext_fields(), b"x")
         assert (await known.call_frame(encode_command(request))).code == 0
-        assert is_refused(await stranger.call(code, header, b"x"))
+        assert is_refused(await unknown.call(code, header, b"x"))
         async with asyncio.timeout(LIMIT_S):
-            assert await stranger.reader.read() == b""
+            assert await unknown.reader.read() == b""
         assert (await known.call_frame(encode_command(request))).code == 0
-        for client in (stranger, known):
+        for client in (unknown, known):
             client.writer.close()
 
 
 class running_broker:  # noqa: N801 - reads as what it does
-    """A broker of its own, without a name server, closed at the end."""
+    """A broker without a name server, closed at the end."""
 
     def __init__(self, tmp_path: Path, settings: str) -> None:
         (tmp_path / "broker.conf").write_text(f"{settings}listenPort=0\n")

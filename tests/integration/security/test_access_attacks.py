@@ -1,4 +1,4 @@
-"""What an account could do to others beyond plain requests: transactions, client ids, forged records."""
+"""Attacks of one account on others: by transactions, client ids, and forged records."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def end_fields(offset: int, queue_offset: int, group: str, decision: int) -> dic
 
 
 async def bodies(servers: Servers, by: str, topic: str, group: str) -> list[bytes]:
-    """What an account finds in queue 0 of a topic."""
+    """The messages that an account finds in queue 0 of a topic."""
     code, header = pull(topic, group)
     answer = await servers.ask(by, code, header.ext_fields())
     found, rest = [], answer.body
@@ -78,15 +78,15 @@ async def bodies(servers: Servers, by: str, topic: str, group: str) -> list[byte
     return found
 
 
-async def test_only_who_may_send_is_asked_about_a_transaction(asking: Servers) -> None:
-    """A stranger in the producer group would read a message, and decide about it."""
+async def test_only_accounts_that_may_send_get_transaction_checks(asking: Servers) -> None:
+    """Another account in the producer group would read a message, and decide about it."""
     servers = asking
     async with await RawClient.open(servers.address) as mine, await RawClient.open(servers.address) as theirs:
         assert (await beat(mine, "mine", "me@1", "theirs")).code == 0
         half = await servers.send_half("other", "Foreign", "theirs", b"secret")
         asked_of_theirs = 0
         assert (await beat(theirs, "other", "they@1", "theirs")).code == 0
-        for _ in range(3):  # in turn: without the check, half of them would go to the stranger
+        for _ in range(3):  # in turn: without the check, half of them would go to the other account
             question = await theirs.next()
             asked_of_theirs += question.code == RequestCode.CHECK_TRANSACTION_STATE
             assert decode(question.body, check_crc=False).body == b"secret"
@@ -99,7 +99,7 @@ async def test_only_who_may_send_is_asked_about_a_transaction(asking: Servers) -
 
 
 async def test_a_half_message_needs_a_right_to_its_group(servers: Servers) -> None:
-    """Whoever is asked about it believes that it is a message of its own."""
+    """A client that gets a check believes that it is about a message of its own."""
     properties = {"TRAN_MSG": "true", "PGROUP": "theirs"}
     answer = await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, send_fields("Mine", **properties), b"x")
     assert answer.remark is not None
@@ -107,7 +107,7 @@ async def test_a_half_message_needs_a_right_to_its_group(servers: Servers) -> No
 
 
 async def test_a_client_id_belongs_to_its_account(servers: Servers) -> None:
-    """Replies, and queues that are taken in order, would go to whoever gives the same client id."""
+    """Replies, and locks of ordered queues, would go to another account with the same client id."""
     async with await RawClient.open(servers.address) as theirs, await RawClient.open(servers.address) as mine:
         assert (await beat(theirs, "other", "they@1", "p")).code == 0
         stolen = await beat(mine, "mine", "they@1", "p")
@@ -142,7 +142,7 @@ async def test_a_client_id_belongs_to_its_account(servers: Servers) -> None:
     await eventually(is_free)
 
 
-async def test_replies_go_only_to_who_may_have_asked(servers: Servers) -> None:
+async def test_replies_go_only_to_accounts_that_may_have_requested_them(servers: Servers) -> None:
     """Any account could push messages to every client that is connected."""
     async with await RawClient.open(servers.address) as theirs:
         assert (await beat(theirs, "other", "they@1", "p")).code == 0
@@ -252,7 +252,7 @@ async def test_a_record_in_a_body_is_no_record(servers: Servers) -> None:
     ],
 )  # fmt: skip
 async def test_default_rights_do_not_open_internal_topics(servers: Servers, topic: str) -> None:
-    """Who may read all topics but some would find the messages of these in the broker's own topics."""
+    """An account that may not read some topics would find their messages in the broker's own topics."""
     code, header = pull(topic, "any")
     assert is_refused(await servers.ask("defaults", code, header.ext_fields()))
     offset = {"consumerGroup": "any", "topic": topic, "queueId": "0", "commitOffset": "7"}
@@ -260,7 +260,7 @@ async def test_default_rights_do_not_open_internal_topics(servers: Servers, topi
     assert not is_refused(await servers.ask("operator", code, header.ext_fields()))
 
 
-async def test_a_client_never_sees_who_signed_a_request_about_it(servers: Servers) -> None:
+async def test_a_client_never_gets_the_signature_of_a_request_about_it(servers: Servers) -> None:
     """A consumer could use the operator's signature for other requests."""
     async with await RawClient.open(servers.address) as consumer:
         data = ConsumerData(
@@ -284,7 +284,7 @@ async def test_a_client_never_sees_who_signed_a_request_about_it(servers: Server
 
 
 async def test_a_message_that_was_sent_back_stays_readable_for_its_group(servers: Servers) -> None:
-    """An account could not have its own messages again."""
+    """An account could not have its own dead letters resent."""
     own = await servers.send("mine", "Mine", b"again")
     fields = {"offset": str(own.offset), "group": "mygroup", "delayLevel": "1", "originTopic": "Mine"}
     assert (await servers.ask("mine", RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
@@ -302,7 +302,7 @@ async def test_a_message_that_was_sent_back_stays_readable_for_its_group(servers
 async def test_a_held_pull_ends_with_the_right_to_it(
     servers: Servers, tmp_path: Path, rule: str, changed: str
 ) -> None:
-    """Who lost an account, or a right, would get one more message for each pull that was under way."""
+    """A held pull would deliver one more message after its account, or its right, was removed."""
     await servers.send("mine", "Mine", b"first")
     code, header = pull("Mine", "mygroup")
     now = header

@@ -1,4 +1,4 @@
-"""Replays what Java clients with and without keys sent to a Java broker with access control (QUIRKS 31)."""
+"""Replays requests of Java clients with and without keys to a Java broker with access control (QUIRKS 31)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every request code with every kind of wrong: no signature, a wrong one, no right to what it names.
+"""Every request code with every kind of error: no signature, a wrong one, no right to what it names.
 
 The cases come from the tables of permissions and of headers; a new request code is among them at once, and
 fails until it is known what it needs. Requests that give an offset are tried with the records of others.
@@ -23,7 +23,6 @@ from rocketpy.protocol.bodies import (
 from rocketpy.protocol.codes import RequestCode, name_of
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy_broker.security.permissions import (
-    ADD_WRITE_PERM_OF_BROKER,
     BROKER_PERMISSIONS,
     NAMESRV_PERMISSIONS,
     Permission,
@@ -46,7 +45,7 @@ EVERY_CODE: Final = {**NAMESRV_PERMISSIONS, **BROKER_PERMISSIONS}
 
 
 class Target(NamedTuple):
-    """What a request is about."""
+    """The resources of a request."""
 
     topic: str
     group: str
@@ -55,7 +54,7 @@ class Target(NamedTuple):
 
 
 def fields_of(code: int, target: Target) -> dict[str, str]:
-    """The ext fields of a request, those that a handler wants to be there."""
+    """The ext fields of a request that its handler requires."""
     header = REQUEST_HEADERS.get(code)
     found: dict[str, str] = {}
     for field in () if header is None else msgspec.structs.fields(header):
@@ -80,7 +79,7 @@ def fields_of(code: int, target: Target) -> dict[str, str]:
 
 
 def body_of(code: int, target: Target) -> bytes:
-    """The body of a request that says what it is about there."""
+    """The body of a request that names its resources there."""
     subscription = SubscriptionData(topic=target.topic, sub_string="*")
     if code == RequestCode.HEART_BEAT:
         consumer = ConsumerData(group_name=target.group, subscription_data_set=[subscription])
@@ -107,7 +106,7 @@ def is_for_administrators(code: int) -> bool:
 
 
 def cases() -> list[tuple[int, str]]:
-    """Request codes, and what is wrong with each request."""
+    """Request codes, and the error in each request."""
     found: list[tuple[int, str]] = []
     for code in EVERY_CODE:
         found += [(code, "unsigned"), (code, "wrong signature")]
@@ -126,7 +125,7 @@ def cases() -> list[tuple[int, str]]:
 
 RECORDS: Final = ("record", "half message", "delayed record", "retry", "dead letter")
 ENDED: Final = ("half message",)
-"""Of other records a handler says that there is no such half message."""
+"""For other records, the handler responds that there is no such half message."""
 SIGNED_BY: Final = {
     "unsigned": "", "wrong signature": "wrong", "no rights": "no rights", "administrator": "operator",
 }  # fmt: skip
@@ -137,7 +136,7 @@ REASONS: Final = {
 
 
 class Place:
-    """Servers, and what is stored in the broker."""
+    """Servers, and the messages stored in the broker."""
 
     def __init__(self, servers: Servers, thread: Thread, records: dict[str, Sent]) -> None:
         self.servers, self.thread, self.records = servers, thread, records
@@ -145,7 +144,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Servers that all cases share; none of them leaves anything that another one sees."""
+    """Servers that all cases share; no case leaves data that another one sees."""
     thread = Thread()
     with pytest.MonkeyPatch.context() as environment:
         servers = Servers(tmp_path_factory.mktemp("access"), environment)
@@ -170,7 +169,7 @@ async def store(servers: Servers) -> dict[str, Sent]:
 
 
 def target_of(place: Place, code: int, wrong: str) -> Target:
-    """What a request of one case is about: this account's own things, but for the one that is wrong."""
+    """The resources of one case's request: this account's own, except for the wrong one."""
     if wrong == "administrator":
         return Target("Scratch", "scratch")
     record = place.records["own record"]
@@ -191,7 +190,7 @@ def target_of(place: Place, code: int, wrong: str) -> Target:
     ids=lambda value: value if isinstance(value, str) else name_of(RequestCode, value),
 )
 def test_a_request_is_admitted_with_every_right_it_needs(place: Place, code: int, wrong: str) -> None:
-    """An account would see or change what belongs to another one, or be kept from what is its own."""
+    """An account could read or change data of others, or not its own."""
     target = target_of(place, code, wrong)
     at = place.servers.names if code in NAMESRV_PERMISSIONS else place.servers.address
     request = place.servers.ask(
@@ -208,17 +207,17 @@ def test_a_request_is_admitted_with_every_right_it_needs(place: Place, code: int
         assert reason.startswith("No default permission for "), reason
 
 
-def test_it_is_known_what_every_request_needs() -> None:
+def test_the_permissions_of_every_request_are_known() -> None:
     """A handler for a new request code would be open to every account."""
     for code, permission in EVERY_CODE.items():
         needs_rule = permission not in (Permission.ADMIN, Permission.BROKER)
         assert has_rule(code) >= needs_rule, f"there is no rule for {name_of(RequestCode, code)}"
-        known = code in REQUEST_HEADERS or code in HEADERLESS_REQUESTS or code == ADD_WRITE_PERM_OF_BROKER
+        known = code in REQUEST_HEADERS or code in HEADERLESS_REQUESTS
         assert known, f"no header is known for {name_of(RequestCode, code)}, so no case names its topic"
 
 
 def test_every_request_that_names_nothing_is_listed() -> None:
-    """A request could be open to every account since nobody looked at what its body names."""
+    """A request that names its resources in its body could be open to every account."""
     for code, permission in EVERY_CODE.items():
         if permission not in (Permission.ADMIN, Permission.BROKER):
             names = any(says(code, what) for what in ("topic", "group", "offset"))

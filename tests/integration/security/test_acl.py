@@ -29,13 +29,13 @@ def is_signed(request: Command) -> bool:
 
 
 class Guarded(Peer):
-    """A broker that refuses what is not signed, in RocketMQ's words."""
+    """A broker that rejects unsigned requests, with RocketMQ's remarks."""
 
     def __init__(self) -> None:
         super().__init__(self.guard)
 
     def guard(self, _channel: Channel, request: Command) -> Command:
-        """Check, then do as a broker does."""
+        """Check the signature, then respond as a broker does."""
         if not is_signed(request):
             remark = "org.apache.rocketmq.acl.common.AclException: No acl config for null"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -73,7 +73,7 @@ async def test_every_request_is_signed(codec: Literal["json", "rocketmq"]) -> No
     assert [command.code for command in [*broker.seen, *names.seen] if not is_signed(command)] == []
 
 
-async def test_a_refusal_says_why() -> None:
+async def test_a_rejection_names_its_reason() -> None:
     """The user would not see the broker's word about the key, or not know that nothing was stored."""
     async with Guarded() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -83,7 +83,7 @@ async def test_a_refusal_says_why() -> None:
     assert refused.value.outcome is Outcome.NOT_SENT
 
 
-async def test_credentials_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_credentials_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret would have to stand in the program."""
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "RocketMQ")
     with pytest.raises(ConfigInvalid, match="ROCKETMQ_SECRET_KEY is not set"):

@@ -1,4 +1,4 @@
-"""A DLedger group with a secret: who is let in at a peer's port, and what everybody else hears."""
+"""A DLedger group with a secret: which peers are accepted, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def is_closed(client: RawClient) -> bool:
 
 
 async def test_a_group_with_a_secret_replicates(running: Group) -> None:
-    """Whoever sets a secret would have no group any more."""
+    """A group with a secret would not elect a leader."""
     _, peer = await running.leader()
     bodies = [b"%d" % number for number in range(100)]
     await running.append(peer, *bodies)
@@ -89,7 +89,7 @@ async def test_a_group_with_a_secret_replicates(running: Group) -> None:
     ids=lambda message: type(message).__name__,
 )
 async def test_a_stranger_learns_and_changes_nothing(running: Group, message: RaftMessage) -> None:
-    """Whoever reaches the port could read every message, or depose the leader with a newer term."""
+    """Each client that reaches the port could read every message, or depose the leader with a newer term."""
     _, peer = await running.leader()
     await running.append(peer, b"a")
     message.group, message.remote_id = "g", "n1"
@@ -114,7 +114,7 @@ async def test_a_stranger_learns_and_changes_nothing(running: Group, message: Ra
     ],
     ids=["group", "callee", "caller", "nothing", "proof first"],
 )
-async def test_a_handshake_for_somebody_else_is_refused(running: Group, said: Command, reason: str) -> None:
+async def test_a_handshake_for_another_peer_is_rejected(running: Group, said: Command, reason: str) -> None:
     """A peer of another group with the same secret would vote in this one."""
     async with await RawClient.open(port(running)) as client:
         answer = await ask(client, said)
@@ -133,7 +133,7 @@ async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> t
 
 
 @pytest.mark.parametrize(("side", "key"), [("caller", "guessed"), ("callee", KNOWN), ("caller", "é")])
-async def test_a_wrong_proof_is_refused(running: Group, side: str, key: str) -> None:
+async def test_a_wrong_proof_is_rejected(running: Group, side: str, key: str) -> None:
     """The secret would be no more than a request; or a peer's own proof could be sent back to it."""
     async with await RawClient.open(port(running)) as client:
         _, answer = await proven(client, side, key)
@@ -141,10 +141,10 @@ async def test_a_wrong_proof_is_refused(running: Group, side: str, key: str) -> 
         assert await is_closed(client)
 
 
-async def test_a_proof_that_is_no_ascii_does_no_harm(
+async def test_a_proof_that_is_not_ascii_is_rejected(
     running: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stranger could fill the log with tracebacks."""
+    """Anyone could fill the log with tracebacks."""
     async with await RawClient.open(port(running)) as client:
         await ask(client, hello())
         proves = Command.request(HandshakeCode.PROVE)
@@ -153,8 +153,8 @@ async def test_a_proof_that_is_no_ascii_does_no_harm(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_recorded_handshake_cannot_be_sent_again(running: Group) -> None:
-    """Whoever once saw a peer connect could take part from then on."""
+async def test_a_recorded_handshake_cannot_be_replayed(running: Group) -> None:
+    """An attacker who saw one connection of a peer could join the group."""
     async with await RawClient.open(port(running)) as first:
         recorded, answer = await proven(first)
         assert answer.code == ResponseCode.SUCCESS
@@ -186,7 +186,7 @@ class Liar(ClientOnlyEndpoint):
 
 
 async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None:
-    """Whoever takes over a peer's address could feed a follower, or count as a vote."""
+    """An attacker at a peer's address could feed a follower, or count as a vote."""
     server = await serve("127.0.0.1:0", Liar())
     channel = await connect(server.address, ClientOnlyEndpoint())
     with pytest.raises(PeerRefused, match="peer n1 does not know the secret"):
@@ -196,10 +196,10 @@ async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None
 
 
 @pytest.mark.parametrize("said", [[], [hello()]], ids=["nothing", "half"])
-async def test_who_does_not_finish_the_handshake_is_disconnected(
+async def test_an_unfinished_handshake_ends_the_connection(
     running: Group, monkeypatch: pytest.MonkeyPatch, said: list[Command]
 ) -> None:
-    """A stranger could hold connections for as long as he likes."""
+    """Anyone could hold connections for any time."""
     monkeypatch.setattr(authentication, "_HANDSHAKE_S", 0.1)
     async with await RawClient.open(port(running)) as client:
         for request in said:
@@ -208,7 +208,7 @@ async def test_who_does_not_finish_the_handshake_is_disconnected(
 
 
 async def test_idle_connections_keep_no_peer_out(running: Group) -> None:
-    """A peer that was restarted would find no place among connections that say nothing."""
+    """A restarted peer would find no free connection among silent ones."""
     _, peer = await running.leader()
     name = next(name for name in running.members if name != peer.settings.self_id)
     await running.stop(name)
@@ -225,7 +225,7 @@ async def test_idle_connections_keep_no_peer_out(running: Group) -> None:
 async def test_a_peer_without_the_secret_stays_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, theirs: str
 ) -> None:
-    """One of three that was set up wrongly would be missed in silence."""
+    """A misconfigured peer among three would be missing without a report."""
     caplog.set_level(logging.WARNING)
     async with group(tmp_path, secret=KNOWN) as running:
         _, peer = await running.leader()
@@ -239,8 +239,8 @@ async def test_a_peer_without_the_secret_stays_out(
         assert running.members[name].bodies() == []
 
 
-async def test_who_has_the_file_may_ask(running: Group) -> None:
-    """`dledger status -c` would tell nothing of a group with a secret."""
+async def test_a_command_with_the_file_gets_the_status(running: Group) -> None:
+    """`dledger status -c` would show nothing of a group with a secret."""
     await running.leader()
     addresses = {name: member.peer.address for name, member in running.members.items() if member.peer}
     reports = await ask_peers("g", addresses, secret=KNOWN, self_id="n0")

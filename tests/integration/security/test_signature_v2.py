@@ -1,4 +1,4 @@
-"""The second version of the signature: no request can be sent again, changed, or made into another one."""
+"""The second version of the signature: no request can be replayed, changed, or turned into another one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def send(servers: Servers, request: Command, codec: int = 0) -> str:
 
 @pytest.mark.parametrize("codec", [0, CODEC_ROCKETMQ])
 async def test_a_request_is_taken_once_and_as_it_was_signed(servers: Servers, codec: int) -> None:
-    """Whoever reads the traffic could send messages again, or other ones."""
+    """An attacker who reads the traffic could send messages a second time, or other messages."""
     code = RequestCode.SEND_MESSAGE_V2
     signer = SignerV2(*MINE)
     signed = signer.sign(send_fields("Mine"), b"x", code=code)
@@ -86,8 +86,8 @@ async def test_a_request_is_taken_once_and_as_it_was_signed(servers: Servers, co
     assert await send(servers, request_of(fresh), codec) == "", "none of these used its number up"
 
 
-async def test_old_and_early_requests_are_refused(servers: Servers) -> None:
-    """A request that was read long ago could be sent again when its number is forgotten."""
+async def test_old_and_early_requests_are_rejected(servers: Servers) -> None:
+    """A request captured long ago could be replayed once its number is forgotten."""
     code = RequestCode.SEND_MESSAGE_V2
     for late_s, says in ((-310, "before this server's time"), (310, "after this server's time")):
         signer = SignerV2(*MINE, now=lambda late_s=late_s: time.time() + late_s)  # type: ignore[misc] # a default
@@ -99,8 +99,8 @@ async def test_old_and_early_requests_are_refused(servers: Servers) -> None:
     assert "before this server started" in reason
 
 
-async def test_version_1_is_refused_where_version_2_is_required(servers: Servers) -> None:
-    """A client could go on with the weak signature, and nobody would know."""
+async def test_version_1_is_rejected_where_version_2_is_required(servers: Servers) -> None:
+    """A client could continue to use the weak signature, without a report."""
     fields = Signer(*MINE).sign(send_fields("Mine"), b"x")
     for request in (request_of(fields), request_of({**fields, SIGNED_AT: "1", NONCE: "s-1"})):
         assert "Signature version 2 is required here" in await send(servers, request)
@@ -178,7 +178,7 @@ async def test_a_slave_copies_tables_with_it(
 
 
 def test_the_environment_chooses_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers and Java-like deployments could not be told to use it."""
+    """Brokers and their tools could not be configured to use it."""
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "my-account")
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "my-secret")
     for text, version in (("", 1), ("1", 1), ("2", 2)):
@@ -196,7 +196,7 @@ def test_the_environment_chooses_the_version(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_setting_needs_access_control(tmp_path: Path) -> None:
-    """An operator would believe that signatures are asked for."""
+    """An operator would believe that signatures are required."""
     (tmp_path / "broker.conf").write_text("aclSignatureV2Required=true\n")
     with pytest.raises(ConfigInvalid, match="aclSignatureV2Required=true needs aclEnable=true"):
         load_broker_config(tmp_path / "broker.conf")

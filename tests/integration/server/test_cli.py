@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,13 @@ from rocketpy import Message, Producer
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import GetMaxOffsetRequestHeader, GetRouteInfoRequestHeader
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
+from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
+from rocketpy_broker.cli import main
 from rocketpy_broker.store import MessageStore, StoreConfig
-from tests.integration.processes import output_of, start, stop
+from tests.integration.broker.test_broker import SMALL
+from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 DEV = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")
 """Name server and broker at free ports."""
@@ -32,9 +38,8 @@ async def store_one(address: str) -> dict[str, str]:
         return (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")).ext_fields()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path, number: int) -> None:
-    """Without this a kill -9 would lose messages that were acknowledged."""
+async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path) -> None:
+    """A kill -9 would lose acknowledged messages."""
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=b1\nstorePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\n")
     namesrv, namesrv_address = await start("namesrv", "--listen", "127.0.0.1:0")
@@ -44,31 +49,34 @@ async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path, numbe
     async with await RawClient.open(namesrv_address) as client:
         request = GetRouteInfoRequestHeader(topic="TBW102")
         assert (await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, request)).code == 0
-    assert await stop(broker, number) == (0 if number == signal.SIGTERM else -number)
-    broker, address = await start(*arguments)
-    async with await RawClient.open(address) as client:
-        request2 = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
-        assert (await client.call(RequestCode.GET_MAX_OFFSET, request2)).ext_fields() == {"offset": "1"}
-    assert (await store_one(address))["queueOffset"] == "1"
+    for count, number in ((1, signal.SIGKILL), (2, signal.SIGTERM)):
+        assert await stop(broker, number) == (0 if number == signal.SIGTERM else -number)
+        broker, address = await start(*arguments)
+        async with await RawClient.open(address) as client:
+            request2 = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
+            answer = await client.call(RequestCode.GET_MAX_OFFSET, request2)
+            assert answer.ext_fields() == {"offset": str(count)}
+        assert (await store_one(address))["queueOffset"] == str(count)
     assert await stop(broker) == 0
     assert await stop(namesrv, signal.SIGINT) == 0
 
 
-async def test_dev_runs_both(tmp_path: Path) -> None:
-    """Without this a newcomer would need two terminals."""
-    process, namesrv_address = await start(*DEV, "--store", str(tmp_path))
+async def test_dev_runs_both_servers_with_settings(tmp_path: Path) -> None:
+    """A new user would need two terminals, and could not try a broker setting without files."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    settings = (f"listenPort={port}", "brokerName=barista", "enablePropertyFilter=true")
+    process, namesrv_address = await start(
+        "dev", "--listen", "127.0.0.1:0", "--store", str(tmp_path), *(f"--set={text}" for text in settings)
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == f"barista ready at 127.0.0.1:{port}\n".encode()
     async with await RawClient.open(namesrv_address) as client:
         answer = await client.call(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="TBW102")
         )
         assert answer.code == 0
-    assert await stop(process) == 0
-
-
-async def test_dev_takes_settings() -> None:
-    """Nobody could try SQL92, or any setting of a broker, without files and two processes."""
-    process, _ = await start(*DEV, "--set", "enablePropertyFilter=true")
-    async with await RawClient.open(await broker_of(process)) as client:
+    async with await RawClient.open(f"127.0.0.1:{port}") as client:
         assert b"\nenablePropertyFilter=true\n" in (await client.call(RequestCode.GET_BROKER_CONFIG)).body
     assert await stop(process) == 0
 
@@ -118,21 +126,10 @@ async def test_dev_names_an_address_that_is_not_this_machines(host: str, problem
     assert problem in errors.decode()
 
 
-async def test_dev_takes_a_port_and_a_name() -> None:
-    """The guide says that any key of the broker can be set."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    settings = (f"listenPort={port}", "brokerName=barista")
-    process, _ = await start("dev", "--listen", "127.0.0.1:0", *(f"--set={text}" for text in settings))
-    assert process.stdout is not None
-    assert await process.stdout.readline() == f"barista ready at 127.0.0.1:{port}\n".encode()
-    assert await stop(process) == 0
-
-
-async def test_a_broker_without_a_name_server_says_so(
+async def test_a_broker_without_a_name_server_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would say that it is ready, and clients would find no route, for no reason to be seen."""
+    """It would be reported as ready, and clients would find no route, without a visible reason."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     process, _ = await start("broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path))
     process.send_signal(signal.SIGTERM)
@@ -141,49 +138,49 @@ async def test_a_broker_without_a_name_server_says_so(
     assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
 
 
-async def test_a_second_broker_of_one_name_is_told_so(tmp_path: Path) -> None:
+async def test_a_second_broker_of_one_name_is_warned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Messages would go to one of the two, and be looked for in the other."""
-    namesrv, address = await start("namesrv", "--listen", "127.0.0.1:0")
-    common = ("broker", "--listen", "127.0.0.1:0", "--namesrv", address)
-    first, first_address = await start(*common, "--store", str(tmp_path / "1"))
-    name = ("--set", "brokerName=other")
-    other, _ = await start(*common, "--store", str(tmp_path / "2"), *name)
-    again, _ = await start(*common, "--store", str(tmp_path / "3"))
-    duplicate = (
-        f"another broker with brokerName=broker-a and brokerId=0 runs at {first_address}, according to"
-    )
-    assert again.stderr is not None
-    async with asyncio.timeout(LIMIT_S):
-        assert duplicate in (await again.stderr.readline()).decode()
-    for process in (again, other, first):
-        process.send_signal(signal.SIGTERM)
-        _, errors = await process.communicate()
-        assert b"another broker" not in errors
-    assert await stop(namesrv) == 0
+    async with EmbeddedCluster(settings=SMALL) as cluster:
+        async with another_broker(cluster.namesrv_address, tmp_path / "other", brokerName="other"):
+            pass
+        async with another_broker(cluster.namesrv_address, tmp_path / "again"):
+            await until(lambda: "another broker" in caplog.text)
+        first = cluster.brokers[0].address
+    [line] = [record for record in caplog.records if "another broker" in record.getMessage()]
+    assert line.levelno == logging.ERROR
+    duplicate = f"another broker with brokerName=broker-a and brokerId=0 runs at {first}, according to"
+    assert line.getMessage().startswith(duplicate)
 
 
-async def test_a_broker_is_told_that_its_name_server_is_a_broker(tmp_path: Path) -> None:
-    """A broker that nobody finds would only say that a request code is not supported."""
-    namesrv, address = await start("namesrv", "--listen", "127.0.0.1:0")
-    first, broker_address = await start(
-        "broker", "--listen", "127.0.0.1:0", "--namesrv", address, "--store", str(tmp_path / "1")
-    )
-    lost, _ = await start(
-        "broker", "--listen", "127.0.0.1:0", "--namesrv", broker_address, "--store", str(tmp_path / "2")
-    )
-    lost.send_signal(signal.SIGTERM)
-    _, errors = await lost.communicate()
-    assert f"cannot register at name server {broker_address}" in errors.decode()
-    assert "it is a broker, not a name server" in errors.decode()
-    status, output = await output_of("ha", "status", "--namesrv", broker_address)
-    assert status == 2
-    assert output.endswith("it is a broker, not a name server\n")
-    assert await stop(first) == 0
-    assert await stop(namesrv) == 0
+async def test_a_broker_whose_name_server_is_a_broker_reports_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that no client finds would only report an unsupported request code."""
+    async with EmbeddedCluster(settings=SMALL) as cluster:
+        address = str(cluster.brokers[0].address)
+        async with another_broker(address, tmp_path):
+            assert f"cannot register at name server {address}" in caplog.text
+            assert "it is a broker, not a name server" in caplog.text
+        assert await asyncio.to_thread(main, ["ha", "status", "--namesrv", address]) == 2
+    assert capsys.readouterr().err.endswith("it is a broker, not a name server\n")
+
+
+@asynccontextmanager
+async def another_broker(namesrv: str, store: Path, **settings: str) -> AsyncIterator[None]:
+    """A running broker in this process, by default with the name of an embedded cluster's."""
+    given = {**SMALL, "listen": "127.0.0.1:0", "namesrvAddr": namesrv, "storePathRootDir": str(store)}
+    broker = Broker(load_broker_config(overrides=given | settings))
+    await broker.start()
+    try:
+        yield
+    finally:
+        await broker.close()
 
 
 async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
-    """A log collector could not read the lines, or what customers sent would be in them."""
+    """A log collector could not parse the lines, or they would contain message bodies."""
     process, address = await start(
         *DEV, "--store", str(tmp_path), "--log-format", "json", "--log-level", "debug"
     )
@@ -198,17 +195,13 @@ async def test_logs_as_json_lines_without_bodies(tmp_path: Path) -> None:
     assert b"secret" not in errors
 
 
-async def test_a_wrong_start_says_why(tmp_path: Path) -> None:
-    """Without this an operator would read a traceback."""
+def test_a_failed_start_names_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator would get a traceback."""
     conf = tmp_path / "broker.conf"
     conf.write_text("listenPort=none\n")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "rocketpy_broker.cli", "broker", "-c", str(conf), stdout=PIPE, stderr=PIPE
-    )
-    async with asyncio.timeout(LIMIT_S):
-        _, errors = await process.communicate()
-    assert process.returncode == 1
-    assert errors.decode() == f"rocketpy-broker: {conf}:1: listenPort=none: a whole number is expected\n"
+    assert main(["broker", "-c", str(conf)]) == 1
+    expected = f"rocketpy-broker: {conf}:1: listenPort=none: a whole number is expected\n"
+    assert capsys.readouterr().err == expected
 
 
 _WITH_A_BUG = """
@@ -234,7 +227,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.mark.parametrize("command", ["namesrv", "broker", "dev"])
 async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, command: str) -> None:
-    """A supervisor would keep a server that does half of its work, and nobody look at its log."""
+    """A supervisor would keep a server that does half of its work."""
     arguments = ["--listen", "127.0.0.1:0"]
     if command != "namesrv":
         arguments += ["--store", str(tmp_path)]

@@ -60,7 +60,7 @@ def test_a_unit_is_understood_by_systemd(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_unit_leaves_little_to_attack(unit: Path) -> None:
-    """Whoever takes over a server would reach the rest of the machine."""
+    """An attacker who takes over a server would reach the rest of the machine."""
     done = analyze("security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(unit))
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
@@ -74,6 +74,12 @@ def test_a_unit_starts_a_command_that_exists_and_lets_it_stop(unit: Path) -> Non
     options = app._parser().parse_args(arguments)
     assert f"rocketpy-{arguments[0]}" == unit.stem
     assert float(given["TimeoutStopSec"]) > options.stop_timeout == STOP_TIMEOUT_S
+    if "ExecStop" in given:
+        program, *words = shlex.split(given["ExecStop"])
+        assert program == PROGRAM
+        stop = app._parser().parse_args(words)
+        assert str(stop.store) == options.store, "it would stop another broker"
+        assert float(given["TimeoutStopSec"]) > stop.timeout + STOP_TIMEOUT_S
     assert given["Type"] == "notify"
     assert given["Restart"] == "on-failure"
     assert int(given["LimitNOFILE"]) >= 16_384
@@ -106,7 +112,7 @@ def test_the_container_starts_a_command_that_exists() -> None:
 
 
 async def test_the_containers_command_works_without_capabilities_on_a_read_only_root(tmp_path: Path) -> None:
-    """The image would only work for those who run it with all rights."""
+    """The image would only work with root privileges."""
     unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
     if os.geteuid() != 0 or unshare is None or setpriv is None:
         pytest.skip("needs root, unshare and setpriv to make the container's restrictions")
@@ -126,7 +132,9 @@ async def test_the_containers_command_works_without_capabilities_on_a_read_only_
         mount --make-rprivate /
         mount --bind {volume} {volume}
         mount -o remount,bind,ro /
-        for each in /tmp /root /home /var; do mountpoint -q $each && mount -o remount,bind,ro $each; done
+        for each in /tmp /root /home /var /dev/shm; do
+            mountpoint -q $each && mount -o remount,bind,ro $each
+        done
         if touch {run}/x 2>/dev/null; then echo "the root is not read-only" >&2; exit 9; fi
         exec {setpriv} --bounding-set=-all --inh-caps=-all --no-new-privs \\
             {sys.executable} -m rocketpy_broker {command} --listen 127.0.0.1:{port}

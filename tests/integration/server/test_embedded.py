@@ -24,7 +24,7 @@ from tests.waiting import until
 
 
 class Silent:
-    """The endpoint of a client that is never asked anything."""
+    """The endpoint of a client that gets no requests."""
 
     def channel_opened(self, channel: Channel) -> None: ...
 
@@ -37,7 +37,7 @@ class Silent:
 
 
 async def test_nothing_is_left_behind() -> None:
-    """Without this every test run of an application would leave a store in /tmp."""
+    """Every test run of an application would leave a store in /tmp."""
     cluster = EmbeddedCluster()
     async with cluster:
         root = cluster.brokers[0].config.store.root
@@ -47,8 +47,16 @@ async def test_nothing_is_left_behind() -> None:
         assert cluster.namesrv_address
 
 
+async def test_a_temporary_store_takes_little_space() -> None:
+    """Each test of an application would fill 64 MiB of a temporary directory, which is often in memory."""
+    async with EmbeddedCluster() as cluster, Producer("senders", cluster.namesrv_address) as producer:
+        await producer.send(Message("T", b"x"))
+        files = list(cluster.brokers[0].config.store.commit_log_directory.iterdir())
+        assert 0 < sum(path.stat().st_blocks for path in files) * 512 < 16 << 20
+
+
 async def test_memory_clusters_have_no_ports_and_do_not_meet() -> None:
-    """Without this two tests of one process would see each other's messages."""
+    """Two tests of one process would see each other's messages."""
     async with EmbeddedCluster(transport="memory") as one, EmbeddedCluster(transport="memory") as two:
         assert one.namesrv_address.startswith("memory://")
         assert one.namesrv_address != two.namesrv_address
@@ -68,7 +76,7 @@ async def test_memory_clusters_have_no_ports_and_do_not_meet() -> None:
 
 
 async def test_the_address_of_the_sdk_keeps_a_named_store(tmp_path: Path) -> None:
-    """Without this embedded:///path would forget its messages."""
+    """With embedded:///path, messages would not survive the process."""
     for _ in range(2):
         cluster = await open_embedded(str(tmp_path / "store"), {})
         await cluster.close()
@@ -76,7 +84,7 @@ async def test_the_address_of_the_sdk_keeps_a_named_store(tmp_path: Path) -> Non
 
 
 async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
-    """Without this a second try would meet ports and locks of the first."""
+    """A second attempt would meet ports and locks of the first."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text("{")
     cluster = EmbeddedCluster(tmp_path)
@@ -89,7 +97,7 @@ async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_one_broker_that_fails_to_close_does_not_keep_the_others(tmp_path: Path) -> None:
+async def test_one_broker_that_fails_to_close_does_not_stop_the_others(tmp_path: Path) -> None:
     """Their stores would stay locked and their ports open."""
 
     class Failing(Broker):
@@ -133,7 +141,7 @@ async def test_settings_are_numbers_and_booleans_too() -> None:
     ],
 )
 async def test_a_bad_setting_is_named(value: object, says: str) -> None:
-    """Whoever wrote settings= would be sent to a command line that is not there, or read a traceback."""
+    """A user of settings= would be referred to a command line, or get a traceback."""
     with pytest.raises(ConfigInvalid) as failure:
         await EmbeddedCluster(settings={"enablePropertyFilter": value}).start()  # type: ignore[dict-item] # on purpose
     assert str(failure.value) == says
@@ -152,8 +160,8 @@ async def test_a_bad_setting_is_named(value: object, says: str) -> None:
         {"settings": {"namesrvAddr": "127.0.0.1:9876"}},
     ],
 )
-def test_wrong_wishes_are_refused(wrong: dict[str, object]) -> None:
-    """Without this they would fail later, with a text about something else, or count for nothing."""
+def test_invalid_arguments_are_rejected(wrong: dict[str, object]) -> None:
+    """Such settings would fail later, with an unrelated error, or have no effect."""
     with pytest.raises(ConfigInvalid):
         EmbeddedCluster(**wrong)  # type: ignore[arg-type] # wrong on purpose
 
@@ -185,8 +193,8 @@ async def test_a_master_with_slaves(transport: Literal["tcp", "memory"]) -> None
         assert await read(cluster, result) == b"kept"
 
 
-async def test_a_kept_store_has_its_slaves_again(tmp_path: Path) -> None:
-    """Messages would be gone when slaves are added to a store, or its slaves would be refused."""
+async def test_a_kept_store_is_reopened_with_its_slaves(tmp_path: Path) -> None:
+    """Messages would be missing when slaves are added to a store, or its slaves would be rejected."""
     address = f"embedded://{tmp_path}"
     async with Producer("g", address) as producer:
         result = await producer.send(Message("Kept", b"still here"))
@@ -208,7 +216,7 @@ async def test_a_kept_store_has_its_slaves_again(tmp_path: Path) -> None:
         ({"replicas": 3}, {"replicas": 5}),
     ],
 )
-async def test_a_store_of_another_cluster_is_refused(
+async def test_a_store_of_another_cluster_is_rejected(
     tmp_path: Path, first: dict[str, int], then: dict[str, int]
 ) -> None:
     """Its messages would seem to be lost."""
@@ -241,7 +249,7 @@ async def test_options_of_an_address(options: dict[str, str], key: str, value: s
 
 
 async def test_numbers_in_an_address() -> None:
-    """An application could not choose by the address alone what its messages survive."""
+    """An application could not choose the durability of its messages by the address alone."""
     for options, members, is_ledger in (
         ("brokers=2&slaves=1", 4, False),
         ("replicas=3&flush=async", 3, True),
@@ -273,14 +281,14 @@ async def test_numbers_in_an_address() -> None:
     ],
 )
 async def test_wrong_options_of_an_address(address: str, says: str) -> None:
-    """A misspelled option would silently leave messages less safe than the address says."""
+    """A misspelt option would leave messages less safe than the address says."""
     with pytest.raises(ConfigInvalid) as failure:
         await lease(address)
     assert says in str(failure.value)
 
 
 async def test_one_store_is_not_opened_with_two_sets_of_options(tmp_path: Path) -> None:
-    """The second client would get servers without what it asked for."""
+    """The second client would get servers without its settings."""
     address = f"embedded://{tmp_path}/store"
     first = await lease(f"{address}?flush=sync&slaves=1")
     try:

@@ -24,7 +24,7 @@ for name in ("fdatasync", "posix_fallocate", "pread", "pwrite", "register_at_for
     delattr(os, name)
 sys.platform = "win32"
 """
-"""Hides what Windows lacks. asyncio is imported before: its own parts for Windows are not here."""
+"""Hides modules that Windows lacks. asyncio is imported before: its parts for Windows are not here."""
 
 SENDS = """
 from rocketpy import Message
@@ -35,7 +35,7 @@ with Producer("g", sys.argv[1]) as producer:
 
 
 def python(code: str, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program. path: where our packages come from; those that they need are found, and no others."""
+    """Run a program. path: where this project's packages are; only required packages are found."""
     command = [
         sys.executable,
         *(["-S"] if path else []),
@@ -52,12 +52,12 @@ def python(code: str, *arguments: str, path: Path | None = None) -> subprocess.C
 
 
 def last_line(result: subprocess.CompletedProcess[str]) -> str:
-    """What an error says."""
+    """The text of an error."""
     assert result.returncode == 1, result
     return result.stderr.splitlines()[-1]
 
 
-def test_the_broker_says_where_it_runs() -> None:
+def test_the_broker_reports_unsupported_platforms() -> None:
     """A program on Windows would end with: No module named 'fcntl'."""
     said = (
         "rocketpy_broker and the address embedded: run on Linux only, and this is win32. The client runs here"
@@ -67,7 +67,7 @@ def test_the_broker_says_where_it_runs() -> None:
     assert text.startswith(f"rocketpy.errors.ConfigInvalid: the address embedded: cannot be used: {said}")
 
 
-def test_the_client_sends_without_what_windows_lacks() -> None:
+def test_the_client_sends_without_modules_that_windows_lacks() -> None:
     """The client would be of no use where the broker is not."""
     command = [
         sys.executable,
@@ -93,12 +93,12 @@ def packages(tmp_path: Path) -> Path:
     """Our packages in a directory of their own, as pip installs them."""
     for package in (rocketpy, rocketpy_broker):
         source = Path(str(package.__file__)).parent
-        shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, tmp_path / source.name)
     return tmp_path
 
 
 def test_the_flight_simulator_is_noticed(packages: Path) -> None:
-    """One of two packages of one name would be broken, and nobody would know why."""
+    """One of two packages with one name would be broken, without a visible reason."""
     quiet = python("import rocketpy, rocketpy_broker; print(rocketpy.__file__)", path=packages)
     assert (quiet.stdout, quiet.stderr) == (f"{packages}/rocketpy/__init__.py\n", "")
     (packages / "rocketpy" / "simulation").mkdir()

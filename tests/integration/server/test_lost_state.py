@@ -1,4 +1,4 @@
-"""A file of the config directory that is gone must not cost messages, topics or progress in silence."""
+"""A missing file of the config directory must not cost messages, topics or offsets without a report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def used(root: Path) -> None:
             for number in range(16):
                 await send(producer, f"first {number}")
             await send(producer, "of U", topic="U")
-            await producer.send(Message("T", b"delayed", delay_level=1))
+            await producer.send(Message("T", b"delayed", delay_level=2))
         seen = Seen()
         async with consuming(cluster, seen):
             await seen.until(17)
-            await until(lambda: committed(cluster) == 17)
+        assert committed(cluster) == 17
 
 
 def lose(root: Path, *names: str) -> None:
@@ -38,7 +38,7 @@ def lose(root: Path, *names: str) -> None:
             path.unlink()
 
 
-async def test_topics_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_topics_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A full store without topics.json started without a word and without topics."""
     await used(tmp_path)
     lose(tmp_path, "topics.json")
@@ -49,8 +49,8 @@ async def test_topics_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert found.read_queue_nums == found.write_queue_nums == 8
         assert topics.get("SCHEDULE_TOPIC_XXXX") is None
         assert topics.get("Empty") is None
-        [line] = [record.getMessage() for record in caplog.records if "topics again" in record.getMessage()]
-        for part in ("topics.json is missing", "made 2 topics", "(T, U)", "restore it"):
+        [line] = [record.getMessage() for record in caplog.records if "topics.json" in record.getMessage()]
+        for part in ("is missing", "restored 2 topics", "(T, U)", "restore it"):
             assert part in line
         async with Producer("senders", cluster.namesrv_address) as producer:
             await send(producer, "second")
@@ -64,13 +64,13 @@ async def test_topics_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert "made" not in caplog.text
 
 
-async def test_groups_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where groups are not made for whoever asks, no consumer could go on."""
+async def test_groups_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where groups are not created automatically, no consumer could continue."""
     await used(tmp_path)
     lose(tmp_path, "subscriptionGroup.json")
     settings = {**SETTINGS, "autoCreateSubscriptionGroup": "false"}
     async with EmbeddedCluster(tmp_path, settings=settings) as cluster:
-        assert "made 1 consumer groups again" in caplog.text
+        assert "restored 1 consumer groups" in caplog.text
         async with Producer("senders", cluster.namesrv_address) as producer:
             await send(producer, "second")
         seen = Seen()
@@ -80,8 +80,8 @@ async def test_groups_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("name", ["consumerOffset.json", "delayOffset.json"])
-async def test_without_offsets_the_start_is_refused(tmp_path: Path, name: str) -> None:
-    """Groups would skip what they have not read, or get all of it again; so would delayed messages."""
+async def test_without_offsets_the_start_is_rejected(tmp_path: Path, name: str) -> None:
+    """Groups would skip unread messages, or get all of them twice; so would delayed messages."""
     await used(tmp_path)
     lose(tmp_path, name)
     with pytest.raises(StoreDamaged, match=f"{name} is missing.*create it with the content") as caught:
@@ -129,7 +129,7 @@ async def test_a_first_start_leaves_the_files(tmp_path: Path) -> None:
 
 
 async def test_a_slave_gets_them_from_its_master(tmp_path: Path) -> None:
-    """A slave that refuses to start could not be mended by its master."""
+    """A slave that refuses to start could not be repaired by its master."""
     async with pair(tmp_path) as both:
         master, slave = await both.master(), await both.slave()
         async with Producer("senders", both.namesrv_address) as producer:

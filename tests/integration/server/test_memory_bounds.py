@@ -1,4 +1,4 @@
-"""What servers keep for connections is counted, and the greediest connection pays for too much of it."""
+"""The memory that servers keep for connections is counted, and the largest user is closed first."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from rocketpy.transport import (
 )
 from rocketpy.transport.memory_budget import ConnectionMemory
 from rocketpy_broker import Broker, EmbeddedCluster
+from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
-from rocketpy_broker.services.metadata.long_polling import HELD_BYTES
 from tests.integration.broker.test_broker import SMALL, send
 from tests.integration.broker.test_consumers import pull_request
 from tests.integration.raw_client import RawClient
@@ -65,7 +65,7 @@ def memory_of(broker: Broker) -> MemoryBudget:
 
 
 def figures(broker: Broker) -> dict[str, float]:
-    """What an operator sees: bytes by kind, and refusals."""
+    """The metrics for operators: bytes by kind, and rejections."""
     assert broker.metrics is not None
     measured = {one.metric.name: one.values for one in broker.metrics.collect_from_anywhere()}
     kinds = {labels[-1]: value for labels, value in measured[CONNECTION_BYTES.name]}
@@ -227,7 +227,7 @@ async def test_a_name_server_has_the_same_bounds() -> None:
             assert (await good.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, header)).code == 0
 
 
-def test_a_large_request_does_not_close_clients_that_keep_little() -> None:
+def test_a_large_request_does_not_close_small_clients() -> None:
     """One subscription of 8 MB would disconnect more than a hundred usual consumers."""
     budget = MemoryBudget(100, 145)
     closed: list[int] = []
@@ -240,7 +240,7 @@ def test_a_large_request_does_not_close_clients_that_keep_little() -> None:
 
 
 @pytest.mark.parametrize("asking_keeps_most", [True, False])
-def test_who_asks_is_refused_only_if_it_keeps_most(asking_keeps_most: bool) -> None:
+def test_a_request_is_rejected_only_for_the_largest_user(asking_keeps_most: bool) -> None:
     """A client that keeps little would be refused because of others; or one that asks politely be closed."""
     budget = MemoryBudget(100, 145)
     closed: list[str] = []
@@ -318,7 +318,7 @@ def count_of(*classes: type) -> int:
     return sum(type(one) in classes for one in gc.get_objects())
 
 
-async def test_a_client_that_never_reads_is_gone_in_the_end() -> None:
+async def test_a_client_that_never_reads_is_closed() -> None:
     """Each such connection would keep its place and its answers for as long as its client lives."""
 
     class Talkative(Silent):

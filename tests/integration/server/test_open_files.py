@@ -30,7 +30,7 @@ FLOOD = 1500
 async def limited(
     limit: int, store: Path, more: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Process, str, Path]]:
-    """A broker's process that may have so many files open, its address and its log. more: settings."""
+    """A broker's process with this limit of open files, its address and its log. more: settings."""
     log = store / "stderr.txt"
     given = SMALL | {"flushDiskType": "SYNC_FLUSH"} | dict(more or {})
     settings = [f"--set={key}={value}" for key, value in given.items()]
@@ -57,7 +57,7 @@ async def limited(
 
 
 def flood(address: str, sockets: list[socket.socket], count: int, said: bytes = b"") -> None:
-    """Open connections, most of which nobody will serve."""
+    """Open connections, most of which are not served."""
     host, _, port = address.rpartition(":")
     for _ in range(count):
         one = socket.socket()
@@ -75,7 +75,7 @@ def open_files(process: Process) -> int:
 
 
 async def served(address: str, body: bytes) -> None:
-    """A client that has just come is served in the end: others than it hold most descriptors."""
+    """A new client is served in the end: other clients hold most descriptors."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""/livez and /readyz: what supervisors ask name servers and brokers over HTTP."""
+"""/livez and /readyz: the probes of supervisors at name servers and brokers, over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rocketpy import Message, Producer
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
-from rocketpy_broker.metrics import health, http_server
+from rocketpy_broker.metrics import http_server
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.store.files.disk import Disk, OsDisk
@@ -40,7 +40,7 @@ async def ask(server: HttpServer | None, request: str = "GET /readyz HTTP/1.1") 
 
 
 async def until(look: Callable[[], Awaitable[T]]) -> T:
-    """What `look` returns as soon as that is true."""
+    """The result of `look` as soon as it is true."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             if found := await look():
@@ -120,7 +120,7 @@ async def test_a_name_server_answers_probes(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_no_name_server_knows_is_alive_but_not_ready(tmp_path: Path) -> None:
-    """An update would go on to the next broker although no client finds this one; or restart it in vain."""
+    """An update would continue although no client finds the updated broker, or restart it in vain."""
     async with name_server(tmp_path) as names:
         address = str(names.address)
         broker = broker_of(tmp_path, address)
@@ -152,16 +152,16 @@ class _SlowStart(OsDisk):
 
 
 async def test_a_broker_is_alive_and_not_ready_while_it_recovers(tmp_path: Path) -> None:
-    """A long recovery would be killed and begin again, without end."""
+    """A long recovery would be killed and restarted, without end."""
     disk = _SlowStart()
     broker = broker_of(tmp_path, disk=disk)
     starting = asyncio.ensure_future(broker.start())
     try:
 
-        async def begun() -> bool:
+        async def started() -> bool:
             return broker.http is not None and broker.http.address[1] != 0
 
-        await until(begun)
+        await until(started)
         status, text = await ask(broker.http)
         assert (status, text.splitlines()[0]) == (503, "[-]serving failed: opening the store")
         assert await livez(broker.http) == 200
@@ -176,7 +176,7 @@ async def test_a_broker_is_alive_and_not_ready_while_it_recovers(tmp_path: Path)
 
 
 async def test_a_failed_flush_is_neither_ready_nor_alive(tmp_path: Path) -> None:
-    """Only a restart helps then, and nobody would do it."""
+    """Only a restart helps then, and no supervisor would do it."""
     disk = FaultyDisk(only="fdatasync")
     async with (
         name_server(tmp_path) as names,
@@ -193,7 +193,7 @@ async def test_a_failed_flush_is_neither_ready_nor_alive(tmp_path: Path) -> None
 
 
 class _StuckDisk(OsDisk):
-    """A disk whose flushes hang until `go` is set."""
+    """A disk whose flushes block until `go` is set."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -206,8 +206,8 @@ class _StuckDisk(OsDisk):
 
 
 async def test_a_disk_that_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledgements would pile up that a power cut takes, and no probe would show it."""
-    monkeypatch.setattr(health, "_FLUSH_S_MAX", 0.05)
+    """Acknowledged messages would pile up unflushed, and no probe would show it."""
+    monkeypatch.setattr("rocketpy_broker.broker.broker._FLUSH_S_MAX", 0.05)
     disk = _StuckDisk()
     async with (
         name_server(tmp_path) as names,
@@ -225,10 +225,10 @@ async def test_a_disk_that_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytes
         assert await livez(broker.http) == 200
         disk.go.set()
 
-        async def mended() -> bool:
+        async def repaired() -> bool:
             return (await ask(broker.http))[0] == 200
 
-        await until(mended)
+        await until(repaired)
 
 
 async def test_a_peer_without_a_majority_is_not_ready(tmp_path: Path) -> None:
@@ -267,14 +267,14 @@ async def test_a_peer_without_a_majority_is_not_ready(tmp_path: Path) -> None:
     ],
 )
 async def test_odd_requests_are_answered(tmp_path: Path, request_line: str, status: int) -> None:
-    """A stray request would end the endpoint, or hold a connection for ever."""
+    """An invalid request would end the endpoint, or hold a connection."""
     async with name_server(tmp_path) as names:
         answered, _ = await ask(names.http, request_line)
         assert answered in (status, 431)  # 431: where the kernel handed over a part of it first
         assert (await ask(names.http))[0] == 200
 
 
-async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
+async def test_a_head_without_end_is_rejected(tmp_path: Path) -> None:
     """Clients could fill the memory."""
     async with name_server(tmp_path) as names:
         assert names.http is not None
@@ -286,7 +286,7 @@ async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
 
 
 async def test_slow_clients_keep_no_probe_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor would restart a server because strangers hold its probes' connections."""
+    """A supervisor would restart a server because others hold its probes' connections."""
     monkeypatch.setattr(http_server, "_REQUEST_S_MAX", 1.0)
     async with name_server(tmp_path) as names:
         assert names.http is not None
@@ -302,8 +302,10 @@ async def test_slow_clients_keep_no_probe_out(tmp_path: Path, monkeypatch: pytes
             writer.close()
 
 
-async def test_a_client_that_does_not_read_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would hold a page in memory for ever."""
+async def test_a_client_that_does_not_read_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such client would hold a page in memory."""
     monkeypatch.setattr(http_server, "_REQUEST_S_MAX", 0.1)
     async with name_server(tmp_path) as names:
         assert names.http is not None

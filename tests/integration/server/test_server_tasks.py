@@ -40,7 +40,7 @@ def can_be_opened(broker: Broker) -> None:
 
 @asynccontextmanager
 async def serving(store: Path, **settings: Any) -> AsyncIterator[EmbeddedCluster]:
-    """A cluster; closed at the end, whatever was done to it."""
+    """A cluster, which is closed at the end in any case."""
     cluster = EmbeddedCluster(store, settings=SMALL, **settings)
     await cluster.start()
     brokers = list(cluster.brokers)
@@ -55,7 +55,7 @@ async def serving(store: Path, **settings: Any) -> AsyncIterator[EmbeddedCluster
 
 
 async def fails_visibly(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until a broker says that it has failed: in its health, its metrics, the log and to who waits."""
+    """Wait until a broker reports its failure: in its health, its metrics, the log and to waiters."""
     async with asyncio.timeout(LIMIT_S):
         failure = await broker.wait_failed()
     health = broker.health()
@@ -99,7 +99,7 @@ async def test_a_loop_of_a_slave_that_ends(
 async def test_roles_of_a_group_that_are_not_taken_any_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After the next election nobody would be the master."""
+    """After the next election, no peer would be the master."""
     async with serving(tmp_path, replicas=3) as cluster:
         broker = next(broker for broker in cluster.brokers if broker.is_master)
         await kill("roles", broker.tasks)
@@ -122,7 +122,7 @@ async def test_a_timer_of_a_broker_that_fails(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would not be set again, and only asyncio's own log would say so."""
+    """The timer would stop, and only asyncio's own log would show it."""
     async with serving(tmp_path) as cluster:
         [broker] = cluster.brokers
         with monkeypatch.context() as patch:
@@ -134,7 +134,7 @@ async def test_a_timer_of_a_broker_that_fails(
 async def test_a_request_that_breaks_an_invariant(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would be told of an internal error, and the broker go on with what cannot be."""
+    """The client would get an internal error, and the broker continue in an invalid state."""
     async with serving(tmp_path) as cluster:
         [broker] = cluster.brokers
         monkeypatch.setattr(broker.topics, "snapshot", fails)
@@ -163,7 +163,7 @@ async def test_a_flush_that_sends_wait_for(
 async def test_a_timer_of_a_name_server_that_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers that are gone would stay in routes for ever."""
+    """Brokers that are gone would stay in routes forever."""
     listen = ListenConfig(address=Address.parse("127.0.0.1:0"))
     namesrv = NameServer(NamesrvConfig(scan_interval_ms=10, listen=listen))
     await namesrv.start()
@@ -183,7 +183,7 @@ def _failing(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Cor
     return fail
 
 
-async def test_everything_is_closed_whatever_a_part_raises(
+async def test_everything_is_closed_even_if_a_part_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One part that cannot be closed would leave the store locked, and messages of it unflushed."""

@@ -40,7 +40,7 @@ def hang(call):
 hang(sys.argv[2])
 sys.exit(main(sys.argv[3:]))
 """
-"""A server on a disk whose calls do not return while a file exists, as with a network disk that is gone."""
+"""A server on a disk whose calls block while a file exists, like on a network disk without connection."""
 
 
 async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> tuple[Process, Path]:
@@ -66,7 +66,7 @@ async def probe(port: int, path: str) -> tuple[int, str]:
 
 
 def bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """What a queue holds."""
+    """The messages of a queue."""
     found: list[bytes] = []
     while chunks := store.get_message(topic, queue_id, len(found), 32).chunks:
         found += [record.body for chunk in chunks for record in decode_all(chunk)]
@@ -81,7 +81,7 @@ async def ended(process: Process) -> tuple[int | None, str]:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_sigterm_under_load_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
-    """Each restart for an update would lose messages that producers were told are stored."""
+    """Each restart for an update would lose acknowledged messages."""
     namesrv, namesrv_address = await start("namesrv", "--listen", "127.0.0.1:0")
     broker, _ = await start(
         "broker", "--listen", "127.0.0.1:0", "--namesrv", namesrv_address, "--store", str(tmp_path / "store"),
@@ -126,8 +126,8 @@ async def test_sigterm_under_load_loses_nothing_acknowledged(tmp_path: Path, flu
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
-async def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path, call: str) -> None:
-    """A supervisor would wait for ever for a process that cannot end. pwrite blocks the event loop, too."""
+async def test_a_hanging_disk_does_not_prevent_the_end(tmp_path: Path, call: str) -> None:
+    """A supervisor would wait for a process that cannot end. pwrite blocks the event loop, too."""
     process, marker = await hanging_broker(tmp_path, call, "--stop-timeout", "1")
     marker.touch()
     begin = time.monotonic()
@@ -173,7 +173,7 @@ async def test_a_disk_that_recovers_within_the_bound_is_waited_for(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-async def test_systemd_is_told_when_it_is_ready_and_stops(
+async def test_systemd_is_notified_of_start_and_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_abstract: bool
 ) -> None:
     """Units that need the broker would start before it recovered its store."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
@@ -28,12 +30,12 @@ from rocketpy.transport import Address, Channel, ChannelOptions, Server, connect
 from rocketpy.transport.base import host_limit
 from tests.waiting import LIMIT_S
 
-ECHO, SILENT, HOLD, RAISE, BUG, PUSH = range(900, 906)
+ECHO, SILENT, HOLD, RAISE, BUG, PUSH, SLOW = range(900, 907)
 _names = itertools.count()
 
 
 class Peer:
-    """An endpoint that answers by code, and remembers what happened to it."""
+    """An endpoint that responds by code, and records its events."""
 
     def __init__(self) -> None:
         self.channels: list[Channel] = []
@@ -58,6 +60,10 @@ class Peer:
             raise ZeroDivisionError
         if request.code == HOLD:
             self.held.append((channel, request))
+        if request.code == SLOW:  # longer than the turn of a connection
+            until = time.perf_counter() + 0.002
+            while time.perf_counter() < until:
+                pass
         return None
 
     def end_of_buffer(self) -> None:
@@ -83,6 +89,7 @@ class Rig(NamedTuple):
     open: Callable[..., Awaitable[Channel]]
 
 
+@functools.cache
 def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     authority = trustme.CA()
     served, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
@@ -127,15 +134,15 @@ class started:  # noqa: N801 - reads as what it does
 
 
 async def test_a_request_is_answered(rig: Rig) -> None:
-    """Nothing at all would work."""
+    """No request would work."""
     channel = await rig.open()
     response = await channel.request(Command.request(ECHO, body=b"hello"), 5000)
     assert (response.code, response.body, response.is_response) == (0, b"hello", True)
     assert channel.in_flight == 0
 
 
-async def test_addresses_are_told(rig: Rig) -> None:
-    """A broker could not tell which client it serves."""
+async def test_addresses_are_reported(rig: Rig) -> None:
+    """A broker could not identify its clients."""
     channel = await rig.open()
     await channel.request(Command.request(ECHO), 5000)
     assert rig.peer.channels[0].remote_address == channel.local_address
@@ -196,8 +203,8 @@ async def test_a_held_request_is_answered_later(rig: Rig) -> None:
     assert (await future).body == b"now"
 
 
-async def test_a_time_out_frees_the_caller_and_spares_the_others(rig: Rig) -> None:
-    """A peer that never answers would hold its callers for ever, or take others down with them."""
+async def test_a_timeout_frees_the_caller_and_spares_the_others(rig: Rig) -> None:
+    """A silent peer would block its callers, or fail other requests, too."""
     channel = await rig.open()
     slow = channel.request(Command.request(SILENT), 30_000)
     with pytest.raises(RequestTimeout):
@@ -218,8 +225,8 @@ async def test_a_cancelled_request_leaves_the_channel_sound(rig: Rig) -> None:
     assert (await channel.request(Command.request(ECHO), 5000)).code == 0
 
 
-async def test_losing_the_connection_fails_what_is_in_flight_at_once(rig: Rig) -> None:
-    """Senders would wait for their time-out although the broker is known to be dead."""
+async def test_losing_the_connection_fails_requests_in_flight_at_once(rig: Rig) -> None:
+    """Senders would wait for their timeout although the broker is known to be dead."""
     channel = await rig.open()
     futures = [channel.request(Command.request(HOLD), 60_000) for _ in range(3)]
     await rig.peer.until(lambda: len(rig.peer.held) == 3)
@@ -229,7 +236,7 @@ async def test_losing_the_connection_fails_what_is_in_flight_at_once(rig: Rig) -
     assert channel.is_closed
 
 
-async def test_closing_tells_both_ends(rig: Rig) -> None:
+async def test_closing_notifies_both_ends(rig: Rig) -> None:
     """A broker would keep clients that are gone."""
     client = Peer()
     channel = await rig.open(client)
@@ -243,7 +250,7 @@ async def test_closing_tells_both_ends(rig: Rig) -> None:
     assert caught.value.outcome is Outcome.NOT_SENT
 
 
-async def test_what_was_written_before_close_arrives(rig: Rig) -> None:
+async def test_bytes_written_before_close_arrive(rig: Rig) -> None:
     """The last oneway messages of a program would be lost."""
     channel = await rig.open()
     for _ in range(50):
@@ -251,6 +258,33 @@ async def test_what_was_written_before_close_arrives(rig: Rig) -> None:
     channel.close()
     await rig.peer.until(lambda: bool(rig.peer.closed))
     assert len(rig.peer.seen) == 50
+
+
+@pytest.mark.parametrize("ends", [Channel.close, Channel.abort])
+async def test_oneway_requests_are_handled_after_their_client_has_gone(
+    rig: Rig, ends: Callable[[Channel], None]
+) -> None:
+    """Requests that wait for their turn when the connection ends are lost, although the server has them."""
+    channel = await rig.open()
+    for _ in range(20):
+        channel.oneway(Command.request(SLOW))
+    channel.flush()
+    await rig.peer.until(lambda: bool(rig.peer.seen))
+    ends(channel)
+    await rig.peer.until(lambda: bool(rig.peer.closed))
+    assert len(rig.peer.seen) == 20
+    await rig.server.close()
+
+
+async def test_a_server_that_ends_a_connection_handles_no_waiting_requests(rig: Rig) -> None:
+    """A peer that is disconnected for what it sent keeps the server busy."""
+    channel = await rig.open()
+    for _ in range(20):
+        channel.oneway(Command.request(SLOW))
+    await rig.peer.until(lambda: bool(rig.peer.seen))
+    rig.peer.channels[0].abort()
+    await rig.peer.until(lambda: bool(rig.peer.closed))
+    assert len(rig.peer.seen) < 20
 
 
 async def test_errors_of_a_handler_become_answers(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,7 +299,7 @@ async def test_errors_of_a_handler_become_answers(rig: Rig, caplog: pytest.LogCa
 
 
 async def test_garbage_closes_only_its_own_connection(rig: Rig) -> None:
-    """A port scanner would disturb everybody else."""
+    """A port scanner would disturb all clients."""
     good, bad = await rig.open(), await rig.open()
     bad.write(b"GET / HTTP/1.1\r\n\r\n")
     await bad.wait_closed()
@@ -273,7 +307,7 @@ async def test_garbage_closes_only_its_own_connection(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
-async def test_a_peer_that_does_not_read_is_cut_off(scheme: str) -> None:
+async def test_a_peer_that_does_not_read_is_disconnected(scheme: str) -> None:
     """One slow consumer would make the broker's memory grow without bound."""
     options = ChannelOptions(write_high_bytes=100_000, write_limit_bytes=3_000_000)
     async with started(scheme, options) as rig:
@@ -294,7 +328,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
 async def test_too_many_open_requests_stop_reading_and_never_close(scheme: str) -> None:
-    """A client that asks faster than we answer would fill our memory, or lose its connection."""
+    """A client that sends requests too fast would fill the memory, or lose its connection."""
     async with started(scheme, ChannelOptions(max_unanswered=10)) as rig:
         channel = await rig.open()
         first = [channel.request(Command.request(HOLD), 60_000) for _ in range(20)]
@@ -317,8 +351,11 @@ async def test_a_writer_waits_for_a_slow_reader(scheme: str) -> None:
         served = rig.peer.channels[0]
         assert served._transport is not None
         served._transport.pause_reading()
+        written = 0
         while channel.is_writable:
             channel.oneway(Command.request(ECHO, body=b"x" * 100_000))
+            written += 100_000
+            assert written < 50_000_000  # more than the buffers of both sockets hold
             await asyncio.sleep(0)
         waiting = asyncio.ensure_future(channel.drain())
         assert await asyncio.wait({waiting}, timeout=0) == (set(), {waiting})
@@ -327,18 +364,28 @@ async def test_a_writer_waits_for_a_slow_reader(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
-async def test_an_idle_connection_and_one_stuck_in_a_frame_are_closed(scheme: str) -> None:
+async def test_an_idle_connection_is_closed(scheme: str) -> None:
     """Dead clients would collect until no connection is left."""
-    async with started(scheme, ChannelOptions(idle_timeout_ms=80, frame_timeout_ms=40)) as rig:
+    async with started(scheme, ChannelOptions(idle_timeout_ms=500)) as rig:
+        idle = await rig.open()
+        async with asyncio.timeout(LIMIT_S):
+            await idle.wait_closed()
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
+async def test_a_connection_stuck_in_a_frame_is_closed(scheme: str) -> None:
+    """Clients that send a byte from time to time could hold memory and a connection."""
+    options = ChannelOptions(idle_timeout_ms=3_600_000, frame_timeout_ms=500)
+    async with started(scheme, options) as rig:
         idle, stuck = await rig.open(), await rig.open()
         stuck.write(b"\x00\x00\x01\x00\x00\x00\x00\x10half a")
         async with asyncio.timeout(LIMIT_S):
-            await idle.wait_closed()
             await stuck.wait_closed()
+        assert (await idle.request(Command.request(ECHO), 5000)).code == 0
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "memory"])
-async def test_one_connection_too_many_is_refused(scheme: str) -> None:
+async def test_one_connection_too_many_is_rejected(scheme: str) -> None:
     """A connection flood would exhaust the process's file descriptors."""
     async with started(scheme, ChannelOptions(max_connections=2)) as rig:
         kept = [await rig.open(), await rig.open()]
@@ -349,8 +396,8 @@ async def test_one_connection_too_many_is_refused(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
-async def test_idle_connections_keep_nobody_out(scheme: str) -> None:
-    """Whoever opens connections and says nothing could shut out every client for two minutes."""
+async def test_idle_connections_keep_no_client_out(scheme: str) -> None:
+    """Silent connections could keep all clients out for two minutes."""
     async with started(scheme, ChannelOptions(max_connections=2)) as rig:
         idle, client, other = [await rig.open() for _ in range(3)]
         await asyncio.wait_for(idle.wait_closed(), LIMIT_S)
@@ -360,7 +407,7 @@ async def test_idle_connections_keep_nobody_out(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
 async def test_one_host_cannot_take_all_connections(scheme: str) -> None:
-    """One machine gone wild would leave no connection for the others."""
+    """One machine in a loop would leave no connection for the others."""
     async with started(scheme, ChannelOptions(max_connections_per_host=2)) as rig:
         kept = [await rig.open(), await rig.open()]
         with contextlib.suppress(ConnectFailed):
@@ -392,14 +439,14 @@ async def test_a_header_above_the_limit_closes_the_connection(scheme: str) -> No
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "memory://nobody", "tls://127.0.0.1:1"])
-async def test_nobody_there_is_a_typed_error(address: str) -> None:
+async def test_a_missing_listener_is_a_typed_error(address: str) -> None:
     """Callers would have to know each transport's own errors."""
     with pytest.raises(ConnectFailed):
         await connect(address, Peer())
 
 
-async def test_an_untrusted_certificate_is_refused() -> None:
-    """TLS without verification protects from nobody."""
+async def test_an_untrusted_certificate_is_rejected() -> None:
+    """TLS without verification protects against no attacker."""
     served, _ = tls_contexts()
     server = await serve("tls://127.0.0.1:0", Peer(), ChannelOptions(ssl=served))
     with pytest.raises(ConnectFailed, match="certificate"):
@@ -408,7 +455,7 @@ async def test_an_untrusted_certificate_is_refused() -> None:
 
 
 async def test_tls_cannot_be_served_without_a_certificate() -> None:
-    """A port that is thought to be safe would be plain, or use a certificate everybody has."""
+    """A port that should be encrypted would be plain, or use a public certificate."""
     with pytest.raises(ConfigInvalid, match="certificate"):
         await serve("tls://127.0.0.1:0", Peer())
 
@@ -423,7 +470,7 @@ async def test_a_memory_name_is_taken_once_and_freed() -> None:
 
 
 async def test_a_third_party_transport_is_used() -> None:
-    """Whoever brings QUIC or a proxy could not use it without changing the SDK."""
+    """A transport such as QUIC or a proxy would need changes of the client."""
     from rocketpy.transport.memory import MemoryTransport  # noqa: PLC0415 - stands in for theirs
 
     register_transport("pigeon", MemoryTransport())

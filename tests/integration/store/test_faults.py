@@ -1,4 +1,4 @@
-"""Two name servers and two brokers of ours, each killed and started again while our SDK sends."""
+"""Two name servers and two brokers, each killed and restarted while the client sends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.soak.faults import fault_run, servers
 
 
 @pytest.mark.slow
-async def test_every_send_was_told_the_truth(tmp_path: Path) -> None:
+async def test_every_result_of_a_send_is_true(tmp_path: Path) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
     with servers(tmp_path) as running:
         # How long it takes says nothing on a busy machine; `python -m tests.soak.faults` looks at that.

@@ -1,4 +1,4 @@
-"""A broker on a file system that is really full: what it acknowledged stays, and consumers get all of it."""
+"""A broker on a really full file system: acknowledged messages stay, and consumers get all of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def send_until_refused(producer: Producer, sent: list[bytes], most: int) -
 
 
 async def consumed(cluster: EmbeddedCluster, count: int, group: str = "g") -> list[bytes]:
-    """What a group gets, once it has `count` messages."""
+    """The messages of a group, once there are `count`."""
     seen = Seen()
     async with consuming(cluster, seen, group=group):
         await seen.until(count)
@@ -115,7 +115,7 @@ async def test_all_that_was_acknowledged_is_consumed(
 async def test_forced_deletion_is_the_operators_choice(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator who chose RocketMQ's behaviour would not get it, or would not learn what it costs."""
+    """An operator who chose RocketMQ's behaviour would not get it, or not learn its cost."""
     root = small_disk / "store"
     settings = {
         **SETTINGS,

@@ -18,11 +18,11 @@ from rocketpy_broker.store import (
     RecoveryReport,
     StoreConfig,
 )
-from rocketpy_broker.store.inspect.checker import check_store
 from tests import golden_data
+from tests.store_checks import check_store
 from tests.unit.store.helpers import log_content, queue_content, small_config
 
-# Which recorded store tells what each one must look like once opened.
+# Which recorded store has the expected content of each one after it is opened.
 EXPECTED = {
     "clean": "clean",
     "unclean": "unclean-recovered",
@@ -73,7 +73,7 @@ def expected_queues(name: str) -> dict[str, list[tuple[int, int, int, int]]]:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_every_message_is_where_the_real_broker_says(name: str, tmp_path: Path) -> None:
+def test_every_message_is_where_the_real_broker_has_it(name: str, tmp_path: Path) -> None:
     """Opening a Java store would lose or misplace messages."""
     store, report = opened(name, tmp_path)
     assert report.clean == (name not in {"unclean", "torn"})
@@ -89,7 +89,7 @@ def test_every_message_is_where_the_real_broker_says(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name != "extras"])
-def test_index_is_the_one_the_real_broker_has_or_rebuilds(name: str, tmp_path: Path) -> None:
+def test_the_index_equals_the_real_broker_s_or_is_rebuilt(name: str, tmp_path: Path) -> None:
     """QUIRKS 46: queries by key would miss messages of a Java store."""
     store, _ = opened(name, tmp_path)
     assert store.index is not None
@@ -110,7 +110,7 @@ def test_index_is_the_one_the_real_broker_has_or_rebuilds(name: str, tmp_path: P
 
 @pytest.mark.parametrize("name", ["clean", "unclean-recovered"])
 def test_index_files_closed_by_us_have_the_bytes_of_java(name: str, tmp_path: Path) -> None:
-    """A Java broker opening a store closed by ours would read another index."""
+    """A Java broker that opens a store of this broker would read another index."""
     before = {path.name: path.read_bytes() for path in _files(name, tmp_path / "a", "index")}
     for path in (tmp_path / "a" / "index").iterdir():
         path.unlink()
@@ -144,7 +144,7 @@ def test_messages_are_found_by_key_and_by_place(tmp_path: Path) -> None:
     store.close()
 
 
-def test_torn_tail_is_cut_and_its_offset_given_again(tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_and_its_offset_reused(tmp_path: Path) -> None:
     """A torn record would stay in the way of new ones, or its queue offset be skipped."""
     store, report = opened("torn", tmp_path)
     assert report.end == TORN_AT

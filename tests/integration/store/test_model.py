@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rocketpy.errors import MessageTooLarge
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy_broker.store import CommitLogConfig, MessageStore
-from rocketpy_broker.store.inspect.checker import check_store
+from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, message, small_config
 
 QUEUES = st.integers(0, 2)
@@ -21,7 +22,7 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(300, 3900))
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The model: bodies by queue, those written out and those in the run."""
+    """The model: bodies by queue, those written and those in the run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,4 +117,13 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreModel = StoreMachine.TestCase
 TestStoreModel.__doc__ = "Some order of appends, flushes and crashes would lose, repeat or misplace messages."
-TestStoreModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStoreModel.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+
+
+class LongerStoreMachine(StoreMachine):
+    """The same with many more examples."""
+
+
+TestStoreModelForLonger = pytest.mark.slow(LongerStoreMachine.TestCase)
+TestStoreModelForLonger.__doc__ = "Only a rare order of appends, flushes and crashes would do so."
+TestStoreModelForLonger.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""Damaged stores: what can be rebuilt is, a torn tail is cut, anything else is refused with its place."""
+"""Damaged stores: derived files are rebuilt, a torn tail is cut, other damage is rejected with its place."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rocketpy_broker.store import (
     StoreConfig,
 )
 from rocketpy_broker.store.files.checkpoint import Checkpoint
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.log.mapped_file import mapped_file_name
 from rocketpy_broker.store.queue.consume_queue import UNIT
+from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, cutting, kill, log_content, put, small_config
 
 COUNT = 900  # two and a half commit log files, four files a queue, seven index files
@@ -44,7 +44,7 @@ def filled(root: Path, *, clean: bool = True, count: int = COUNT) -> MessageStor
 
 
 def expect_all(config: StoreConfig, count: int = COUNT) -> MessageStore:
-    """Open, check that all is there, close."""
+    """Open, check that all messages exist, close."""
     store = MessageStore(config)
     store.open()
     for queue_id in range(3):
@@ -75,8 +75,8 @@ def files_below(root: Path) -> dict[str, bytes]:
      "consumequeue/T/1/00000000000000002000", "consumequeue/T/1/00000000000000005000", "index",
      "checkpoint", "lock"],
 )  # fmt: skip
-def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) -> None:
-    """An operator who lost a queue or the index would lose messages with it."""
+def test_lost_files_are_rebuilt(tmp_path: Path, lost: str, clean: bool) -> None:
+    """The loss of a queue file or the index would lose messages."""
     filled(tmp_path, clean=clean)
     path = tmp_path / lost
     if path.is_dir():
@@ -91,7 +91,7 @@ def test_what_was_lost_is_built_again(tmp_path: Path, lost: str, clean: bool) ->
 @pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "killed"])
 @pytest.mark.parametrize("start", [0, 2000, 4000])
 def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, stop: str, start: int) -> None:
-    """A group would skip the messages of that file, or read those after it as if they were its own."""
+    """A group would skip the messages of that file, or read those after it with wrong offsets."""
     count = 2 * COUNT  # a start reads the end of so long a log only
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -122,8 +122,8 @@ def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, cle
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_queue_of_expired_units_only_goes_on_with_the_log(tmp_path: Path, torn: bool) -> None:
-    """A unit that points below the log's start can be torn or lack its followers, and nobody would know."""
+def test_a_queue_of_expired_units_continues_with_the_log(tmp_path: Path, torn: bool) -> None:
+    """A unit that points before the log's start can be torn, or lack its followers, without notice."""
     filled(tmp_path, clean=False)
     (tmp_path / "commitlog" / mapped_file_name(0)).unlink()
     checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
@@ -150,7 +150,7 @@ def test_queue_of_expired_units_only_goes_on_with_the_log(tmp_path: Path, torn: 
         kill(store)
 
 
-def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
+def test_rebuilt_files_equal_those_written_live(tmp_path: Path) -> None:
     """Queues and index would differ from node to node, and no checker could compare them."""
     filled(tmp_path)
     live = files_below(tmp_path / "consumequeue"), [*files_below(tmp_path / "index").values()]
@@ -164,7 +164,7 @@ def test_rebuilt_files_are_those_written_live(tmp_path: Path) -> None:
     assert sorted(path.read_bytes() for path in names) == sorted(live[1])
 
 
-def test_store_without_its_commit_log_starts_empty_only_if_told_to(tmp_path: Path) -> None:
+def test_a_store_without_its_commit_log_starts_empty_only_if_configured(tmp_path: Path) -> None:
     """A disk that is not mounted would cost the queues, as with 4.6.0, and numbers would be given twice."""
     filled(tmp_path)
     queues = files_below(tmp_path / "consumequeue")
@@ -181,7 +181,7 @@ def test_store_without_its_commit_log_starts_empty_only_if_told_to(tmp_path: Pat
     store.close()
 
 
-def test_damage_in_flushed_data_is_refused_unchanged(tmp_path: Path) -> None:
+def test_damage_in_flushed_data_is_rejected_unchanged(tmp_path: Path) -> None:
     """A flipped bit would silently cost every message after it."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
@@ -197,8 +197,8 @@ def test_damage_in_flushed_data_is_refused_unchanged(tmp_path: Path) -> None:
     expect_all(small_config(tmp_path))
 
 
-def test_damage_is_cut_when_an_operator_says_so(tmp_path: Path) -> None:
-    """A store whose copy is lost too could never be used again."""
+def test_damage_is_cut_if_an_operator_configures_it(tmp_path: Path) -> None:
+    """A store whose copy is lost, too, could never be used."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
     flip(log, log.read_bytes().index(b"body 500"))
@@ -212,14 +212,14 @@ def test_damage_is_cut_when_an_operator_says_so(tmp_path: Path) -> None:
 
 
 def as_java_leaves_it(root: Path) -> None:
-    """Take our offsets out of the checkpoint."""
+    """Remove rocketpy's offsets from the checkpoint."""
     path = root / "checkpoint"
     checkpoint = Checkpoint.decode(path.read_bytes())
     path.write_bytes(checkpoint.encode()[:24].ljust(4096, b"\0"))
 
 
-def test_damage_before_valid_records_is_refused_in_a_java_store(tmp_path: Path) -> None:
-    """A Java broker's store would lose what lies behind a flipped bit, as 4.6.0 itself loses it."""
+def test_damage_before_valid_records_is_rejected_in_a_java_store(tmp_path: Path) -> None:
+    """A Java broker's store would lose all records after a flipped bit, as 4.6.0 itself loses them."""
     filled(tmp_path, clean=False)
     as_java_leaves_it(tmp_path)
     flip(tmp_path / "commitlog" / f"{131072:020d}", 88)
@@ -227,7 +227,7 @@ def test_damage_before_valid_records_is_refused_in_a_java_store(tmp_path: Path) 
         MessageStore(small_config(tmp_path)).open()
 
 
-def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> None:
+def test_the_unflushed_tail_is_cut_after_power_loss(tmp_path: Path) -> None:
     """A broker would refuse to start after an ordinary power loss."""
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -251,7 +251,7 @@ def test_what_power_loss_took_from_the_unflushed_tail_is_cut(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("thorough", [True, False])
-def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bool) -> None:
+def test_flipped_byte_in_flushed_records_is_rejected(tmp_path: Path, thorough: bool) -> None:
     """A flipped bit in the newest second would silently cost acknowledged messages after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -267,7 +267,7 @@ def test_flipped_byte_in_flushed_records_is_refused(tmp_path: Path, thorough: bo
         MessageStore(small_config(tmp_path)).open()
 
 
-def test_damage_that_power_loss_does_not_leave_is_refused(tmp_path: Path) -> None:
+def test_damage_that_power_loss_cannot_cause_is_rejected(tmp_path: Path) -> None:
     """Above the flushed mark, too, a flipped bit would cost the valid records after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -288,7 +288,7 @@ def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
         MessageStore(small_config(tmp_path, recovery=RecoveryConfig(use_progress=False))).open()
 
 
-def test_properties_with_zeros_are_refused(tmp_path: Path) -> None:
+def test_properties_with_zeros_are_rejected(tmp_path: Path) -> None:
     """Recovery would take such a message for a torn one, and cut it and all after it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -327,13 +327,14 @@ def test_every_length_of_a_torn_last_record_is_cut(tmp_path: Path) -> None:
 
 
 def store_record(root: Path) -> bytes:
-    """The first record; those of messages 100 to 999 are all as long."""
+    """The first record; those of messages 100 to 999 have the same length."""
     log = (root / "commitlog" / f"{0:020d}").read_bytes()
     return log[: int.from_bytes(log[:4], "big")]
 
 
+@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("room", ["commitlog", "consumequeue", "index", "checkpoint"])
-def test_any_flipped_byte_is_mended_or_refused(tmp_path: Path, room: str) -> None:
+def test_any_flipped_byte_is_repaired_or_rejected(tmp_path: Path, room: str, count: int) -> None:
     """One bad byte on disk would be served as a message, or crash the broker."""
     store = MessageStore(small_config(tmp_path / "whole"))
     store.open()
@@ -345,7 +346,7 @@ def test_any_flipped_byte_is_mended_or_refused(tmp_path: Path, room: str) -> Non
     chance = random.Random(room)
     whole = tmp_path / "whole" / room
     files = sorted(path for path in whole.rglob("*") if path.is_file()) if whole.is_dir() else [whole]
-    for _ in range(60):
+    for _ in range(count):
         path = chance.choice(files)
         position, mask = chance.randrange(len(path.read_bytes().rstrip(b"\0"))), chance.randrange(1, 256)
         if room == "commitlog":  # 4.6.0's CRC covers only the body; size, magic and place are checked too
@@ -375,7 +376,7 @@ def test_shorter_file_size_setting_is_named(tmp_path: Path) -> None:
         MessageStore(config).open()
 
 
-def test_index_switched_off_and_on_again_is_complete(tmp_path: Path) -> None:
+def test_an_index_switched_off_and_on_is_complete(tmp_path: Path) -> None:
     """Messages stored in between would not be found by key."""
     filled(tmp_path, count=60)
     store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
@@ -465,7 +466,7 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
 def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end(
     tmp_path: Path, lost: int
 ) -> None:
-    """Consumers would never get the messages whose units were in the file, and nothing would say so."""
+    """Consumers would never get the messages whose units were in the file, without a report."""
     with MessageStore(small_config(tmp_path)) as store:
         for number in range(2 * COUNT):
             put(store, number, queue_id=number % 3)

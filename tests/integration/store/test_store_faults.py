@@ -1,4 +1,4 @@
-"""Full disks and failing flushes: what was acknowledged stays, what was refused is not there."""
+"""Full disks and failing flushes: acknowledged messages stay, and rejected ones do not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from rocketpy.errors import DiskFull, FlushFailed, StoreError
 from rocketpy_broker.store import MessageStore
-from rocketpy_broker.store.inspect.checker import check_store
+from tests.store_checks import check_store
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, kill, message, put, small_config
 
@@ -18,7 +18,7 @@ RUNS, RUN = 24, 5
 
 
 class Fates:
-    """What became of the messages of a workload."""
+    """The outcomes of a workload's messages."""
 
     def __init__(self) -> None:
         self.acknowledged: set[bytes] = set()
@@ -73,14 +73,15 @@ def changes_of_one_run(root: Path) -> int:
     return disk.calls
 
 
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("how_many", [1, 1000])
 def test_any_failing_disk_call_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, code: int, how_many: int
+    tmp_path: Path, code: int, how_many: int, step: int
 ) -> None:
-    """A disk that fills up, for a moment or for good, would lose or invent messages."""
+    """A disk that is full for a moment, or from then on, would lose or invent messages."""
     total = changes_of_one_run(tmp_path / "count")
-    for fail_at in range(1, total + 1, 1 if how_many == 1 else 3):
+    for fail_at in range(1, total + 1, step if how_many == 1 else 3 * step):
         root = tmp_path / str(fail_at)
         disk = FaultyDisk(fail_at, fail_count=how_many, code=code)
         store = MessageStore(small_config(root), disk=disk)
@@ -95,7 +96,7 @@ def test_any_failing_disk_call_loses_nothing_that_was_acknowledged(
         shutil.rmtree(root)
 
 
-def test_refused_run_gives_its_offsets_back(tmp_path: Path) -> None:
+def test_rejected_run_gives_its_offsets_back(tmp_path: Path) -> None:
     """After a full disk the next message would leave a gap in its queue, or in the log."""
     disk = FaultyDisk(only="pwrite")
     store = MessageStore(small_config(tmp_path), disk=disk)
@@ -121,7 +122,7 @@ def test_refused_run_gives_its_offsets_back(tmp_path: Path) -> None:
     store.close()
 
 
-def test_refused_run_across_a_file_end_is_undone(tmp_path: Path) -> None:
+def test_rejected_run_across_a_file_end_is_undone(tmp_path: Path) -> None:
     """A run that needs a new file and cannot have it would leave the log in two halves."""
     disk = FaultyDisk(only="pwrite")
     store = MessageStore(small_config(tmp_path), disk=disk)

@@ -1,4 +1,4 @@
-"""Locks, held pulls, groups, offsets, statistics: the cores behind what consumers ask."""
+"""Locks, held pulls, groups, offsets and statistics: the tables behind a consumer's requests."""
 
 import asyncio
 import threading
@@ -9,16 +9,16 @@ import pytest
 
 from rocketpy.errors import GroupInvalid
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from rocketpy.protocol.bodies import SYSTEM_GROUPS, MessageQueue, SubscriptionGroupConfig
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.config.model import ConsumeConfig
-from rocketpy_broker.services.metadata.groups import SYSTEM_GROUPS, SubscriptionGroupTable
-from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
-from rocketpy_broker.services.metadata.long_polling import (
+from rocketpy_broker.handlers.pull.long_polling import (
     HELD_PER_CHANNEL_MAX,
     HeldPull,
     PullRequestHoldTable,
 )
+from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.runtime_info import DayTotals
 from rocketpy_broker.services.stats.stats import BrokerStats
@@ -41,7 +41,7 @@ def groups_at(
 
 
 def test_a_lock_ends_a_minute_after_its_renewal() -> None:
-    """Without this a queue would stay with an orderly consumer that died, or leave one that lives."""
+    """A queue would stay locked by an orderly consumer that died, or lose the lock of a live one."""
     locks = QueueLocks()
     assert locks.lock("g", "one", QUEUES[:2], 0) == QUEUES[:2]
     assert locks.lock("g", "one", QUEUES[:1], 30_000) == QUEUES[:1]
@@ -50,8 +50,8 @@ def test_a_lock_ends_a_minute_after_its_renewal() -> None:
     assert locks.lock("other", "two", QUEUES[:1], 0) == QUEUES[:1]
 
 
-def test_only_the_owner_unlocks_and_what_expired_is_forgotten() -> None:
-    """Without this a member could take another's queues, and groups that are gone would stay in memory."""
+def test_only_the_owner_unlocks_and_expired_locks_are_dropped() -> None:
+    """A member could take the queues of another, and locks of groups that are gone would stay in memory."""
     locks = QueueLocks()
     locks.lock("g", "one", QUEUES, 0)
     locks.unlock("g", "two", QUEUES)
@@ -70,7 +70,7 @@ def held(channel: str, offset: int = 5, deadline_ms: float = 100, queue_id: int 
 
 
 def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this locks of made-up queues could fill memory within the minute that they last."""
+    """Locks of invented queues could fill the memory within the minute that they last."""
     monkeypatch.setattr("rocketpy_broker.services.metadata.locks.LOCKS_MAX", 3)
     locks = QueueLocks()
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(5)]
@@ -102,7 +102,7 @@ def test_locks_keep_no_long_names() -> None:
 
 
 def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
-    """Without this a pull would be answered twice, never, or to a connection that is gone."""
+    """A pull would get two responses, none, or one on a closed connection."""
     holds = PullRequestHoldTable()
     one, two, late = held("a"), held("b", offset=6), held("a", deadline_ms=200, queue_id=1)
     assert all(holds.hold(pull) for pull in (one, two, late))
@@ -119,8 +119,8 @@ def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
     holds.release(late)  # once more is no error
 
 
-def test_a_channel_holds_so_many_pulls() -> None:
-    """Without this one client could fill the broker's memory."""
+def test_the_held_pulls_of_a_channel_are_limited() -> None:
+    """One client could fill the broker's memory."""
     holds = PullRequestHoldTable()
     assert all(holds.hold(held("a")) for _ in range(HELD_PER_CHANNEL_MAX))
     assert not holds.hold(held("a"))
@@ -128,7 +128,7 @@ def test_a_channel_holds_so_many_pulls() -> None:
 
 
 async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
-    """QUIRKS 49: without this a restart would forget what an operator set up."""
+    """QUIRKS 49: a restart would forget the groups that an operator created."""
     path = tmp_path / "subscriptionGroup.json"
     groups = groups_at(path)
     groups.load()
@@ -156,7 +156,7 @@ async def test_groups_are_made_and_kept(tmp_path: Path) -> None:
 
 
 async def test_groups_of_operators_and_of_a_master_at_the_same_moment(tmp_path: Path) -> None:
-    """Operators could make more groups than the limit; a slave kept what its master does not have."""
+    """Operators could exceed the limit of groups, or a slave would keep groups that its master lacks."""
     groups = groups_at(tmp_path / "groups.json", ConsumeConfig(groups_max=2))
     updates = (groups.update(SubscriptionGroupConfig(group_name=name)) for name in "abac")
     results = await asyncio.gather(*updates, return_exceptions=True)
@@ -173,7 +173,7 @@ async def test_groups_of_operators_and_of_a_master_at_the_same_moment(tmp_path: 
 
 
 async def test_no_more_groups_than_the_limit(tmp_path: Path) -> None:
-    """Without this a client that names many groups could fill memory and the disk."""
+    """A client that names many groups could fill memory and the disk."""
     groups = groups_at(tmp_path / "subscriptionGroup.json", ConsumeConfig(groups_max=2))
     assert [groups.find(name) is not None for name in "abc"] == [True, True, False]
     with pytest.raises(GroupInvalid, match="maxConsumerGroups is 2"):
@@ -187,7 +187,7 @@ async def test_no_more_groups_than_the_limit(tmp_path: Path) -> None:
 
 
 async def test_no_more_offsets_than_the_limit(tmp_path: Path) -> None:
-    """Without this commits to made-up queues could fill memory, and make each save take seconds."""
+    """Commits to invented queues could fill the memory, and make each save take seconds."""
     offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", offsets_max=3)
     for queue_id in range(3):
         offsets.commit("g", "T", queue_id, 1)
@@ -206,7 +206,7 @@ async def test_no_more_offsets_than_the_limit(tmp_path: Path) -> None:
 
 
 async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
-    """QUIRKS 8: without this a Java broker that takes the store over would begin anew."""
+    """QUIRKS 8: the groups would start again from the beginning when a Java broker takes over the store."""
     path = tmp_path / "consumerOffset.json"
     offsets = ConsumerOffsets(path)
     offsets.commit("g", "T", 1, 7)
@@ -224,23 +224,23 @@ class SlowDisk(OsDisk):
     """Begins its first work only when it may."""
 
     def __init__(self) -> None:
-        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.started, self.may_go_on = threading.Event(), threading.Event()
 
     def exists(self, path: Path) -> bool:
         """Wait, the first time."""
-        if not self.begun.is_set():
-            self.begun.set()
+        if not self.started.is_set():
+            self.started.set()
             assert self.may_go_on.wait(30)
         return super().exists(path)
 
 
-async def test_a_save_that_is_given_up_does_not_overwrite_the_next(tmp_path: Path) -> None:
-    """A broker that stops while offsets are saved would come back with those before."""
+async def test_a_cancelled_save_does_not_overwrite_the_next(tmp_path: Path) -> None:
+    """A broker that stops while offsets are saved would load older offsets at its next start."""
     disk = SlowDisk()
     offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", disk=disk)
     offsets.commit("g", "T", 0, 7)
     given_up = asyncio.create_task(offsets.save())
-    await asyncio.to_thread(disk.begun.wait, 30)
+    await asyncio.to_thread(disk.started.wait, 30)
     given_up.cancel()
     offsets.commit("g", "T", 0, 8)
     last = asyncio.create_task(offsets.save())
@@ -254,13 +254,13 @@ async def test_a_save_that_is_given_up_does_not_overwrite_the_next(tmp_path: Pat
     assert again.get("g", "T", 0) == 8
 
 
-async def test_a_save_does_not_overwrite_what_an_operator_set_up_meanwhile(tmp_path: Path) -> None:
-    """A group that mqadmin was told is changed would be as before at the next start."""
+async def test_a_save_does_not_overwrite_a_concurrent_update(tmp_path: Path) -> None:
+    """A change that was reported to mqadmin as done would be lost at the next start."""
     path, disk = tmp_path / "subscriptionGroup.json", SlowDisk()
     groups = groups_at(path, disk=disk)
     groups.find("g")
     saving = asyncio.create_task(groups.save())
-    await asyncio.to_thread(disk.begun.wait, 30)
+    await asyncio.to_thread(disk.started.wait, 30)
     wanted = SubscriptionGroupConfig(group_name="h", consume_enable=False)
     updating = asyncio.create_task(groups.update(wanted))
     await asyncio.wait({updating}, timeout=0.3)  # as far as it gets beside the save
@@ -273,7 +273,7 @@ async def test_a_save_does_not_overwrite_what_an_operator_set_up_meanwhile(tmp_p
 
 
 async def test_a_damaged_file_of_offsets_falls_back(tmp_path: Path) -> None:
-    """Without this a torn write would send all groups back to the start."""
+    """All groups would start again from the beginning after a torn write."""
     path = tmp_path / "consumerOffset.json"
     offsets = ConsumerOffsets(path)
     for offset in (1, 2):
@@ -286,7 +286,7 @@ async def test_a_damaged_file_of_offsets_falls_back(tmp_path: Path) -> None:
 
 
 def test_offsets_are_found_by_group_and_topic(tmp_path: Path) -> None:
-    """Without this operators could not see who consumes what."""
+    """Operators could not see who consumes what."""
     offsets = ConsumerOffsets(tmp_path / "o.json")
     offsets.commit("g", "T", 0, 5)
     offsets.commit("g", "U", 0, 6)
@@ -303,7 +303,7 @@ def test_offsets_are_found_by_group_and_topic(tmp_path: Path) -> None:
 
 
 def test_rates_are_over_the_last_minute() -> None:
-    """Without this statsAll would show a rate since the start, or nothing."""
+    """StatsAll would show a rate since the start, or nothing."""
     stats = BrokerStats("cluster")
     stats.sample(0, [("T", 0, 0)])
     for second in range(10, 130, 10):
@@ -325,7 +325,7 @@ def test_rates_are_over_the_last_minute() -> None:
 
 
 def test_totals_roll_over_at_midnight() -> None:
-    """Without this today's and yesterday's totals would be one."""
+    """The totals of today and of yesterday would be one number."""
     days = DayTotals()
     days.update("mon", 10, 5)
     days.update("mon", 20, 9)
@@ -336,7 +336,7 @@ def test_totals_roll_over_at_midnight() -> None:
 
 
 async def test_a_file_of_groups_from_java_is_read(tmp_path: Path) -> None:
-    """Without this our broker could not take a store over from RocketMQ's."""
+    """This broker could not take over a store of RocketMQ."""
     path = tmp_path / "subscriptionGroup.json"
     text = b'{"dataVersion":{"counter":4,"timestamp":9},"subscriptionGroupTable":{"g":{"brokerId":0,'
     text += b'"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'

@@ -1,6 +1,7 @@
 """The command line of rocketpy-broker, without starting a server."""
 
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ import rocketpy
 from rocketpy_broker.cli import main
 
 
-def test_a_loop_that_is_not_installed_says_what_to_install(
+def test_a_missing_event_loop_names_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--loop uvloop without the package would print a traceback."""
@@ -20,7 +21,7 @@ def test_a_loop_that_is_not_installed_says_what_to_install(
     )
 
 
-def test_the_package_tells_its_version(
+def test_the_command_prints_the_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bug report could not name the version."""
@@ -55,7 +56,6 @@ def test_wrong_usage_shows_the_commands_own(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("dev --listen 127.0.0.1:0 --set storePathRootDir=x", "settings: storePathRootDir cannot be set: "),
         ("broker --set brokerId=1 --set listenPort=none", "command line: listenPort=none: a whole number"),
         ("namesrv --set orderMessageEnable=maybe", "command line: orderMessageEnable=maybe: true or false"),
         ("broker --set brokerName=a;b --name c;d", "command line: brokerName is 'c;d'"),
@@ -67,6 +67,17 @@ def test_any_setting_may_be_on_the_command_line(
     """One setting would need a file, and one that is wrong would be searched for in files."""
     assert main(line.split()) == 1
     assert capsys.readouterr().err.startswith(f"rocketpy-broker: {says}")
+
+
+def test_dev_refuses_settings_that_it_chooses_itself() -> None:
+    """A path of its own would be ignored without a word."""
+    # In a process of its own: the command blocks signals before it makes its servers.
+    line = "dev --listen 127.0.0.1:0 --set storePathRootDir=x"
+    ended = subprocess.run(
+        [sys.executable, "-m", "rocketpy_broker", *line.split()], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("rocketpy-broker: settings: storePathRootDir cannot be set: ")
 
 
 def test_a_setting_on_the_command_line_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:

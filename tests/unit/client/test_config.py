@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rocketpy import Producer
 from rocketpy.client.name_servers import split_addresses
 from rocketpy.config import (
     BatchConfig,
@@ -50,7 +51,8 @@ def test_equal_settings_are_one_client() -> None:
     [
         ("a:1", ("a:1",)),
         ("a:1;b:2", ("a:1", "b:2")),
-        ("a:1,b:2; tls://c:3 ;", ("a:1", "b:2", "tls://c:3")),
+        ("a:1,b:2 c:3; d:4 ;", ("a:1", "b:2", "c:3", "d:4")),
+        ("tls://a:1;tls://b:2", ("tls://a:1", "tls://b:2")),
         ("[::1]:9876", ("[::1]:9876",)),
         ("memory://Test", ("memory://Test",)),
     ],
@@ -61,7 +63,14 @@ def test_lists_of_addresses(text: str, addresses: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ; ", "host", "host:1;other"])
-def test_bad_addresses_say_so(text: str) -> None:
+def test_bad_addresses_are_named_in_the_error(text: str) -> None:
     """The user would see a failed connection instead of the setting that is wrong."""
     with pytest.raises(ConfigInvalid, match=r"name server|address"):
         split_addresses(text)
+
+
+@pytest.mark.parametrize("text", ["tls://a:1;b:2", "a:1 tls://b:2", "tcp://a:1,tls://b:2"])
+async def test_a_list_with_and_without_tls_is_refused(text: str) -> None:
+    """One plain address would have sent all requests to brokers, and their secrets, in plain text."""
+    with pytest.raises(ConfigInvalid, match="only some of the name servers"):
+        await Producer("g", text).start(wait=False)

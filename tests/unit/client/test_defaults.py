@@ -1,4 +1,4 @@
-"""What a client does that was told nothing: the defaults of RocketMQ 4.6.0's clients, and our own."""
+"""Defaults of a client: those of RocketMQ 4.6.0's clients, and those of this project."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ ROCKETMQ: Final[dict[str, Row]] = {
     # MQFaultStrategy
     "sendLatencyFaultEnable": (LatencyConfig().enabled, False),
     "latencyMax": (LatencyConfig().latency_ms, (50, 100, 550, 1000, 2000, 3000, 15_000)),
-    "notAvailableDuration": (LatencyConfig().away_ms, (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)),
+    "notAvailableDuration": (
+        LatencyConfig().not_available_ms,
+        (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000),
+    ),
     "latency of a failure": (LatencyConfig().failed_ms, 30_000),
     # AsyncTraceDispatcher
     "trace topic": (MessageTraceConfig().topic, "RMQ_SYS_TRACE_TOPIC"),
@@ -114,7 +117,7 @@ ROCKETMQ: Final[dict[str, Row]] = {
     "clientChannelMaxIdleTimeSeconds": (ClientConfig().channel.idle_timeout_ms, 120_000),
     "com.rocketmq.remoting.frameMaxLength": (ClientConfig().channel.max_frame_bytes, 16_777_216),
 }  # fmt: skip
-"""Name of the setting in RocketMQ -> what it is here, and the default of 4.6.0."""
+"""Name of the setting in RocketMQ -> its name here, and the default of 4.6.0."""
 
 OURS: Final[dict[str, Row]] = {
     "bodies compressed on a thread": (CompressionConfig().off_loop_above_bytes, 64 * 1024),
@@ -153,7 +156,7 @@ OURS: Final[dict[str, Row]] = {
 
 @pytest.mark.parametrize("name", ROCKETMQ)
 def test_a_default_is_that_of_rocketmq(name: str) -> None:
-    """A client would behave unlike the one it replaces, without a word of it in its settings."""
+    """A client would behave unlike the Java client that it replaces, with the same settings."""
     ours, theirs = ROCKETMQ[name]
     assert ours == theirs
     assert type(ours) is type(theirs) or isinstance(ours, frozenset)
@@ -161,6 +164,6 @@ def test_a_default_is_that_of_rocketmq(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_own_settings_keep_their_defaults(name: str) -> None:
-    """A documented default would change without anybody deciding it."""
+    """A documented default would change by accident."""
     value, documented = OURS[name]
     assert value == documented

@@ -27,8 +27,8 @@ def line(text: str, *arguments: object, **more: Any) -> dict[str, Any]:
     return dict(json.loads(found))
 
 
-def test_fields_come_from_what_a_line_is_about() -> None:
-    """Nobody could search the logs for a queue or a broker."""
+def test_log_fields_name_queue_and_broker() -> None:
+    """Operators could not search the logs for a queue or a broker."""
     error = BrokerError(2, "busy", "broker-a", outcome=Outcome.NOT_SENT, retry=Retry.SAME_BROKER)
     found = line("pull of %s failed: %s", QUEUE, error)
     assert found.pop("time").endswith("+00:00")
@@ -45,7 +45,7 @@ def test_fields_come_from_what_a_line_is_about() -> None:
 
 
 def test_extra_fields_and_exceptions_are_kept() -> None:
-    """What a line was given would be lost, or a traceback break the line."""
+    """The fields of a line would be lost, or a traceback would break the line."""
     found = line("failed", offset=7, topic="T", exc_info=(ValueError, ValueError("oops"), None))
     assert (found["offset"], found["topic"], found["error"]) == (7, "T", "ValueError")
     assert "ValueError: oops" in found["exception"]
@@ -60,7 +60,7 @@ def test_no_body_is_written() -> None:
 def test_a_repeated_error_is_one_line_in_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that is away would fill the disk with one line."""
+    """A broker that is offline would fill the disk with one line."""
     now = 1000.0
     monkeypatch.setattr("rocketpy.runtime.rate_limited_log.time.monotonic", lambda: now)
     repeated = RateLimitedLog(logging.getLogger("rocketpy.test"), interval_s=10)
@@ -76,8 +76,8 @@ def test_a_repeated_error_is_one_line_in_a_while(
     ]
 
 
-def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Errors that name something new each time would take up memory without end."""
+def test_the_memory_for_repeated_errors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Errors whose texts always differ would use more and more memory."""
     repeated = RateLimitedLog(logging.getLogger("rocketpy.test"))
     for number in range(1000):
         repeated.warning(str(number), "error %d", number)
@@ -87,7 +87,7 @@ def test_what_is_remembered_of_repeated_errors_is_bounded(caplog: pytest.LogCapt
 
 
 def test_long_texts_of_peers_are_not_remembered(caplog: pytest.LogCaptureFixture) -> None:
-    """256 heartbeats with client ids of 15 MB would have kept 4 GB, whoever had sent them was gone."""
+    """256 heartbeats with client ids of 15 MB would have kept 4 GB after their connections closed."""
     repeated = RateLimitedLog(logging.getLogger("rocketpy.test"))
     names = [f"{number} is {'long' * 1_000_000}" for number in range(3)]
     tracemalloc.start()

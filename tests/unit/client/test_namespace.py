@@ -30,7 +30,7 @@ def test_names_are_wrapped_once(name: str, travels: str) -> None:
 
 @pytest.mark.parametrize("name", ["Orders", "%RETRY%group", "%DLQ%group", "TBW102", "NS2%Orders"])
 def test_applications_see_their_own_names(name: str) -> None:
-    """A result would name a topic that the application never heard of."""
+    """A result would name a topic that the application does not know."""
     assert unwrap("NS1", wrap("NS1", name)) == name
 
 

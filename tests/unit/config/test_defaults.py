@@ -18,9 +18,9 @@ from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.services.delay import scheduler as delay
 from rocketpy_broker.services.metadata import clients, locks
 from rocketpy_broker.store.config import StoreConfig
-from rocketpy_broker.store.copy import backlog
 from rocketpy_broker.store.files import checkpoint
 from rocketpy_broker.store.log import log_scan
+from rocketpy_broker.store.replica import backlog
 from tests import golden_data
 
 Row = tuple[Callable[[BrokerConfig], object], object]
@@ -123,7 +123,6 @@ FIXED: dict[str, Row] = {
     "DLedger: a round of votes ends after": (lambda _: raft().vote_wait_ms, 3000),
     "DLedger: a push is repeated after": (lambda _: raft().push_timeout_ms, 1000),
     "DLedger: the commit is told every": (lambda _: raft().commit_push_ms, 1000),
-    "DLedger: an append waits for": (lambda _: raft().append_wait_ms, 3000),
     "DLedger: appends that may wait": (lambda _: raft().pending_max, 10_000),
     "DLedger: pushes without an answer": (lambda _: raft().in_flight_max, 1000),
     "DLedger: size of a file": (lambda _: raft().file_bytes, 1 << 30),
@@ -156,7 +155,6 @@ OURS: dict[str, Row] = {
     "DLedger: a quorum flushes": (lambda broker: broker.dledger.flush, True),
     "DLedger: bytes of pushes without an answer": (lambda _: raft().in_flight_bytes_max, 4 << 20),
     "DLedger: a COMPARE is repeated after": (lambda _: raft().retry_ms, 500),
-    "DLedger: anyone may append": (lambda _: raft().takes_appends, True),
     "DLedger: a call waits for": (lambda _: links.REQUEST_TIMEOUT_MS, 3000),
     "DLedger: a connection is opened again after": (lambda _: links._RETRY_S, 0.2),
     "DLedger: time moves every": (lambda _: peer._TICK_S, 0.01),
@@ -169,7 +167,7 @@ OURS: dict[str, Row] = {
     "metrics are for this machine": (lambda broker: broker.metrics.host, "127.0.0.1"),
     "sends are not traced": (lambda broker: broker.metrics.trace_sends, False),
 }  # fmt: skip
-"""Settings and times that RocketMQ does not have."""
+"""Settings and durations that RocketMQ does not have."""
 
 
 def raft() -> RaftSettings:
@@ -178,8 +176,8 @@ def raft() -> RaftSettings:
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_times_that_nobody_can_set_are_those_of_rocketmq(name: str, config: BrokerConfig) -> None:
-    """Replicas and clients that rely on them would wait for too long, or give up too early."""
+def test_fixed_durations_are_those_of_rocketmq(name: str, config: BrokerConfig) -> None:
+    """Replicas and clients that rely on these durations would wait too long, or give up too early."""
     read, value = FIXED[name]
     assert read(config) == value
 
@@ -192,6 +190,6 @@ def test_our_own_settings_keep_their_defaults(name: str, config: BrokerConfig) -
 
 
 def test_a_store_in_code_has_the_defaults_of_a_file(config: BrokerConfig) -> None:
-    """A store opened by a tool would differ from the one that the broker opened."""
+    """A store opened by a tool would have other settings than the same store opened by the broker."""
     alone = StoreConfig(root=config.store.root)
     assert alone == config.store

@@ -21,7 +21,7 @@ fileReservedTime = 48
 brokerRole = ASYNC_MASTER
 flushDiskType = ASYNC_FLUSH
 """
-"""What stands in the broker.conf of RocketMQ's distribution."""
+"""Content of the broker.conf in RocketMQ's distribution."""
 
 
 def load(tmp_path: Path, text: str) -> BrokerConfig:
@@ -31,7 +31,7 @@ def load(tmp_path: Path, text: str) -> BrokerConfig:
 
 
 def test_rocketmqs_own_file_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without this a change of brokers would need a new configuration file."""
+    """A change of brokers would need a new configuration file."""
     config = load(tmp_path, JAVAS_OWN)
     assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "DefaultCluster", 0)
     assert config.listen.address == Address("tcp", "127.0.0.1", 10911)
@@ -40,7 +40,7 @@ def test_rocketmqs_own_file_is_read(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_keys_reach_their_fields(tmp_path: Path) -> None:
-    """Without this a setting would be read and then not used."""
+    """A setting would be read and then not used."""
     config = load(
         tmp_path,
         f"storePathRootDir={tmp_path}\nmappedFileSizeCommitLog=65536\nlistenPort=0\nautoCreateTopicEnable=false\n"
@@ -56,7 +56,7 @@ def test_keys_reach_their_fields(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without this a misspelt key would be silently without effect."""
+    """A misspelt key would have no effect, without an error."""
     load(tmp_path, "brokerName=a\nbrokerNmae=b\nbrokerid=7\nenableControllerMode=true\n")
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}/broker.conf:2: unknown key brokerNmae is ignored; did you mean brokerName?",
@@ -81,7 +81,7 @@ def test_a_key_that_guards_must_not_be_misspelt(tmp_path: Path, line: str, meant
 
 
 def test_a_key_without_meaning_is_named_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without this an operator would keep tuning thread pools that do not exist."""
+    """An operator would keep tuning thread pools that do not exist."""
     caplog.set_level(logging.INFO)
     load(tmp_path, "sendMessageThreadPoolNums=16\nuseReentrantLockWhenPutMessage=true\n")
     texts = [record.getMessage() for record in caplog.records]
@@ -165,15 +165,15 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("maxConnections=0", "at least 1"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_line(tmp_path: Path, line: str, says: str) -> None:
-    """Without this a broker would start with other settings than its file asks for."""
+def test_a_bad_value_is_rejected_with_its_line(tmp_path: Path, line: str, says: str) -> None:
+    """A broker would start with other settings than those in its file."""
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:3: ") as failure:
         load(tmp_path, f"# a comment\n\n{line}\n")
     assert says in str(failure.value)
 
 
 def test_clients_must_show_certificates_only_where_there_is_tls(tmp_path: Path) -> None:
-    """Without this a server that asks for certificates but has none would serve everybody without TLS."""
+    """A server that requires certificates but has none would serve all clients without TLS."""
     asks = "tls.server.need.client.auth=require\ntls.server.trustCertPath=ca.pem\n"
     with pytest.raises(ConfigInvalid, match=r"needs tls\.server\.certPath"):
         load(tmp_path, asks)
@@ -181,7 +181,7 @@ def test_clients_must_show_certificates_only_where_there_is_tls(tmp_path: Path) 
 
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
-    """Without this --listen and --store would lose against the file."""
+    """--listen and --store would lose against the file."""
     path = tmp_path / "broker.conf"
     path.write_text("listenPort=10911\nbrokerName=file\n")
     config = load_broker_config(path, {"listen": "127.0.0.1:0", "brokerName": "line"})
@@ -190,14 +190,14 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_the_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without this a container set up for RocketMQ would not find its name server."""
+    """A container set up for RocketMQ would not find its name server."""
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:9999")
     assert load(tmp_path, "").registration.namesrv == (Address("tcp", "127.0.0.1", 9999),)
     assert load(tmp_path, "namesrvAddr=127.0.0.1:1").registration.namesrv[0].port == 1
 
 
-def test_other_machines_are_served_only_when_asked_for(tmp_path: Path) -> None:
-    """Without this a broker without access control would be open to its whole network by default."""
+def test_other_machines_are_served_only_if_configured(tmp_path: Path) -> None:
+    """A broker without access control would be open to its whole network by default."""
     with pytest.raises(ConfigInvalid, match="--insecure"):
         load(tmp_path, "bindAddress=192.0.2.1\n")
     with pytest.raises(ConfigInvalid, match="brokerIP1"):
@@ -209,7 +209,7 @@ def test_other_machines_are_served_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_javas_properties_syntax(tmp_path: Path) -> None:
-    """Without this a file that Java reads would mean something else here."""
+    """A file that Java reads would mean something else here."""
     text = (
         "! comment\n  brokerName : broker\\u002da  \nbrokerClusterName \\\n   Cluster\\_1\nbrokerId=\\\n7\n"
     )
@@ -222,7 +222,7 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comment", ["# 配置".encode("gbk"), "# 雲 brokerId=9".encode("gbk"), b"! caf\xe9"])
-def test_a_comment_in_any_encoding_stops_nobody(tmp_path: Path, comment: bytes) -> None:
+def test_a_comment_in_any_encoding_is_accepted(tmp_path: Path, comment: bytes) -> None:
     """Comments in GBK, which Java skips, would be a traceback, or their ends would be settings."""
     path = tmp_path / "broker.conf"
     path.write_bytes(comment + b"\r\nbrokerName=b\r\nbrokerClusterName=caf\\u00e9\r\nlistenPort=none")
@@ -244,7 +244,7 @@ def test_a_changed_file_keeps_its_comments(tmp_path: Path) -> None:
 
 
 def test_a_name_servers_settings_are_kept_where_rocketmq_keeps_them(tmp_path: Path) -> None:
-    """Without this a name server started without a file would forget its settings."""
+    """A name server started without a file would forget its settings."""
     assert load_namesrv_config().kv_config_path == Path.home() / "namesrv" / "kvConfig.json"
     path = tmp_path / "namesrv.conf"
     path.write_text(f"kvConfigPath={tmp_path}/kv.json\norderMessageEnable=true\n")

@@ -54,9 +54,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> str:
         (f"{SEALED}{FAR}TLS", "DLedger"),
     ],
 )
-def test_replicas_have_to_show_who_they_are(
-    tmp_path: Path, tls: str, settings: str, problem: str | None
-) -> None:
+def test_replicas_have_to_authenticate(tmp_path: Path, tls: str, settings: str, problem: str | None) -> None:
     """Eight zero bytes at the port would return every message, in spite of access control."""
     path = tmp_path / "broker.conf"
     path.write_text(settings.replace("TLS", tls))

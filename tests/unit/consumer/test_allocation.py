@@ -48,7 +48,7 @@ def shares(strategy: AllocationStrategy, all_queues: list[MessageQueue], who: li
     ],
 )
 def test_even_shares(strategy: AllocationStrategy, count: int, expected: list[list[int]]) -> None:
-    """Beside a Java member queues would be read twice, or by nobody."""
+    """In a group with a Java member, two members would read the same queue, or none would read it."""
     assert shares(strategy, queues(count), members(3)) == expected
 
 
@@ -72,12 +72,12 @@ def test_each_queue_goes_to_one_member(strategy: AllocationStrategy, size: int) 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_a_stranger_gets_nothing(strategy: AllocationStrategy) -> None:
-    """A member that its broker has forgotten would work beside the one that took over."""
+    """A member that its broker has forgotten would read the same queues as its successor."""
     assert strategy.allocate("g", "10.9.9.9@1", queues(8, "room@broker-a"), members(2)) == []
 
 
 def test_queues_by_name() -> None:
-    """A consumer with queues of its own would get others, or those of another topic's turn."""
+    """A consumer with configured queues would get others, or the queues of another topic."""
     mine = [MessageQueue("T", "broker-a", 1), MessageQueue("U", "broker-a", 0)]
     assert AllocateByConfig(mine).allocate("g", "c", queues(4), ["c"]) == mine[:1]
 
@@ -95,7 +95,7 @@ def test_only_queues_of_the_rooms() -> None:
 
 
 def test_a_room_without_members_is_shared() -> None:
-    """Queues of a machine room whose consumers are all gone would be read by nobody."""
+    """No member would read the queues of a machine room whose consumers are all offline."""
     every = sorted(queues(2, "a@x") + queues(2, "b@y"))
     strategy = AllocateNearby(
         AllocateAveragely(), lambda queue: queue.broker_name[0], lambda member: member[0]
@@ -107,7 +107,7 @@ def test_a_room_without_members_is_shared() -> None:
 
 
 def test_places_on_the_ring() -> None:
-    """A queue would have another place on our ring than on Java's (the interop cases ask Java itself)."""
+    """A queue would have another position on this ring than on Java's (the interop cases use Java itself)."""
     queue = MessageQueue("TopicTest", "broker-a", 3)
     assert java_text(queue) == "MessageQueue [topic=TopicTest, brokerName=broker-a, queueId=3]"
     assert ring_hash("") == 0xD41D8CD9  # RFC 1321: MD5 of nothing
@@ -116,7 +116,7 @@ def test_places_on_the_ring() -> None:
         AllocateByConsistentHash(0)
 
 
-def test_few_queues_move_when_a_member_comes() -> None:
+def test_few_queues_move_when_a_member_joins() -> None:
     """Every newcomer to a group that shares by the ring would turn all of it upside down."""
     strategy, every = AllocateByConsistentHash(), queues(64)
     before = {q: m for m in members(4) for q in strategy.allocate("g", m, every, members(4))}
@@ -129,7 +129,7 @@ def rebalance(*, broadcasting: bool = False) -> Rebalance:
 
 
 def test_a_member_takes_and_drops() -> None:
-    """A rebalance would give up queues that the member keeps, or start those that it has again."""
+    """A rebalance would stop queues that the member keeps, or start them a second time."""
     held = [MessageQueue("T", "broker-a", 1), MessageQueue("T", "broker-a", 3), MessageQueue("U", "b", 9)]
     changes = rebalance().changes("T", queues(4), members(2), held)
     assert changes == AssignmentChanges(revoked=(held[1],), assigned=(MessageQueue("T", "broker-a", 0),))
@@ -137,14 +137,14 @@ def test_a_member_takes_and_drops() -> None:
 
 
 def test_nothing_changes_on_a_guess() -> None:
-    """A name server or broker that does not answer would make a whole group drop its work."""
+    """A whole group would drop its queues because one name server or broker does not respond."""
     held = queues(4)
     assert rebalance().changes("T", None, members(2), held) == AssignmentChanges((), ())
     assert rebalance().changes("T", queues(2), None, held) == AssignmentChanges((), ())
 
 
-def test_everybody_gets_everything_when_broadcasting() -> None:
-    """Members of a group that broadcasts would share what each of them should have."""
+def test_broadcasting_assigns_all_queues_to_each_member() -> None:
+    """The members of a broadcasting group would share the messages that each of them should get."""
     assert rebalance(broadcasting=True).changes("T", queues(3), None, []) == AssignmentChanges(
         (), tuple(queues(3))
     )

@@ -7,8 +7,8 @@ import pytest
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 
 
-def test_rates_are_those_of_the_last_minute() -> None:
-    """An operator would see the average since the start, in which a standstill does not show."""
+def test_rates_cover_the_last_minute() -> None:
+    """An operator would see the average since the start, which hides a standstill."""
     stats = ConsumerStats(0)
     stats.record_pull("T", 600, 90.0)
     stats.record_handled("T", 490, 10, 50.0)

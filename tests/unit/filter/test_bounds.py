@@ -13,25 +13,28 @@ from rocketpy_broker.filter.subscription import TAGS_CHARACTERS_MAX
 from rocketpy_broker.filter.tokens import EXPRESSION_CHARACTERS_MAX, tokens
 
 
-def processor_s(work: Callable[[], object]) -> float:
-    """The least of three runs."""
-    times = []
+def processor_s(work: Callable[[], object], enough_s: float = 0.0) -> float:
+    """The least of up to three runs; the first one that takes at most `enough_s` is the last."""
+    least = float("inf")
     for _ in range(3):
         started = time.process_time()
         work()
-        times.append(time.process_time() - started)
-    return min(times)
+        least = min(least, time.process_time() - started)
+        if least <= enough_s:
+            break
+    return least
 
 
 @pytest.mark.parametrize("piece", ["-", "--x", "a ", "1 ", "- - ", "a--\n", "''", "<", "0 ", "/**/", "1E1 "])
 def test_cutting_an_expression_into_words_takes_linear_time(piece: str) -> None:
-    """16,000 dashes took 4.5 s, in which the broker served nobody."""
+    """16,000 minus signs took 4.5 s, in which the broker served no client."""
     short, long = (piece * (size // len(piece)) for size in (4_000, 64_000))
-    assert processor_s(lambda: list(tokens(long))) < 64 * processor_s(lambda: list(tokens(short))) + 0.02
+    limit_s = 64 * processor_s(lambda: list(tokens(short))) + 0.02
+    assert processor_s(lambda: list(tokens(long)), limit_s) <= limit_s
 
 
 @pytest.mark.parametrize("text", ["0" * 16_000, "a = " + "00" * 8_000, "1" * 16_000, "a = '" + "''" * 8_000])
-def test_no_word_is_looked_at_again_and_again(text: str) -> None:
+def test_no_word_is_scanned_repeatedly(text: str) -> None:
     """Each zero of a long row of them was compared with all that follow."""
     started = time.process_time()
     with pytest.raises(ExpressionInvalid):
@@ -44,7 +47,7 @@ def test_no_word_is_looked_at_again_and_again(text: str) -> None:
 def test_a_long_property_is_compared_at_once(expression: str, value: str) -> None:
     """One message with 32,000 digits and a letter as a property stopped the broker for 15 s, each pull."""
     found = compile_expression(expression)
-    assert processor_s(lambda: found.matches({"a": value, "b": "2"})) < 0.5
+    assert processor_s(lambda: found.matches({"a": value, "b": "2"}), 0.5) <= 0.5
 
 
 def test_a_number_may_have_every_digit_that_a_double_can() -> None:
@@ -54,7 +57,7 @@ def test_a_number_may_have_every_digit_that_a_double_can() -> None:
     assert not compile_expression("a > 0.0").matches({"a": "1" * 2000})
 
 
-def test_an_expression_that_is_refused_is_read_once() -> None:
+def test_an_expression_that_is_rejected_is_read_once() -> None:
     """Each pull of a consumer with a wrong filter cost as much as its first."""
     read = []
 
@@ -69,7 +72,7 @@ def test_an_expression_that_is_refused_is_read_once() -> None:
     assert read == ["a"]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     """Clients that change their filter with each pull would fill the broker's memory."""
     read = []
 
@@ -91,20 +94,20 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("beginning", ["(" * 100, "-" * 100, "NOT " * 100, "a = 1 b "])
-def test_what_is_behind_a_mistake_is_not_read(beginning: str) -> None:
+def test_text_after_an_error_is_not_read(beginning: str) -> None:
     """16,000 parentheses or dashes stopped the broker for 8 to 15 ms, with each pull that had others."""
     with pytest.raises(ExpressionInvalid, match=r"nested deeper than 64|more after the end"):
         compile_expression(beginning + "% is no word")
 
 
 def test_tags_of_subscriptions_do_not_displace_those_of_messages() -> None:
-    """Sends would compute the hash of their tags again while a client subscribes to many others."""
+    """Sends would compute the hashes of their tags repeatedly while a client uses many others."""
     before = tags_code.cache_info()
     assert filter_of(subscription_of("T", "OneThatNoMessageHas||Another", "TAG")).tag_codes
     assert tags_code.cache_info() == before
 
 
-def test_a_long_list_of_tags_is_refused() -> None:
+def test_a_long_list_of_tags_is_rejected() -> None:
     """900 KB of tags cost 0.65 s each pull."""
     tags = " || ".join(f"SomeTagOfAnOrder{number}" for number in range(700))  # far beyond what is usual
     assert len(filter_of(subscription_of("T", tags, "TAG")).tag_codes or ()) == 700
@@ -133,7 +136,7 @@ def test_a_heartbeat_leaves_no_more_than_a_subscription_can_mean() -> None:
 @pytest.mark.parametrize(
     ("kind", "limit"), [("TAG", TAGS_CHARACTERS_MAX), ("SQL92", EXPRESSION_CHARACTERS_MAX)]
 )
-def test_a_subscription_that_is_too_long_stays_refused_when_it_is_cut(kind: str, limit: int) -> None:
+def test_a_subscription_that_is_too_long_stays_rejected_when_it_is_cut(kind: str, limit: int) -> None:
     """An expression that is truncated to its limit would have another meaning."""
     said = SubscriptionData(topic="T", sub_string="a = 1" * 200_000, expression_type=kind, sub_version=7)
     kept = bounded(said)

@@ -8,13 +8,13 @@ from rocketpy_broker.filter import EVERYTHING, ExpressionInvalid, filter_of, sub
 
 
 def test_everything_is_wanted_by_a_star() -> None:
-    """Without this a consumer without a filter would get nothing."""
+    """A consumer without a filter would get nothing."""
     for text in ("*", "", None):
         assert filter_of(subscription_of("T", text, "TAG")) is EVERYTHING
 
 
 def test_tags_become_their_hash_codes() -> None:
-    """QUIRKS 44: without this the consume queue could not tell which messages are wanted."""
+    """QUIRKS 44: the consume queue could not tell which messages are wanted."""
     wanted = filter_of(subscription_of("T", " TagA || TagB", None))
     assert wanted.tag_codes == frozenset({tags_code("TagA"), tags_code("TagB")})
     said = SubscriptionData(topic="T", sub_string="TagA", code_set={1, 2})
@@ -23,8 +23,8 @@ def test_tags_become_their_hash_codes() -> None:
         subscription_of("T", " || ", "TAG")
 
 
-def test_an_expression_is_asked_for_each_message() -> None:
-    """Without this SQL92 subscriptions would let everything through."""
+def test_an_expression_is_evaluated_for_each_message() -> None:
+    """SQL92 subscriptions would let everything through."""
     accepts = filter_of(subscription_of("T", "n = 1", "SQL92")).accepts
     assert accepts is not None
     assert accepts(b"n\x011\x02")
@@ -34,12 +34,12 @@ def test_an_expression_is_asked_for_each_message() -> None:
 
 
 def test_a_class_filter_leaves_it_to_the_consumer() -> None:
-    """Without this consumers with a filter class would get nothing."""
+    """Consumers with a filter class would get nothing."""
     assert filter_of(SubscriptionData(topic="T", sub_string="a.B", class_filter_mode=True)) is EVERYTHING
 
 
 def test_retried_messages_pass_the_filter_of_their_topic() -> None:
-    """filterSupportRetry: without this a changed filter would not hold for retries."""
+    """filterSupportRetry: a changed filter would not apply to retries."""
     subscriptions = {"T": SubscriptionData(topic="T", sub_string="n = 1", expression_type="SQL92")}
     retry = SubscriptionData(topic="%RETRY%g", sub_string="*")
     assert filter_of(retry) is EVERYTHING

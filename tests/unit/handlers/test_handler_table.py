@@ -1,4 +1,4 @@
-"""Handlers that are coroutine functions: what their clients get back."""
+"""Handlers that are coroutine functions: the responses that their clients get."""
 
 import asyncio
 
@@ -45,7 +45,7 @@ async def test_a_slow_handler_delays_no_other_request() -> None:
 
 
 async def test_a_failed_task_responds_and_shows_no_details_of_bugs() -> None:
-    """A client would wait until its timeout, or learn what an exception contains."""
+    """A client would wait until its timeout, or get the text of an internal exception."""
     server = HandlerServer(_Handler())
     async with running(server) as (client,):
         response = await client.call(RequestCode.GET_MAX_OFFSET)

@@ -70,8 +70,8 @@ class _Log:
         )
 
 
-async def test_a_commit_releases_what_it_covers() -> None:
-    """A producer would be told that a message is stored which no majority has."""
+async def test_a_commit_releases_the_sends_before_it() -> None:
+    """A producer would get SEND_OK for a message that no majority has."""
     sends, log, stored = _Sends(), _Log(), list[StoreError | None]()
     waiters = log.waiters()
     async with running(HandlerServer(sends)) as (client,):
@@ -89,7 +89,7 @@ async def test_a_commit_releases_what_it_covers() -> None:
         assert stored == [None, None]
 
 
-async def test_sends_without_a_majority_time_out() -> None:
+async def test_sends_without_a_majority_timeout() -> None:
     """A producer would wait for a group that has lost its majority until its own timeout."""
     sends, log, stored = _Sends(), _Log(), list[StoreError | None]()
     waiters = log.waiters(timeout_ms=1)
@@ -121,7 +121,7 @@ async def test_a_lost_role_fails_all_that_wait() -> None:
 
 
 async def test_a_slave_that_is_too_slow_times_out() -> None:
-    """SYNC_MASTER: a producer would wait for ever, and consumers would never read the message."""
+    """SYNC_MASTER: a producer would wait without end, and consumers never read the message."""
     sends, slaves, visible = _Sends(), _Slaves(), list[int]()
     waiters = ReplicaWaiters(
         slaves,
@@ -146,8 +146,8 @@ async def test_a_slave_that_is_too_slow_times_out() -> None:
         waiters.fail()
 
 
-async def test_a_flush_releases_what_it_covers(tmp_path: Path) -> None:
-    """SYNC_FLUSH: a producer would be told that a message is on disk which power loss takes."""
+async def test_a_flush_releases_the_sends_before_it(tmp_path: Path) -> None:
+    """SYNC_FLUSH: a producer would get SEND_OK for a message that power loss can remove."""
     sends = _Sends()
     store = MessageStore(small_config(tmp_path))
     driver = StoreDriver(store)

@@ -16,8 +16,8 @@ NOBODY = cast(Channel, None)
 
 @pytest.mark.parametrize("region", ["DefaultRegion", 'a"b\\c', "100%", "重庆"])
 @pytest.mark.parametrize("trace_on", [True, False])
-def test_the_template_writes_what_the_encoder_writes(region: str, trace_on: bool) -> None:
-    """Without this the fast way and the ordinary way could drift apart, and clients would see both."""
+def test_the_template_writes_the_same_as_the_encoder(region: str, trace_on: bool) -> None:
+    """The fast path and the encoder could differ, and clients would see both."""
     answers = SendResponses(store_host=HOST, region_id=region, trace_on=trace_on)
     request = Command(310, opaque=77, flag=0x100, codec=CODEC_JSON)
     header = SendMessageResponseHeader(
@@ -32,7 +32,7 @@ def test_the_template_writes_what_the_encoder_writes(region: str, trace_on: bool
 
 
 def test_a_batch_has_all_its_ids() -> None:
-    """QUIRKS 18: without this a batch's result would name only one of its messages."""
+    """QUIRKS 18: the result of a batch would name only one of its messages."""
     answers = SendResponses(store_host=HOST, region_id="r", trace_on=True)
     parked = ParkedResponse(NOBODY, Command(320, opaque=1), 0, 5, (0, 0xB3), waits=False)
     (frame,) = FrameDecoder().feed(answers.stored(parked))
@@ -41,7 +41,7 @@ def test_a_batch_has_all_its_ids() -> None:
 
 
 def test_a_binary_request_is_answered_in_binary() -> None:
-    """Without this a client that set its codec would have to read another one."""
+    """A client with another codec would get a response that it cannot read."""
     answers = SendResponses(store_host=HOST, region_id="r", trace_on=True)
     request = Command(310, opaque=1, codec=CODEC_ROCKETMQ)
     (frame,) = FrameDecoder().feed(answers.stored(ParkedResponse(NOBODY, request, 2, 5, (7,), waits=False)))

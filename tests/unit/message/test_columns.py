@@ -18,24 +18,41 @@ texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20
 ).filter(lambda text: not text.isspace())
 optional = st.none() | texts.filter(lambda text: " " not in text)
-rows = st.lists(st.tuples(st.binary(min_size=1, max_size=9), optional, optional, texts, texts), min_size=1)
+flags = st.integers(-(2**31), 2**31 - 1)
+rows = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=9), optional, optional, texts, st.none() | texts, flags),
+    min_size=1,
+)
 
 
 @given(rows)
 def test_columns_have_the_properties_of_their_messages(given_rows: list[Any]) -> None:
     """A tag, key or property would be lost, or stand with another message."""
-    bodies, tags, keys, shops, percents = map(list, zip(*given_rows, strict=True))
-    columns = MessageColumns("T", bodies, tags=tags, keys=keys, properties={"shop": shops, "100%s": percents})
+    bodies, tags, keys, shops, percents, numbers = map(list, zip(*given_rows, strict=True))
+    columns = MessageColumns(
+        "T", bodies, tags=tags, keys=keys, properties={"shop": shops, "100%s": percents}, flags=numbers
+    )
     singles = [
-        Message("T", body, tags=tag, keys=key or (), properties={"shop": shop, "100%s": percent})
-        for body, tag, key, shop, percent in given_rows
+        Message(
+            "T",
+            body,
+            tags=tag,
+            keys=key or (),
+            properties={"shop": shop} | ({"100%s": percent} if percent is not None else {}),
+            flag=flag,
+        )
+        for body, tag, key, shop, percent, flag in given_rows
     ]
     assert list(columns) == singles
     assert list(columns[1:]) == singles[1:]
     ids = [f"ID{number}" for number in range(len(bodies))]
-    expected = [properties_text(message, one).encode() for message, one in zip(singles, ids, strict=True)]
-    assert columns.property_texts(ids) == expected
-    assert columns[1:].property_texts(ids[1:]) == expected[1:]
+    for checksum in ("", "crc-32c"):
+        expected = [
+            properties_text(message, one, checksum).encode()
+            for message, one in zip(singles, ids, strict=True)
+        ]
+        assert columns.property_texts(ids, checksum) == expected
+        assert columns[1:].property_texts(ids[1:], checksum) == expected[1:]
 
 
 @pytest.mark.parametrize(
@@ -48,19 +65,24 @@ def test_columns_have_the_properties_of_their_messages(given_rows: list[Any]) ->
         (BODIES, {"tags": ["a", " "]}, "tags is ' '"),
         (BODIES, {"keys": ["a", "b\x01c"]}, "separate properties"),
         (BODIES, {"properties": {"a": ["x", ""]}}, "a is ''"),
-        (BODIES, {"properties": {"a": ["x", None]}}, "a is None"),
+        (BODIES, {"properties": {"a": ["x", "\n "]}}, "a is"),
+        (BODIES, {"flags": [1]}, "flags has 1 values, for 2 bodies"),
+        (BODIES, {"flags": [1, 2**31]}, "flag is 2147483648"),
+        (BODIES, {"flags": [1, None]}, "flag is None"),
         (BODIES, {"properties": {"a": ["x", "\ud800"]}}, "no valid Unicode"),
         (BODIES, {"properties": {"KEYS": ["x", "y"]}}, "reserved"),
     ],
 )
-def test_what_is_no_message_is_refused(bodies: list[Any], columns: dict[str, Any], words: str) -> None:
+def test_values_that_are_no_message_are_rejected(
+    bodies: list[Any], columns: dict[str, Any], words: str
+) -> None:
     """One bad value would make a broker refuse the batch, or readers see other properties."""
     with pytest.raises(MessageInvalid, match=words):
         MessageColumns("T", bodies, **columns)
 
 
 def test_the_topic_is_checked_even_without_messages() -> None:
-    """A bad name would be found out only when the first message comes."""
+    """An invalid name would be reported only when the first message arrives."""
     assert len(MessageColumns("T", [])) == 0
     with pytest.raises(TopicInvalid):
         MessageColumns("no topic", [])

@@ -65,8 +65,8 @@ def test_a_recorded_pull() -> None:
     assert (message.flag, message.queue) == (5, queue)
 
 
-def test_every_message_of_a_run_tells_the_same() -> None:
-    """All but the first message of a pull would tell other times, hosts or offsets than are stored."""
+def test_all_messages_of_a_run_have_the_right_fields() -> None:
+    """All but the first message of a pull would have other times, hosts or offsets than are stored."""
     one = record(b"first", "TAGS\x01a\x02") + record(b"another", "TAGS\x01long\x02") + record(b"first", "")
     messages = decode_messages(one, QUEUE, 1 << 24, 1 << 24, verify=True).messages
     assert [(message.body, message.tags) for message in messages] == [
@@ -129,7 +129,7 @@ def test_a_bad_message_leaves_the_others_alone(what: str) -> None:
     assert (single.body, str(single.decode_error)) == (first.body, str(first.decode_error))
 
 
-def test_an_error_does_not_keep_the_answer_in_memory() -> None:
+def test_an_error_does_not_keep_the_response_in_memory() -> None:
     """Each bad message that an application keeps would hold the megabytes that came with it."""
     (message,) = pull(BAD["not zlib"][0]).messages
     assert message.decode_error is not None
@@ -159,7 +159,7 @@ def test_a_length_that_cannot_be_trusted(bad: bytes) -> None:
 
 
 def test_an_answer_that_ends_early() -> None:
-    """What came whole would be lost with a record that did not."""
+    """Complete records would be lost together with one that is incomplete."""
     found = pull(record(b"one"), GOOD[:50])
     assert (bodies(found.messages), found.next_offset) == ([b"one"], 6)
     with pytest.raises(TornTail):
@@ -180,8 +180,8 @@ def test_one_answer_inflates_to_a_bounded_size() -> None:
     assert "exceed the limit of inflated bytes" in str(decoded.messages[4].decode_error)
 
 
-def test_a_bad_body_is_told_from_the_limit_of_an_answer() -> None:
-    """A broken message would look like one that only has to be pulled again, for ever."""
+def test_a_bad_body_is_distinguished_from_a_truncated_response() -> None:
+    """A broken message would look like one that must be pulled again, without end."""
     big = record(zlib.compress(bytes(3 << 20)), sys_flag=1)
     bad = damaged(BAD["not zlib"][0], 27, b"\x06")
     found = pull(big, bad, max_total=(4 << 20), max_body=4 << 20)
@@ -197,15 +197,15 @@ def test_the_package_of_a_compression_is_missing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_checks_can_be_switched_off() -> None:
-    """Who wants a damaged body rather than none could not have it."""
+    """A caller that prefers a damaged body to none could not get it."""
     for name, body in (("damaged body", b"go?d body"), ("wrong checksum", b"body")):
         found = pull(BAD[name][0], verify=False)
         assert (found.undecodable, bodies(found.messages)) == (0, [body])
 
 
 @pytest.mark.parametrize("offsets", [(4,), (5, 5), (6, 5), (5, 8), (5, 6, 100)])
-def test_offsets_that_were_not_asked_for_are_refused(offsets: tuple[int, ...]) -> None:
-    """A queue's progress would stand still, or lead back: handled messages are counted by their offsets."""
+def test_offsets_that_were_not_requested_are_rejected(offsets: tuple[int, ...]) -> None:
+    """A queue's progress would stop, or move back: handled messages are counted by their offsets."""
     with pytest.raises(RemoteProtocolError, match="with messages at"):
         pull(*(record(b"x", offset=offset) for offset in offsets))
 
@@ -220,6 +220,6 @@ def test_the_end_to_end_checksum_is_verified() -> None:
 
 
 def test_a_single_record_knows_its_queue() -> None:
-    """A message that was looked up by its id could not be replied to or read on from."""
+    """A reply to a message found by its id would fail, and so would a read of its queue from there."""
     message = decode_message(record(b"x"), "broker-b", 1 << 24, verify=True)
     assert message.queue == MessageQueue("T", "broker-b", 0)

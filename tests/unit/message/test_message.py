@@ -1,4 +1,4 @@
-"""Messages: what is refused, and with which words, before anything is sent."""
+"""Messages: which are rejected before they are sent, and with which error text."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from tests import golden_data
         ("TBW102", "template"),
     ],
 )
-def test_bad_topics_are_refused(topic: Any, words: str) -> None:
-    """A typing error would come back from a broker as an unclear code, or create a strange topic."""
+def test_bad_topics_are_rejected(topic: Any, words: str) -> None:
+    """A typing error would come back from a broker as an unclear code, or create a wrong topic."""
     with pytest.raises(TopicInvalid, match=words) as caught:
         Message(topic, b"x")
     assert caught.value.outcome is Outcome.NOT_SENT
@@ -79,15 +79,15 @@ def test_good_topics_pass(topic: str) -> None:
         ({"properties": {"a": 1}}, "property 'a' is 1"),
     ],
 )
-def test_bad_messages_are_refused(wrong: dict[str, Any], words: str) -> None:
-    """The mistake would be found by a consumer, or by nobody."""
+def test_bad_messages_are_rejected(wrong: dict[str, Any], words: str) -> None:
+    """The mistake would be found by a consumer, or not at all."""
     arguments: dict[str, Any] = {"body": b"x"} | wrong
     with pytest.raises(MessageInvalid, match=words):
         Message("T", **arguments)
 
 
 def test_values_of_a_message() -> None:
-    """What the application said would arrive as something else."""
+    """A property would arrive with another value than the application set."""
     message = Message("T", bytearray(b"x"), tags="t", keys="a b", properties={"n": "1"}, flag=-1)
     assert (message.body, message.tags, message.keys, message.flag) == (b"x", "t", ("a", "b"), -1)
     assert message == Message("T", b"x", tags="t", keys=["a", "b"], properties={"n": "1"}, flag=-1)
@@ -133,15 +133,15 @@ def test_properties_are_kept_apart_from_the_callers_map() -> None:
     assert dict(message.properties) == {"a": "1"}
 
 
-def test_names_that_rocketmq_reserves_are_ours_too() -> None:
-    """A user's property would overwrite what the broker needs."""
+def test_names_that_rocketmq_reserves_are_rejected() -> None:
+    """A user's property would overwrite one that the broker needs."""
     assert {"TAGS", "WAIT", "DELAY", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY"} <= RESERVED_PROPERTIES
     assert "\x02" not in RESERVED_PROPERTIES
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 256, None])
-def test_bad_groups_are_refused(group: Any) -> None:
-    """A broker would refuse every heartbeat, which nobody sees."""
+def test_bad_groups_are_rejected(group: Any) -> None:
+    """A broker would reject every heartbeat, and the consumer would not notice."""
     with pytest.raises(GroupInvalid):
         check_group(group)
 
@@ -164,21 +164,21 @@ def golden_record() -> Record:
         ("WAIT\x01no\x02", False),
     ],
 )
-def test_a_received_message_tells_whether_its_producer_waited(text: str, *, waits: bool) -> None:
-    """What Java's Message.isWaitStoreMsgOK says of a message would differ here."""
+def test_a_received_message_shows_whether_its_producer_waited(text: str, *, waits: bool) -> None:
+    """The result would differ from Java's Message.isWaitStoreMsgOK."""
     record = msgspec.structs.replace(golden_record(), properties=text.encode())
     assert MessageExt(record, MessageQueue("T", "a", 0), b"x").wait_store is waits
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "x", "1.5"])
 def test_a_delay_level_that_is_none_is_no_error(text: str) -> None:
-    """Any sender could make consumers that look at it fail: Python reads no number of 5,000 digits."""
+    """Any sender could make consumers fail that read it: Python parses no number of 5,000 digits."""
     record = msgspec.structs.replace(golden_record(), properties=f"DELAY\x01{text}\x02".encode())
     assert MessageExt(record, MessageQueue("T", "a", 0), b"x").delay_level == 0
 
 
 def test_a_message_of_the_real_broker_is_read() -> None:
-    """What a Java producer sent would lose its tags, keys or place."""
+    """A message from a Java producer would lose its tags, its keys or its queue."""
     record = golden_record()
     message = MessageExt(record, MessageQueue("GoldenTopic", "broker-a", 0), record.body)
     assert (message.topic, message.tags, message.keys) == ("GoldenTopic", "TagA", ("Key1",))
@@ -214,7 +214,7 @@ def test_a_message_of_the_real_broker_is_read() -> None:
     ids=str,
 )
 def test_values_of_a_wrong_kind(options: dict[str, Any], said: str) -> None:
-    """The error would be one of Python's, or come only when the message is sent, with others."""
+    """The caller would get a TypeError of Python, or an error for other messages that are sent later."""
     with pytest.raises(MessageInvalid, match=said):
         Message("T", b"x", **options)
 

@@ -6,8 +6,8 @@ from rocketpy.errors import UsageError
 from rocketpy_broker.namesrv.kv_config import KvChange, KvConfig
 
 
-def test_what_was_put_is_found_again_after_a_restart() -> None:
-    """Without this ordered topics would lose their configuration with the name server."""
+def test_settings_are_found_after_a_restart() -> None:
+    """Ordered topics would lose their configuration with the name server."""
     config = KvConfig()
     config.apply(KvChange("ORDER_TOPIC_CONFIG", "T", "broker-a:4"))
     again = KvConfig.decode(config.encode())
@@ -15,8 +15,8 @@ def test_what_was_put_is_found_again_after_a_restart() -> None:
     assert again.namespace("ORDER_TOPIC_CONFIG") == {"T": "broker-a:4"}
 
 
-def test_what_is_not_there_is_none() -> None:
-    """Without this a wrong key would read as an empty value."""
+def test_a_missing_key_is_none() -> None:
+    """A wrong key would read as an empty value."""
     config = KvConfig()
     assert config.get("n", "k") is None
     assert config.namespace("n") is None
@@ -27,19 +27,19 @@ def test_what_is_not_there_is_none() -> None:
     assert config.namespace("n") == {}
 
 
-def test_rubbish_is_refused() -> None:
-    """Without this a damaged file would be taken for an empty one and then overwritten."""
+def test_invalid_files_are_rejected() -> None:
+    """A damaged file would be taken for an empty one and then overwritten."""
     with pytest.raises(ValueError, match="JSON"):
         KvConfig.decode(b"{rubbish")
 
 
 def test_javas_file_is_read() -> None:
-    """Without this a name server that takes over from Java's would forget its settings."""
+    """A name server that takes over from Java's would forget its settings."""
     assert KvConfig.decode(b'{"configTable":{"N":{"k":"v"}}}').get("N", "k") == "v"
 
 
 def test_settings_are_bounded() -> None:
-    """Without this 25 values of 900 KB made the answers to registrations too large for every broker."""
+    """25 values of 900 KB made the responses to registrations too large for every broker."""
     config = KvConfig()
 
     def check(value: str, reserved: int = 0) -> None:

@@ -11,7 +11,7 @@ def identity(name: str = "broker-a", broker_id: int = 0, address: str = "h:1", c
 
 
 def register(table: RouteTable, broker: BrokerIdentity | None = None, **changes: Any) -> MasterHint:
-    """Register with one topic T of four queues, unless told otherwise."""
+    """Register with one topic T of four queues, unless given otherwise."""
     settings: dict[str, Any] = {
         "ha_address": "h:2",
         "topics": topics("T"),
@@ -38,7 +38,7 @@ def queues_of(table: RouteTable, topic: str) -> dict[str, int]:
 
 
 def test_a_registered_topic_is_found() -> None:
-    """Without this no client finds a broker."""
+    """No client finds a broker."""
     table = RouteTable()
     register(table)
     route = table.route("T")
@@ -49,7 +49,7 @@ def test_a_registered_topic_is_found() -> None:
 
 
 def test_topics_of_two_brokers_are_joined() -> None:
-    """Without this half of a topic's queues would never be used."""
+    """Half of a topic's queues would never be used."""
     table = RouteTable()
     register(table)
     register(table, identity("broker-b", address="h:3"), topics=topics("T", queues=8))
@@ -57,7 +57,7 @@ def test_topics_of_two_brokers_are_joined() -> None:
 
 
 def test_an_unchanged_version_changes_nothing() -> None:
-    """Without this a permission that an operator took away would come back with the next heartbeat."""
+    """A permission that an operator removed would come back with the next heartbeat."""
     table = RouteTable()
     register(table)
     assert table.set_write_perm("broker-a", is_writable=False) == 1
@@ -68,7 +68,7 @@ def test_an_unchanged_version_changes_nothing() -> None:
 
 
 def test_write_permission_can_be_given_back() -> None:
-    """Without this a broker taken out for maintenance stays out until its topics change."""
+    """A broker taken out for maintenance stays out until its topics change."""
     table = RouteTable()
     register(table)
     table.set_write_perm("broker-a", is_writable=False)
@@ -83,8 +83,8 @@ def _perm(table: RouteTable) -> int:
     return route.queue_datas[0].perm
 
 
-def test_an_answer_already_given_does_not_change() -> None:
-    """Without this a route on its way to a client would change under the encoder."""
+def test_a_response_already_given_does_not_change() -> None:
+    """A route on its way to a client would change under the encoder."""
     table = RouteTable()
     register(table)
     route = table.route("T")
@@ -94,7 +94,7 @@ def test_an_answer_already_given_does_not_change() -> None:
 
 
 def test_one_changed_topic_leaves_the_others() -> None:
-    """QUIRKS 13: without this creating a topic would hide all others of the broker."""
+    """QUIRKS 13: creating a topic would hide all others of the broker."""
     table = RouteTable()
     register(table)
     register(table, topics=topics("New"), data_version=DataVersion(timestamp=6, counter=2))
@@ -104,7 +104,7 @@ def test_one_changed_topic_leaves_the_others() -> None:
 
 
 def test_a_slave_learns_its_master_but_brings_no_topics() -> None:
-    """QUIRKS 15: without this a slave does not know its master."""
+    """QUIRKS 15: a slave does not know its master."""
     table = RouteTable()
     slave = identity(broker_id=1, address="h:9")
     assert register(table, slave) == MasterHint()
@@ -117,7 +117,7 @@ def test_a_slave_learns_its_master_but_brings_no_topics() -> None:
 
 
 def test_a_slave_that_became_master_has_one_entry() -> None:
-    """Without this clients would send to a broker under two roles."""
+    """Clients would use one broker in two roles."""
     table = RouteTable()
     register(table, identity(broker_id=1, address="h:9"))
     register(table, identity(broker_id=0, address="h:9"))
@@ -125,7 +125,7 @@ def test_a_slave_that_became_master_has_one_entry() -> None:
 
 
 def test_silence_drops_a_broker() -> None:
-    """Without this producers would keep sending to a machine that is gone."""
+    """Producers would send to a machine that is offline."""
     table = RouteTable()
     register(table, now_ms=1000)
     assert table.drop_inactive(121_000, 120_000) == []
@@ -137,7 +137,7 @@ def test_silence_drops_a_broker() -> None:
 
 
 def test_a_lost_connection_drops_its_broker_at_once() -> None:
-    """Without this a killed broker would be offered for two minutes."""
+    """A killed broker would be offered for two minutes."""
     table = RouteTable()
     register(table, channel="one")
     register(table, identity("broker-b", address="h:3"), channel="two")
@@ -145,8 +145,8 @@ def test_a_lost_connection_drops_its_broker_at_once() -> None:
     assert queues_of(table, "T") == {"broker-b": 4}
 
 
-def test_an_old_connection_does_not_drop_a_broker_that_came_back() -> None:
-    """Without this a reconnecting broker would vanish when its first connection times out."""
+def test_an_old_connection_does_not_drop_a_broker_that_reconnected() -> None:
+    """A reconnecting broker would vanish when its first connection times out."""
     table = RouteTable()
     register(table, channel="old")
     register(table, channel="new")
@@ -155,7 +155,7 @@ def test_an_old_connection_does_not_drop_a_broker_that_came_back() -> None:
 
 
 def test_a_master_that_goes_leaves_its_slave() -> None:
-    """Without this consumers could not read on from the slave."""
+    """Consumers could not read from the slave."""
     table = RouteTable()
     register(table)
     register(table, identity(broker_id=1, address="h:9"), channel="slave")
@@ -166,8 +166,8 @@ def test_a_master_that_goes_leaves_its_slave() -> None:
     assert route.broker_datas[0].broker_addrs == {1: "h:9"}
 
 
-def test_a_goodbye_from_a_predecessor_does_not_end_the_successor() -> None:
-    """Without this a slow shutdown would unregister the broker that took over its id."""
+def test_an_unregistration_of_a_predecessor_does_not_end_the_successor() -> None:
+    """A slow shutdown would unregister the broker that took over its id."""
     table = RouteTable()
     register(table)
     register(table, identity(address="h:7"), channel="new")
@@ -177,8 +177,8 @@ def test_a_goodbye_from_a_predecessor_does_not_end_the_successor() -> None:
     assert route.broker_datas[0].broker_addrs == {0: "h:7"}
 
 
-def test_a_deleted_topic_is_gone() -> None:
-    """Without this a deleted topic would be offered until every broker restarted."""
+def test_a_deleted_topic_has_no_route() -> None:
+    """A deleted topic would be offered until every broker restarted."""
     table = RouteTable()
     register(table)
     table.delete_topic("T")
@@ -187,7 +187,7 @@ def test_a_deleted_topic_is_gone() -> None:
 
 
 def test_filter_servers_are_in_routes() -> None:
-    """Without this a 4.x broker with filter servers would lose them here."""
+    """A 4.x broker with filter servers would lose them here."""
     table = RouteTable()
     register(table, filter_servers=["f:1"])
     register(table, filter_servers=None)
@@ -201,7 +201,7 @@ def test_filter_servers_are_in_routes() -> None:
 
 
 def test_listings() -> None:
-    """Without this mqadmin's topicList, clusterList and the unit listings would be wrong."""
+    """Mqadmin's topicList, clusterList and the unit listings would be wrong."""
     table = RouteTable()
     register(table, topics={**topics("Unit", flag=1), **topics("Sub", flag=2), **topics("Both", flag=3)})
     assert table.unit_topics() == ["Unit", "Both"]

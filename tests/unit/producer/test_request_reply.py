@@ -1,4 +1,4 @@
-"""Request-reply beside the recorded bytes of a Java pair (QUIRKS 30), and when nobody replies."""
+"""Request-reply compared with the recorded bytes of a Java pair (QUIRKS 30), and requests without a reply."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ async def test_a_reply_from_a_newer_broker() -> None:
         assert (await asking).correlation_id == properties["CORRELATION_ID"]
 
 
-async def test_a_reply_tells_when_and_from_which_broker_it_came() -> None:
-    """A requester could not tell how long a reply was on its way, nor where the replier's broker is."""
+async def test_a_reply_has_its_push_time_and_broker() -> None:
+    """A requester could not see how long a reply was in transit, and where the replier's broker is."""
     async with running() as (producer, broker):
         before = time.time_ns() // 1_000_000
         asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=10_000))
@@ -141,7 +141,7 @@ async def test_a_reply_through_a_broker_without_an_ip_address() -> None:
 
 
 async def test_a_reply_that_cannot_be_decoded() -> None:
-    """A requester would wait for its time-out, and be told that nobody has replied."""
+    """A requester would wait for its timeout, and get the error that no reply arrived."""
     async with running() as (producer, broker):
         asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=3_600_000))
         await broker.until(lambda: len(broker.sends) == 1)
@@ -180,8 +180,8 @@ def _stored_reply(_channel: object, request: Command) -> Command:
     return answer
 
 
-async def test_nobody_replies() -> None:
-    """A requester could not tell a request that is being worked on from one that was never sent."""
+async def test_a_request_without_a_reply() -> None:
+    """A requester could not distinguish a request that is being handled from one that was never sent."""
     async with running() as (producer, _broker):
         await producer.send(MESSAGE)  # the route and the connection are there: the time is the reply's
         with pytest.raises(ReplyTimeout, match=r"is stored in .* but no reply came within 500 ms") as caught:
@@ -212,7 +212,7 @@ async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_closing_ends_the_wait() -> None:
-    """A program that stops would wait for a reply that nobody can bring any more."""
+    """A program that stops would wait for a reply that cannot arrive any more."""
     async with running() as (producer, broker):
         future = producer.request_nowait(MESSAGE, timeout_ms=60_000)
         await broker.until(lambda: len(broker.sends) == 1)
@@ -239,7 +239,7 @@ async def test_cancelling_a_request() -> None:
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
 def test_only_requests_are_answered(missing: str) -> None:
-    """A reply would be sent to nobody."""
+    """A reply would be sent although no request waits for it."""
     properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
     assert create_reply_message(request_message(**properties), b"r").topic == "x_REPLY_TOPIC"
     del properties[missing]
@@ -247,8 +247,8 @@ def test_only_requests_are_answered(missing: str) -> None:
         create_reply_message(request_message(**properties), b"r")
 
 
-async def test_a_reply_in_a_batch_is_refused() -> None:
-    """A reply sent in a batch would be stored as a message, and never reach who asked."""
+async def test_a_reply_in_a_batch_is_rejected() -> None:
+    """A reply sent in a batch would be stored as a message, and never reach the requester."""
     properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
     reply = create_reply_message(request_message(**properties), b"r")
     async with running() as (producer, _broker):

@@ -66,7 +66,7 @@ class Broker(Peer):
         )
 
     async def ends(self, count: int = 1) -> list[EndTransactionRequestHeader]:
-        """Wait for so many ends of transactions."""
+        """Wait for this number of ends of transactions."""
         await self.until(lambda: len(self.requests(RequestCode.END_TRANSACTION)) >= count)
         return [
             request.header_as(EndTransactionRequestHeader)
@@ -83,8 +83,8 @@ async def running(code: int = 0, group: str = "golden_tx_producer") -> AsyncIter
             yield producer, broker
 
 
-async def test_requests_are_those_of_a_java_producer() -> None:
-    """A RocketMQ broker would take the half message for a plain one, or never find it again."""
+async def test_requests_equal_those_of_a_java_producer() -> None:
+    """A RocketMQ broker would store the half message as an ordinary one, or never find it."""
     async with running() as (producer, broker):
         for state in (COMMIT, ROLLBACK, UNKNOWN):
             await producer.send_in_transaction(
@@ -112,7 +112,7 @@ async def test_requests_are_those_of_a_java_producer() -> None:
     }
 
 
-async def test_a_recorded_check_is_answered_as_java_does() -> None:
+async def test_a_recorded_check_is_answered_as_in_java() -> None:
     """The broker would never learn how a transaction ended, or apply the answer to another copy."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
     expected = recorded(RequestCode.END_TRANSACTION)[3].header_as(EndTransactionRequestHeader)
@@ -136,7 +136,7 @@ async def test_a_recorded_check_is_answered_as_java_does() -> None:
 
 
 async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixture) -> None:
-    """A database that is away for a moment would commit or roll back what it knows nothing of."""
+    """While its database is unavailable, a producer would commit or roll back without knowing the state."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
 
     async def check(_half: MessageExt) -> LocalTransactionState:
@@ -155,7 +155,7 @@ async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixtur
 
 
 async def test_a_check_that_waited_for_something_cancelled() -> None:
-    """The application's cancelled task would fail the client, and the broker would hear nothing."""
+    """A cancelled task of the application would fail the client, and the broker would get no result."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
 
     async def check(_half: MessageExt) -> LocalTransactionState:
@@ -190,7 +190,7 @@ async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCap
 
 
 async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCaptureFixture) -> None:
-    """A check function would be asked about transactions that are not its own."""
+    """A check function would be called for transactions of other producers."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
     async with running(group="others") as (producer, broker):
         producer.check_transactions(lambda _: COMMIT)
@@ -236,7 +236,7 @@ async def test_the_end_of_a_message_whose_topic_has_no_route() -> None:
 
 
 async def test_the_end_of_a_message_whose_broker_is_in_no_route() -> None:
-    """A message whose topic has moved meanwhile would stay unseen until its broker asks, a minute later."""
+    """A message whose topic has moved would stay invisible until its broker checks it, a minute later."""
     async with Broker() as broker, Names() as names:
         names.routes["GoldenTopic"] = {"broker-a": broker.address}
         broker.offset_id = message_id(host_bytes("127.0.0.1", int(broker.address.rpartition(":")[2])), 3023)
@@ -257,7 +257,7 @@ async def test_the_end_of_a_message_whose_broker_is_in_no_route() -> None:
     assert (result.end_delivered, end.commit_or_rollback, end.commit_log_offset) == (True, 8, 3023)
 
 
-async def test_the_end_waits_for_the_broker_to_come_back() -> None:
+async def test_the_end_waits_for_the_broker_to_return() -> None:
     """A broker that restarts while a transaction commits would hide the message until it asks."""
     async with running() as (producer, broker):
         address = broker.address
@@ -316,8 +316,8 @@ async def test_the_end_cannot_be_delivered(
     assert f"ended as {state.name}, but this was not delivered to broker-a" in caplog.text
 
 
-async def test_the_end_is_sent_again_after_rising_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is away would be asked thousands of times a second, or a caller wait beyond its time."""
+async def test_the_end_is_repeated_after_increasing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unavailable broker would get thousands of requests a second, or its caller miss its timeout."""
     loop = asyncio.get_running_loop()
     real_sleep, real_time = asyncio.sleep, loop.time
     pauses: list[float] = []
@@ -344,7 +344,7 @@ async def test_the_end_is_sent_again_after_rising_pauses(monkeypatch: pytest.Mon
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1, 1, 0.45])
 
 
-async def test_what_is_no_state_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_state_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """A function that forgets to return would commit or roll back by accident."""
     async with running() as (producer, broker):
         result = await producer.send_in_transaction(

@@ -84,7 +84,7 @@ def test_recorded_bodies_survive_a_round_trip(room: str, scenario: str) -> None:
 
 
 def test_every_kind_of_body_was_recorded() -> None:
-    """A body that no recording holds would be unproved; those that none does are named here."""
+    """A body without a recording would be untested; the bodies without one are listed here."""
     seen = {cls for room, name in JSON_BODIES for cls, _ in json_bodies(room, name)}
     unseen = {cls.__name__ for cls in {*REQUEST_BODIES.values(), *RESPONSE_BODIES.values()} - seen}
     assert unseen == {"QueryCorrectionOffsetBody", "TopicConfig"}
@@ -124,14 +124,14 @@ def test_compressed_registration() -> None:
         (b"\0\0\0\x02{}\0\0\0\0\0\0\0\x01[", "expected a value"),
     ],
 )
-def test_a_damaged_compressed_registration_is_refused(plain: bytes, reason: str) -> None:
+def test_a_damaged_compressed_registration_is_rejected(plain: bytes, reason: str) -> None:
     """A name server would allocate by a length that a hostile broker chose."""
     with pytest.raises(RemoteProtocolError, match=reason):
         RegisterBrokerBody.decode(zlib.compress(plain), compressed=True)
 
 
 def test_names_are_rocketmqs() -> None:
-    """QUIRKS 9: a Java client would not find its brokers in our route."""
+    """QUIRKS 9: a Java client would not find its brokers in a route of rocketpy."""
     route = TopicRouteData(
         queue_datas=[QueueData(broker_name="a", read_queue_nums=4, write_queue_nums=4, perm=6)],
         broker_datas=[BrokerData(cluster="C", broker_name="a", broker_addrs={0: "127.0.0.1:1"})],
@@ -151,14 +151,14 @@ def test_names_are_rocketmqs() -> None:
 
 @pytest.mark.parametrize("vector", [v for v in vectors("subscriptionData") if "json" in v])
 def test_subscriptions_are_javas(vector: dict[str, Any]) -> None:
-    """A broker would filter by other tags than the consumer asked for."""
+    """A broker would filter by other tags than the consumer subscribed to."""
     data = vector["json"].encode()
     subscription = SubscriptionData.decode(data)
     assert without_order(fastjson.loads(subscription.encode())) == without_order(fastjson.loads(data))
 
 
 def test_maps_of_queues_are_written_as_java_reads_them() -> None:
-    """QUIRKS 8: mqadmin would show no progress of our groups."""
+    """QUIRKS 8: mqadmin would show no progress of groups."""
     stats = ConsumeStats(
         offset_table={MessageQueue("T", "a", 0): OffsetWrapper(broker_offset=5, consumer_offset=3)}
     )

@@ -14,7 +14,7 @@ CONSTANTS = {
 }
 
 
-LATER = {"GET_TOPIC_CONFIG": 351, "GET_SUBSCRIPTIONGROUP_CONFIG": 352}
+LATER = {"ADD_WRITE_PERM_OF_BROKER": 327, "GET_TOPIC_CONFIG": 351, "GET_SUBSCRIPTIONGROUP_CONFIG": 352}
 """Requests of newer clients. Source: RequestCode of 5.3.3."""
 
 
@@ -27,16 +27,16 @@ LATER = {"GET_TOPIC_CONFIG": 351, "GET_SUBSCRIPTIONGROUP_CONFIG": 352}
     ],
 )
 def test_every_code_has_its_number(ours: type[IntEnum], theirs: dict[str, int]) -> None:
-    """A request would ask for something else, or a refusal be taken for another."""
+    """A request would have the code of another, or a rejection would be mistaken for another."""
     assert {member.name: member.value for member in ours} == theirs
 
 
 def test_version_is_that_of_4_6_0() -> None:
-    """QUIRKS 4: Java peers would take us for another release and switch features."""
+    """QUIRKS 4: Java peers would assume another release and switch features."""
     assert vectors("versionAndLanguage")[0]["CURRENT_VERSION"] == VERSION_4_6_0
 
 
 def test_unknown_codes_keep_their_number() -> None:
-    """A newer broker's refusal would crash whoever reports it."""
+    """The rejection of a newer broker would crash the code that reports it."""
     assert name_of(ResponseCode, ResponseCode.NO_PERMISSION) == "NO_PERMISSION"
     assert name_of(ResponseCode, 4711) == "4711"

@@ -1,4 +1,4 @@
-"""What a field means that a peer leaves out: in Java the value that the class gives it, mostly zero."""
+"""Values of fields that a peer leaves out: as in Java the default of the class, mostly zero."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def defaults(base: type[msgspec.Struct]) -> Iterator[tuple[str, object]]:
         yield from defaults(one)
 
 
-def test_a_field_that_is_left_out_means_what_it_means_in_java() -> None:
-    """A peer that leaves out a field, as fastjson does with null, would be taken for one that set it."""
+def test_an_absent_field_has_the_default_of_java() -> None:
+    """A peer that leaves out a field, as fastjson does with null, would seem to have set it."""
     found = dict([*defaults(Header), *defaults(Body)])
     assert len(found) > 100
     given = {name: value for name, value in found.items() if value and not isinstance(value, msgspec.Struct)}

@@ -1,4 +1,4 @@
-"""Headers: what the real RocketMQ wrote reads into typed fields and is written the same."""
+"""Headers: recorded ones are decoded into typed fields, and encoding them gives the recorded bytes."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def test_numbers_and_booleans_travel_as_text() -> None:
         ({"topic": "t", "queueId": "three"}, "queueId"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(ext: dict[str, str], reason: str) -> None:
+def test_values_out_of_range_are_rejected_by_name(ext: dict[str, str], reason: str) -> None:
     """A wrong field would reach the store as another number instead of being refused."""
     with pytest.raises(msgspec.ValidationError, match=reason):
         msgspec.convert(ext, GetMaxOffsetRequestHeader, strict=False)
 
 
-def test_longs_beyond_64_bits_are_refused() -> None:
-    """A consume queue would be asked for an offset that cannot exist."""
+def test_longs_beyond_64_bits_are_rejected() -> None:
+    """A consume queue would get a request for an offset that cannot exist."""
     ext = dict.fromkeys(("queueId", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis"), "1")
     ext |= {"consumerGroup": "g", "topic": "t", "subVersion": "0", "queueOffset": str(2**63)}
     with pytest.raises(msgspec.ValidationError, match="queueOffset"):

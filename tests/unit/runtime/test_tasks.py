@@ -1,4 +1,4 @@
-"""`Tasks`: a task or callback that ends unexpectedly is visible, and closing always ends what runs."""
+"""`Tasks`: a task or callback that ends unexpectedly is reported, and closing ends all running tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _forever() -> None:
 async def test_a_task_that_ends_unexpectedly_fails_its_component(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Users would be left with a loop that has stopped in silence; nobody asked for this cancellation."""
+    """Users would have a loop that stopped without a report, or a cancellation that they did not request."""
     failures: list[RocketError] = []
     tasks = Tasks("the tester", failures.append)
     await asyncio.wait({tasks.spawn(_raises(error), "work")})
@@ -39,7 +39,7 @@ async def test_a_task_that_ends_unexpectedly_fails_its_component(
 
 
 async def test_a_task_that_waited_for_something_cancelled_fails_its_component() -> None:
-    """Asyncio calls such a task cancelled, and says nothing."""
+    """Asyncio reports such a task as cancelled, without a log line."""
     tasks = Tasks("the tester")
     waited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -66,7 +66,7 @@ async def test_ends_that_were_wanted_fail_nothing(caplog: pytest.LogCaptureFixtu
     assert caplog.records == []
 
 
-async def test_closing_ends_all_whatever_has_failed() -> None:
+async def test_closing_ends_all_parts_even_if_one_fails() -> None:
     """A failed task would leave the others running, or `close` would raise its error."""
     tasks = Tasks("the tester")
     ends: list[str] = []
@@ -75,7 +75,7 @@ async def test_closing_ends_all_whatever_has_failed() -> None:
         try:
             await _forever()
         finally:
-            late.append(tasks.spawn(_forever(), "begun while closing"))
+            late.append(tasks.spawn(_forever(), "started while closing"))
             ends.append("stubborn")
             raise ValueError
 
@@ -90,7 +90,7 @@ async def test_closing_ends_all_whatever_has_failed() -> None:
 
 
 async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptureFixture) -> None:
-    """A timer that sets itself again would have stopped, and only asyncio's own log would say so."""
+    """A timer that sets itself would have stopped, and only asyncio's own log would show it."""
     tasks = Tasks("the tester")
 
     def tick(number: int) -> None:
@@ -104,7 +104,7 @@ async def test_a_callback_that_fails_fails_its_component(caplog: pytest.LogCaptu
 
 
 async def test_the_first_failure_counts_and_reaches_the_whole() -> None:
-    """The cause would be hidden by what it led to; a part's failure would not fail what it belongs to."""
+    """The cause would be hidden by its consequences, or the owner of a failed part would not fail."""
     whole = Tasks("the whole")
     part = Tasks("a part", whole.fail_with)
     await asyncio.wait({part.spawn(_raises(ValueError(1)), "first")})

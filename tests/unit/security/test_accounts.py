@@ -38,7 +38,7 @@ accounts:
 
 
 def test_the_file_of_the_distribution_is_understood() -> None:
-    """Accounts of RocketMQ would have to be written again."""
+    """Operators would have to write the accounts of RocketMQ again."""
     rules = AccessList.of(read_access_file(ACCOUNTS))
     one, two = rules.accounts["RocketMQ"], rules.accounts["rocketmq2"]
     assert rules.is_on_allow_list("10.10.103.7")
@@ -73,7 +73,7 @@ def test_the_file_of_the_distribution_is_understood() -> None:
         (("topicPerms:", "topicPerms: [[a]]\n  x:"), "topicPerms"),
     ],
 )
-def test_a_file_that_is_not_understood_is_refused(change: tuple[str, str], complaint: str) -> None:
+def test_a_file_that_cannot_be_parsed_is_rejected(change: tuple[str, str], complaint: str) -> None:
     """A misspelt right would silently be granted or denied; YAML could start programs."""
     with pytest.raises(ConfigInvalid) as caught:
         AccessList.of(read_access_file(ACCOUNTS.replace(*change)))
@@ -83,7 +83,7 @@ def test_a_file_that_is_not_understood_is_refused(change: tuple[str, str], compl
 
 
 def test_a_file_survives_being_written() -> None:
-    """Each change by mqadmin would change something else too."""
+    """Each change by mqadmin would also change something else."""
     written = read_access_file(ACCOUNTS)
     assert read_access_file(dump_access_file(written)) == written
 
@@ -102,9 +102,7 @@ def opened(tmp_path: Path) -> AccessStore:
     return store
 
 
-def test_accounts_that_are_not_there_are_said_to_be_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_accounts_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error would not name the expected file, nor the key for another one."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigInvalid) as failure:
@@ -137,7 +135,7 @@ def test_an_account_is_changed_added_and_removed(tmp_path: Path) -> None:
 
 
 def test_a_change_that_is_not_understood_changes_nothing(tmp_path: Path) -> None:
-    """One wrong command would lock everybody out at the next start."""
+    """One wrong command would lock out all users at the next start."""
     store = opened(tmp_path)
     for wrong in (
         PlainAccessConfig(access_key="short", secret_key="long enough"),
@@ -153,7 +151,7 @@ def test_a_change_that_is_not_understood_changes_nothing(tmp_path: Path) -> None
 def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An editor's half-written file would let everybody in, or nobody."""
+    """The half-written file of an editor would admit all users, or none."""
     store = opened(tmp_path)
     for spoilt in (b"accounts: [", b"\xff\xfe"):
         store.path.write_bytes(spoilt)

@@ -36,7 +36,7 @@ def test_a_pattern_means_these_addresses(pattern: str, inside: str, outside: str
     ["10.1.2", "10.1.2.*.4", "10.1.2.256", "10.1.2.9-3", "10.1.2.-3", "10.1.2.x", "{1,2}", "host.name.a.b",
      "1::2::3", "10000::1", "10.1.2.{1,256}", "10.1.2.3,"],
 )  # fmt: skip
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_invalid_patterns_are_rejected(pattern: str) -> None:
     """A misspelt pattern would silently open or close the broker."""
     with pytest.raises(ConfigInvalid, match="is not understood"):
         AddressPattern(pattern)

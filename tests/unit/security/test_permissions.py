@@ -6,12 +6,12 @@ from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PER
 
 
 def test_every_request_of_the_name_server_has_a_permission() -> None:
-    """Without this a new request would be refused, or one with a permission would have no handler."""
+    """A new request code would be rejected, or a permission would have no handler."""
     assert set(NameServer()._handlers) == set(NAMESRV_PERMISSIONS)
 
 
 def test_changes_need_an_administrator() -> None:
-    """CVE-2023-33246: without this any client could change a server's configuration."""
+    """CVE-2023-33246: any client could change a server's configuration."""
     for table in (NAMESRV_PERMISSIONS, BROKER_PERMISSIONS):
         changing = {code for code in table if "UPDATE" in _name(code) or "DELETE" in _name(code)}
         changing.discard(RequestCode.UPDATE_CONSUMER_OFFSET)  # consumers do this

@@ -27,7 +27,7 @@ def test_a_nonce_is_taken_once() -> None:
 
 @given(st.lists(st.integers(0, 1023), unique=True, max_size=60), st.data())
 def test_requests_may_overtake_each_other(numbers: list[int], data: st.DataObject) -> None:
-    """Requests of one client that come by two connections would be refused, or taken twice."""
+    """Requests of one client over two connections would be rejected, or accepted twice."""
     replays = guard()
     for number in numbers:
         assert replays.deny_reason("a", f"s-{number:x}", NOW, NOW) is None
@@ -49,7 +49,7 @@ def test_no_number_is_taken_twice(numbers: list[int]) -> None:
 
 
 def test_times_are_bounded() -> None:
-    """The memory would have to last for ever."""
+    """The memory would be needed without end."""
     replays = guard()
     for signed_ms, says in (
         (NOW - LATE_MS_MAX - 1000, "signed 301 s before this server's time"),
@@ -60,15 +60,15 @@ def test_times_are_bounded() -> None:
     assert replays.deny_reason("a", "s-2", NOW + LATE_MS_MAX, NOW) is None
 
 
-def test_after_a_restart_only_what_is_signed_later_is_taken() -> None:
+def test_after_a_restart_only_later_signatures_are_accepted() -> None:
     """Requests of the last five minutes could be replayed after a restart."""
     replays = ReplayGuard(NOW)
     assert "before this server started" in (replays.deny_reason("a", "s-1", NOW - 1, NOW) or "")
     assert replays.deny_reason("a", "s-1", NOW, NOW) is None
 
 
-def test_malformed_nonces_are_refused() -> None:
-    """A traceback, or memory that grows by what clients write."""
+def test_malformed_nonces_are_rejected() -> None:
+    """A client could cause a traceback, or memory that grows with its requests."""
     replays = guard()
     for nonce in ("", "-", "s", "-1", "s-", "s-g", "s" * 80 + "-1"):
         assert "of the form" in (replays.deny_reason("a", nonce, NOW, NOW) or "")

@@ -1,4 +1,4 @@
-"""ClientRegistry: who is connected, and since when not."""
+"""ClientRegistry: which clients are connected, and when they are removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def beat(
 
 
 def test_members_of_a_group_are_known() -> None:
-    """Without this consumers of a group could not share its queues."""
+    """Consumers of a group could not share its queues."""
     registry = ClientRegistry()
     assert beat(registry, "one") == {"consumers"}
     assert beat(registry, "one") == set()
@@ -40,8 +40,8 @@ def test_members_of_a_group_are_known() -> None:
     assert registry.producer_channels("producers") == ["one", "two"]
 
 
-def test_goodbye_may_be_said_again() -> None:
-    """QUIRKS 10: without this a client's shutdown would end with an error."""
+def test_unregistration_may_be_repeated() -> None:
+    """QUIRKS 10: a client's shutdown would end with an error."""
     registry = ClientRegistry()
     beat(registry, "one")
     assert registry.unregister("one", producer_group="producers", consumer_group="consumers") == {"consumers"}
@@ -51,7 +51,7 @@ def test_goodbye_may_be_said_again() -> None:
 
 
 def test_a_lost_connection_ends_its_clients() -> None:
-    """Without this queues would stay with a consumer that is gone."""
+    """Queues would stay assigned to a consumer that is offline."""
     registry = ClientRegistry()
     beat(registry, "one")
     beat(registry, "two")
@@ -60,7 +60,7 @@ def test_a_lost_connection_ends_its_clients() -> None:
 
 
 def test_silence_ends_a_client_after_two_minutes() -> None:
-    """Without this a client behind a dead network would keep its queues for ever."""
+    """A client whose network failed would keep its queues without end."""
     registry = ClientRegistry()
     beat(registry, "one", now_ms=0)
     beat(registry, "two", now_ms=60_000)
@@ -70,7 +70,7 @@ def test_silence_ends_a_client_after_two_minutes() -> None:
 
 
 def test_the_newest_subscription_counts() -> None:
-    """Without this a member with an old filter would undo a new one."""
+    """A member with an old filter would undo a new one."""
     registry = ClientRegistry()
     beat(registry, "one", version=5, topics="TU")
     beat(registry, "two", version=3, topics="T")
@@ -87,7 +87,7 @@ def claim(
     registry.heartbeat(channel, data, language="JAVA", version=333, now_ms=now_ms, owner=owner)
 
 
-def test_a_client_id_belongs_to_whoever_has_it() -> None:
+def test_a_client_id_belongs_to_its_first_owner() -> None:
     """Replies to a client would go to another one that gives the same id."""
     registry = ClientRegistry()
     claim(registry, "first", "a")
@@ -99,7 +99,7 @@ def test_a_client_id_belongs_to_whoever_has_it() -> None:
     assert registry.producer_channel("c") == "thief"
 
 
-def test_a_client_that_reconnects_has_its_id_again() -> None:
+def test_a_client_that_reconnects_gets_its_id_back() -> None:
     """Its replies would go to a connection that is dead, until the broker notices."""
     registry = ClientRegistry()
     claim(registry, "first", "a")
@@ -110,7 +110,7 @@ def test_a_client_that_reconnects_has_its_id_again() -> None:
 
 
 def test_a_silent_client_loses_its_id() -> None:
-    """A client behind a dead network would keep its id from the one that replaces it."""
+    """A client whose network failed would keep its id from the connection that replaces it."""
     registry = ClientRegistry()
     claim(registry, "first", "a")
     registry.drop_inactive(120_001)
@@ -119,7 +119,7 @@ def test_a_silent_client_loses_its_id() -> None:
 
 
 def test_a_connection_has_one_client_id() -> None:
-    """One connection could take the ids of all clients that are still to come."""
+    """One connection could occupy the ids of all clients that connect later."""
     registry = ClientRegistry()
     for number in range(100):
         claim(registry, "greedy", "b", client_id=f"c{number}")
@@ -140,7 +140,7 @@ class _Hashed:
 
 
 @pytest.mark.parametrize("others", [10, 1000])
-def test_the_end_of_a_channel_costs_what_it_registered(others: int) -> None:
+def test_the_end_of_a_channel_takes_time_for_its_own_entries_only(others: int) -> None:
     """The end of each connection searched all groups, and a producer's all of them for each of its own."""
     registry = ClientRegistry()
     channel = _Hashed()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rocketpy.errors import StoreError
+from rocketpy.errors import MessageInvalid, StoreError
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy_broker.services.delay.queues import DelayQueues
-from rocketpy_broker.services.delay.topic_rewrite import to_delayed_message
+from rocketpy_broker.services.delay.topic_rewrite import real_queue, to_delayed_message
 from rocketpy_broker.store import MessageInner, MessageStore, RetentionConfig
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests.unit.store.faulty_disk import FaultyDisk
@@ -69,8 +69,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.store.close()
 
 
-def test_never_early_and_called_again_in_time(world: World) -> None:
-    """A delayed message would come early, or late by what nobody waited for."""
+def test_due_times_are_exact(world: World) -> None:
+    """A delayed message would be delivered early, or late without a reason."""
     world.send(2, b"five")
     world.now += 100
     world.send(1, b"one")
@@ -83,7 +83,7 @@ def test_never_early_and_called_again_in_time(world: World) -> None:
     assert world.queues.offsets() == {1: 1, 2: 1}
 
 
-def test_the_delivered_message_is_the_one_sent(world: World) -> None:
+def test_the_delivered_message_equals_the_sent_one(world: World) -> None:
     """QUIRKS 29, 44: a consumer would see other properties than with RocketMQ."""
     world.send(99, b"body", queue_id=3)
     assert world.store.units(SCHEDULE_TOPIC, 2, 0, 9)[0][2] == START + 10_000
@@ -104,7 +104,7 @@ def test_a_flood_is_delivered_in_parts(world: World) -> None:
     assert sorted(map(int, bodies(world.store, "Real"))) == list(range(150))
 
 
-def test_messages_deleted_before_they_were_due_do_not_hold_up_their_level(world: World) -> None:
+def test_messages_deleted_before_they_were_due_do_not_block_their_level(world: World) -> None:
     """After a full disk took undelivered messages, its level would deliver no more and take a whole CPU."""
     world.send(3, b"deleted")
     assert world.deliver(0) == (0, 10_000)
@@ -123,8 +123,8 @@ def test_messages_deleted_before_they_were_due_do_not_hold_up_their_level(world:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_level_whose_messages_were_all_deleted_goes_on(world: World, restarted: bool) -> None:
-    """With a file of its queue gone, a level would deliver nothing until old files go once more."""
+def test_a_level_whose_messages_were_all_deleted_continues(world: World, restarted: bool) -> None:
+    """With a file of its queue deleted, a level would deliver nothing until the next deletion."""
     for _ in range(60):  # a file and a bit of the level's queue
         world.send(3, b"deleted")
     world.store.dispatch()
@@ -141,8 +141,8 @@ def test_a_level_whose_messages_were_all_deleted_goes_on(world: World, restarted
 
 
 @pytest.mark.parametrize("crash", [True, False])
-def test_a_restart_goes_on_where_it_was(world: World, crash: bool) -> None:
-    """Delayed messages would be lost, or come twice, by a restart."""
+def test_a_restart_continues_at_the_saved_offsets(world: World, crash: bool) -> None:
+    """A restart would lose delayed messages, or deliver them twice."""
     world.send(1, b"a")
     world.deliver(1000)
     world.send(1, b"b")
@@ -154,7 +154,7 @@ def test_a_restart_goes_on_where_it_was(world: World, crash: bool) -> None:
     assert [record.body for record in world.delivered()] == [b"a", b"b", b"c"]
 
 
-def test_offsets_behind_the_queue_come_back(world: World) -> None:
+def test_offsets_beyond_the_queue_are_lowered(world: World) -> None:
     """Messages sent after a power loss would be skipped, for the saved offset was ahead of the log."""
     world.send(1, b"a")
     world.restart({1: 50, 2: 7}, crash=True)
@@ -178,11 +178,14 @@ def test_a_failed_write_delivers_nothing_and_the_next_all(world: World) -> None:
     assert [record.body for record in world.delivered()] == [b"0", b"1", b"2"]
 
 
-def test_a_message_without_a_place_does_not_hold_up_others(world: World) -> None:
-    """One bad record would stop its delay level for ever."""
-    world.store.put_message(MessageInner(SCHEDULE_TOPIC, 0, b"lost", b"DELAY\x011\x02REAL_QID\x01x\x02"))
+def test_a_message_without_a_real_queue_does_not_block_others(world: World) -> None:
+    """One bad record would stop its delay level."""
+    for properties in (b"REAL_TOPIC\x01T\x02REAL_QID\x01x\x02", b"REAL_QID\x010\x02", b"REAL_TOPIC\x01T\x02"):
+        world.store.put_message(MessageInner(SCHEDULE_TOPIC, 0, b"lost", b"DELAY\x011\x02" + properties))
+        with pytest.raises(MessageInvalid, match="name no queue"):
+            real_queue(properties)
     world.send(1, b"good")
-    assert world.deliver(1000) == (2, None)
+    assert world.deliver(1000) == (4, None)
     assert [record.body for record in world.delivered()] == [b"good"]
 
 
@@ -195,8 +198,8 @@ def test_a_level_that_is_configured_no_more_still_delivers(world: World) -> None
     assert world.deliver(10_000) == (1, None)
 
 
-def test_a_clock_set_back_delays_nobody_twice(world: World) -> None:
-    """After the clock went back an hour, messages would wait an hour more, or come early."""
+def test_a_clock_set_back_delays_no_message_twice(world: World) -> None:
+    """After the clock was set back by an hour, messages would wait an hour longer, or be delivered early."""
     world.send(2, b"a")
     world.now += 1000
     world.send(2, b"b")

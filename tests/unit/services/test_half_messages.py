@@ -1,18 +1,18 @@
-"""HalfMessageTable and check_action: which transactions are open, and what a check does about them."""
+"""HalfMessageTable and check_action: which transactions are open, and how a check treats them."""
 
 import random
 
 import pytest
 
+from rocketpy_broker.config.model import TransactionConfig
 from rocketpy_broker.services.transactions.half_messages import (
     CheckAction,
-    CheckRules,
     HalfMessage,
     HalfMessageTable,
     check_action,
 )
 
-RULES = CheckRules(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
+RULES = TransactionConfig(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ RULES = CheckRules(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
         ({}, 0, CheckAction.WAIT),
         ({}, 5999, CheckAction.WAIT),
         ({}, 6000, CheckAction.CHECK),
-        ({}, -1, CheckAction.CHECK),  # its producer's clock is ahead: nobody knows how old it is
+        ({}, -1, CheckAction.CHECK),  # its producer's clock is ahead, so its age is unknown
         ({"TRANSACTION_CHECK_TIMES": "14"}, 6000, CheckAction.CHECK),
         ({"TRANSACTION_CHECK_TIMES": "15"}, 6000, CheckAction.DISCARD),
         ({"TRANSACTION_CHECK_TIMES": "many"}, 6000, CheckAction.CHECK),
@@ -34,7 +34,7 @@ RULES = CheckRules(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
     ],
 )
 def test_verdicts(properties: dict[str, str], age_ms: int, action: CheckAction) -> None:
-    """Producers would be asked too early, too often, or never."""
+    """Checks would reach producers too early, too often, or never."""
     assert check_action(properties, 10_000_000 - age_ms, 10_000_000, RULES) is action
 
 
@@ -66,7 +66,7 @@ def test_the_first_decision_counts() -> None:
 
 
 def test_an_end_that_is_not_written_is_taken_back() -> None:
-    """A full disk would lose a transaction: neither committed nor asked about."""
+    """A full disk would lose a transaction: it would not be committed, and not be checked."""
     table = HalfMessageTable()
     seen(table, 1)
     for offset in (0, 1):
@@ -78,8 +78,8 @@ def test_an_end_that_is_not_written_is_taken_back() -> None:
     assert sorted(table.open) == [0, 1]
 
 
-def test_copies_take_the_place_of_what_they_copy() -> None:
-    """A producer that commits late, by the offset it knows, would be ignored and the message asked about."""
+def test_copies_replace_their_originals() -> None:
+    """A commit with the offset that the producer knows would be ignored, and a check follow."""
     table = HalfMessageTable()
     seen(table, 2)
     table.replace(0, 2, HalfMessage(1, 1))
@@ -93,8 +93,8 @@ def test_copies_take_the_place_of_what_they_copy() -> None:
     assert sorted(table.open) == [1]
 
 
-def test_progress_keeps_what_a_restart_needs() -> None:
-    """After a restart, ended transactions would be asked about, or open ones forgotten."""
+def test_the_saved_progress_suffices_for_a_restart() -> None:
+    """After a restart, ended transactions would be checked, or open ones forgotten."""
     table = HalfMessageTable()
     seen(table, 4)
     ended(table, 1, 0)
@@ -106,8 +106,8 @@ def test_progress_keeps_what_a_restart_needs() -> None:
     assert table.progress() == (4, 4)
 
 
-def test_an_earlier_life_told_by_name() -> None:
-    """A copy made for CHECK_IMMUNITY_TIME_IN_SECONDS by a Java broker would be asked about after its end."""
+def test_an_earlier_copy_is_found_by_its_unique_key() -> None:
+    """A Java broker's copy for CHECK_IMMUNITY_TIME_IN_SECONDS would be checked after its end."""
     table = HalfMessageTable(half_offset=5, op_offset=0)
     table.add_op(0, 2)
     seen(table, 2)

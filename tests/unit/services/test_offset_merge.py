@@ -29,8 +29,8 @@ def copy(master: ConsumerOffsets, slave: ConsumerOffsets, *, versions: bool = Tr
     return slave.get("g", "T", 0)
 
 
-def test_a_reset_arrives_and_an_old_value_does_not(tmp_path: Path) -> None:
-    """Without this a group would consume again what it had, or a deliberate reset would be lost (#1094)."""
+def test_a_reset_is_merged_and_an_older_value_is_not(tmp_path: Path) -> None:
+    """A group would consume messages twice, or a deliberate reset would be lost (#1094)."""
     for versions in (True, False):
         master, slave, clock = tables(tmp_path)
         master.commit("g", "T", 0, 100)
@@ -44,7 +44,7 @@ def test_a_reset_arrives_and_an_old_value_does_not(tmp_path: Path) -> None:
 
 
 async def test_when_it_was_committed_survives_a_restart(tmp_path: Path) -> None:
-    """Without this a slave's newer offsets would fall back after both were restarted."""
+    """A slave's newer offsets would fall back after both were restarted."""
     master, slave, clock = tables(tmp_path)
     master.commit("g", "T", 0, 100)
     clock.now += 10

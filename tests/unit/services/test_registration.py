@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 def new_address() -> Address:
-    """An address where nobody listens yet."""
+    """An address without a listener."""
     return Address("memory", f"registration-{next(_numbers)}")
 
 

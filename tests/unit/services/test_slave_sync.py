@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.handlers.handler_server import HandlerServer, running
 from tests.unit.store.helpers import small_config
+from tests.waiting import until
 
 
 class Tables:
@@ -53,7 +56,7 @@ class Tables:
         )
         return HandlerServer(admin, OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics))
 
-    def sync(self) -> SlaveSync:
+    def sync(self, interval_ms: int = 1000, may_sync: Callable[[], bool] = lambda: True) -> SlaveSync:
         """The copy of a master's tables into these."""
         return SlaveSync(
             self.topics,
@@ -62,8 +65,8 @@ class Tables:
             self.delay,
             self.tasks,
             registration=self.config.registration,
-            interval_ms=1000,
-            may_sync=lambda: True,
+            interval_ms=interval_ms,
+            may_sync=may_sync,
         )
 
 
@@ -78,7 +81,7 @@ def slave(tmp_path: Path) -> Tables:
 
 
 async def test_all_tables_are_copied(master: Tables, slave: Tables) -> None:
-    """A slave that becomes the master would lack topics and groups, and deliver messages again."""
+    """A slave that becomes the master would lack topics and groups, and deliver messages twice."""
     await master.topics.update(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=3))
     await master.groups.update(SubscriptionGroupConfig(group_name="g", retry_max_times=5))
     master.offsets.commit("g", "T", 2, 42)
@@ -117,3 +120,47 @@ async def test_tables_copied_before_a_failure_are_kept(master: Tables, slave: Ta
         sync.forget()
         await sync.sync_all()
         assert len(server.requests) == 2
+
+
+async def test_a_failed_copy_is_reported_once_and_repeated(
+    master: Tables, slave: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After one failed request a slave would never copy again, or it would fill the log."""
+    sync = slave.sync(interval_ms=1)
+    server = master.server()
+    handler = server.handlers.pop(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    sync.start()
+    async with running(server):
+        sync.follow(server.address)
+        await until(lambda: len(server.requests) > 6)  # each copy ends at its second request
+        assert "code 3" in sync.problem
+        assert slave.delay.offsets() == {}
+        server.handlers[RequestCode.GET_ALL_CONSUMER_OFFSET] = handler
+        await until(lambda: not sync.problem)
+        assert slave.delay.offsets() == {1: 7}
+        await sync.close()
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.name for record in warnings] == ["rocketpy.broker.sync"]
+    assert server.address in warnings[0].getMessage()
+
+
+async def test_nothing_is_copied_while_it_is_not_allowed(master: Tables, slave: Tables) -> None:
+    """A slave that waits for its promotion would replace its tables by those of an old master."""
+    asked: list[bool] = []
+    is_allowed = False
+
+    def may_sync() -> bool:
+        asked.append(is_allowed)
+        return is_allowed
+
+    await master.topics.update(TopicConfig(topic_name="T"))
+    sync = slave.sync(interval_ms=1, may_sync=may_sync)
+    server = master.server()
+    sync.start()
+    async with running(server):
+        sync.follow(server.address)
+        await until(lambda: len(asked) > 3)
+        assert server.requests == []
+        is_allowed = True
+        await until(lambda: slave.topics.get("T") is not None)
+        await sync.close()

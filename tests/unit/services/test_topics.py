@@ -34,7 +34,7 @@ NO_AUTO_CREATE = TopicsConfig(auto_create=False)
 async def created(
     topics: TopicTable, name: str, model: str = "TBW102", queues: int = 4
 ) -> TopicConfig | None:
-    """The topic that a send gets, after the save that it waits for. Raises what that raises."""
+    """Return the topic that a send gets, after the save that it waits for. Raises the error of the save."""
     try:
         return topics.create_for_send(name, model, queues)
     except ChangePending as waiting:
@@ -47,7 +47,7 @@ async def created(
 
 
 async def test_a_new_broker_has_the_topics_of_4_6_0(tmp_path: Path) -> None:
-    """QUIRKS 17: without this tools and clients miss topics that they take for granted."""
+    """QUIRKS 17: tools and clients would miss topics that they rely on."""
     request = next(f for f in frames("boot") if f.info["codeName"] == "REGISTER_BROKER")
     length = request.info["bodyLength"]
     recorded = RegisterBrokerBody.decode(request.data[-length:])
@@ -57,7 +57,7 @@ async def test_a_new_broker_has_the_topics_of_4_6_0(tmp_path: Path) -> None:
 
 
 async def test_topics_survive_a_restart(tmp_path: Path) -> None:
-    """Without this a restart would hide every topic that somebody made."""
+    """A restart would hide every topic that was created."""
     first = table(tmp_path)
     await first.update(TopicConfig(topic_name="Mine", read_queue_nums=3, write_queue_nums=3))
     again = table(tmp_path)
@@ -70,7 +70,7 @@ async def test_topics_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
-    """Without this all topics would be forgotten, and then overwritten."""
+    """All topics would be forgotten, and then overwritten."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_bytes(b"{rubbish")
     with pytest.raises(StoreDamaged):
@@ -79,15 +79,15 @@ async def test_a_damaged_file_stops_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("wanted", "gets"), [(4, 4), (16, 8), (-1, 0)])
 async def test_a_send_makes_its_topic(tmp_path: Path, wanted: int, gets: int) -> None:
-    """Without this the first message to a new topic would be refused."""
+    """The first message to a new topic would be rejected."""
     topics = table(tmp_path)
-    heard: list[Mapping[str, TopicConfig]] = []
-    topics.on_change = heard.append
+    changes: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = changes.append
     made = await created(topics, "New", queues=wanted)
     assert made is not None
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (gets, gets, 6)
     assert topics.create_for_send("New", "TBW102", 1) is made
-    assert heard == [{"New": made}]
+    assert changes == [{"New": made}]
     again = table(tmp_path)
     again.load()
     assert again.get("New") == made
@@ -96,12 +96,12 @@ async def test_a_send_makes_its_topic(tmp_path: Path, wanted: int, gets: int) ->
 async def test_topics_made_in_a_burst_are_saved_together(tmp_path: Path) -> None:
     """3,000 new groups in one heartbeat stopped the broker for 81 s: each saved the whole table."""
     topics = table(tmp_path)
-    heard: list[Mapping[str, TopicConfig]] = []
-    topics.on_change = heard.append
+    changes: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = changes.append
     names = [f"T{number}" for number in range(3000)]
     await asyncio.gather(*(created(topics, name) for name in names))
     assert topics.saver.saves <= 2
-    assert [len(changed) for changed in heard] == [3000]
+    assert [len(changed) for changed in changes] == [3000]
     again = table(tmp_path)
     again.load()
     assert set(names) <= set(again.names)
@@ -120,23 +120,23 @@ class FullDisk(OsDisk):
 
 
 async def test_a_topic_that_cannot_be_saved_is_not_there(tmp_path: Path) -> None:
-    """A topic that a producer or an operator was told exists would be gone after a crash."""
+    """A topic would be missing after a crash although its creation was acknowledged."""
     disk = FullDisk()
     topics = table(tmp_path, disk=disk)
-    heard: list[Mapping[str, TopicConfig]] = []
-    topics.on_change = heard.append
+    changes: list[Mapping[str, TopicConfig]] = []
+    topics.on_change = changes.append
     version = topics.version
     with pytest.raises(DiskFull):
         await created(topics, "New")
     with pytest.raises(DiskFull):
         await topics.update(TopicConfig(topic_name="Other"))
-    assert (topics.get("New"), topics.get("Other"), topics.version, heard) == (None, None, version, [])
+    assert (topics.get("New"), topics.get("Other"), topics.version, changes) == (None, None, version, [])
     disk.is_full = False
     assert await created(topics, "New") is not None
 
 
 async def test_changes_are_saved_in_order(tmp_path: Path) -> None:
-    """The last of several changes of an operator would not be the one that a restart finds."""
+    """After several changes by an operator, a restart would load one that is not the last."""
     topics = table(tmp_path)
     changes = [
         topics.update(TopicConfig(topic_name="T", read_queue_nums=1)),
@@ -157,7 +157,7 @@ async def test_changes_are_saved_in_order(tmp_path: Path) -> None:
     assert again.version == topics.version
 
 
-async def test_what_an_operator_sets_outlives_sends_and_settings_of_the_same_moment(tmp_path: Path) -> None:
+async def test_an_update_outlives_concurrent_sends(tmp_path: Path) -> None:
     """A send to a topic that an operator was making got it the default queues; both saw success."""
     topics = table(tmp_path)
     updating = asyncio.create_task(topics.update(TopicConfig(topic_name="T", write_queue_nums=16)))
@@ -183,7 +183,7 @@ async def test_what_an_operator_sets_outlives_sends_and_settings_of_the_same_mom
 
 
 async def test_a_topic_that_is_being_made_can_be_deleted(tmp_path: Path) -> None:
-    """Whoever deletes a topic was answered success, and the topic was there a moment later."""
+    """A deleted topic would exist again a moment after the response to the deletion."""
     topics = table(tmp_path)
     with pytest.raises(ChangePending):
         topics.create_for_send("T", "TBW102", 4)
@@ -191,7 +191,7 @@ async def test_a_topic_that_is_being_made_can_be_deleted(tmp_path: Path) -> None
     assert topics.get("T") is None
 
 
-async def test_a_slave_drops_what_was_changed_while_it_copied(tmp_path: Path) -> None:
+async def test_a_slave_drops_topics_changed_during_a_copy(tmp_path: Path) -> None:
     """The table would have its master's version, with another content, until the master's next change."""
     topics = table(tmp_path)
     (tmp_path / "master").mkdir()
@@ -211,7 +211,7 @@ async def test_a_slave_drops_what_was_changed_while_it_copied(tmp_path: Path) ->
     assert {"T", "U", "Own"} <= set(topics.names)
 
 
-async def test_what_is_used_at_once_is_saved_too(tmp_path: Path) -> None:
+async def test_topics_used_at_once_are_saved_too(tmp_path: Path) -> None:
     """Topics found in the store of a broker that lost its file would have to be found at every start."""
     disk = FullDisk()
     topics = table(tmp_path, disk=disk)
@@ -227,7 +227,7 @@ async def test_what_is_used_at_once_is_saved_too(tmp_path: Path) -> None:
 
 
 async def test_no_more_topics_than_the_limit(tmp_path: Path) -> None:
-    """Without this random names in sends could fill memory, and registrations at name servers."""
+    """Random names in sends could fill memory, and registrations at name servers."""
     topics = table(tmp_path, topics=TopicsConfig(topics_max=2))
     results = await asyncio.gather(*(created(topics, name) for name in "abc"), return_exceptions=True)
     assert [isinstance(result, TopicConfig) for result in results] == [True, True, False]
@@ -252,7 +252,7 @@ async def test_no_more_topics_than_the_limit(tmp_path: Path) -> None:
 
 
 async def test_no_topic_is_made_where_that_is_off(tmp_path: Path) -> None:
-    """Without this a misspelt topic name would create a topic on a broker that forbids it."""
+    """A misspelt topic name would create a topic on a broker that forbids it."""
     assert await created(table(tmp_path, topics=NO_AUTO_CREATE), "New") is None
     assert await created(table(tmp_path), "New", "NoModel") is None
     assert await created(table(tmp_path), "New", "SELF_TEST_TOPIC") is None
@@ -263,8 +263,8 @@ async def test_no_topic_is_made_where_that_is_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../../etc", "a/b", "topic\n", "x" * 128, "ü", "a.b"])
-async def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
-    """CVE-2019-17572: without this a topic's name could lead out of the store's directory."""
+async def test_bad_names_are_rejected(tmp_path: Path, name: str) -> None:
+    """CVE-2019-17572: a topic's name could lead out of the store's directory."""
     with pytest.raises(TopicInvalid):
         check_topic_name(name)
     with pytest.raises(TopicInvalid):
@@ -274,7 +274,7 @@ async def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
 
 
 async def test_counts_of_queues_are_checked(tmp_path: Path) -> None:
-    """Without this one request could fill a disk with directories, and many requests take seconds."""
+    """One request could fill a disk with directories, and many requests take seconds."""
     for count in (-1, 1025, 100_000):
         with pytest.raises(TopicInvalid, match="queues"):
             await table(tmp_path).update(TopicConfig(topic_name="T", read_queue_nums=count))
@@ -288,7 +288,7 @@ async def test_counts_of_queues_are_checked(tmp_path: Path) -> None:
 
 
 async def test_a_name_servers_order_config_is_taken_over(tmp_path: Path) -> None:
-    """Without this an ordered topic would lose its order when a broker is read-only."""
+    """An ordered topic would lose its order when a broker is read-only."""
     topics = table(tmp_path)
     await topics.update(TopicConfig(topic_name="Ordered"))
     topics.apply_order_config({"Ordered": "broker-a:4"})
@@ -305,5 +305,5 @@ async def test_a_name_servers_order_config_is_taken_over(tmp_path: Path) -> None
 
 
 def test_permissions_are_printed_as_rocketmq_does() -> None:
-    """Without this remarks would differ from what operators grep for."""
+    """Remarks would differ from the texts that operators search for."""
     assert [perm_text(perm) for perm in (7, 6, 4, 0)] == ["RWX", "RW-", "R--", "---"]

@@ -1,4 +1,4 @@
-"""A real disk whose calls fail when told to."""
+"""A real disk with calls that fail as a test plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGES = (
 
 
 class FaultyDisk(OsDisk):
-    """Counts calls that change what is on disk and fails some of them.
+    """Counts the calls that change the disk, and lets some of them fail.
 
     fail_at: number of the first call that fails, from 1 on; 0 never. fail_count: how many fail from there.
     only: fail, and count, just this kind of call. A failing pwrite writes half first.

@@ -1,4 +1,4 @@
-"""Small stores and what tests read out of them."""
+"""Small stores, and readers for their content."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cutting(root: Path) -> StoreConfig:
 
 
 def message(number: int, *, topic: str = "T", queue_id: int = 0, body: bytes | None = None) -> MessageInner:
-    """A message whose body, tag and keys follow from its number."""
+    """A message whose body, tag and keys are derived from its number."""
     properties = f"KEYS\x01k{number} all\x02UNIQ_KEY\x01{number:032X}\x02TAGS\x01Tag{number % 3}\x02"
     return MessageInner(
         topic=topic,
@@ -70,6 +70,11 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
         assert result.next_begin_offset > offset
         offset = result.next_begin_offset
     return found
+
+
+def log_bytes(store: MessageStore) -> bytes:
+    """The written part of a commit log."""
+    return b"".join(file.read(0, file.wrote) for file in store.commit_log.files.mapped_files)
 
 
 def kill(store: MessageStore) -> None:

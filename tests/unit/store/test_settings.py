@@ -16,7 +16,7 @@ from rocketpy_broker.store import (
     RetentionConfig,
     StoreConfig,
 )
-from rocketpy_broker.store.config import BusyConfig
+from rocketpy_broker.store.config import BusyConfig, ReadConfig
 
 HOUR_MS = 3_600_000
 
@@ -31,6 +31,13 @@ BOUNDS: list[tuple[type[Any], str, int, int]] = [
     (FlushConfig, "commit_log_thorough_ms", 1, HOUR_MS),
     (FlushConfig, "commit_log_interval_ms", 1, HOUR_MS),
     (FlushConfig, "consume_queue_interval_ms", 1, HOUR_MS),
+    (FlushConfig, "sync_timeout_ms", 1, HOUR_MS),
+    (IndexConfig, "query_count_max", 1, 65_536),
+    (ReadConfig, "memory_bytes_max", 1, 1 << 30),
+    (ReadConfig, "memory_count_max", 1, 1 << 20),
+    (ReadConfig, "disk_bytes_max", 1, 1 << 30),
+    (ReadConfig, "disk_count_max", 1, 1 << 20),
+    (ReadConfig, "memory_ratio_percent", 0, 100),
     (BusyConfig, "wait_ms", 0, HOUR_MS),
     (BusyConfig, "page_cache_ms", 0, HOUR_MS),
     (RetentionConfig, "reserved_hours", 0, 1_000_000),
@@ -38,6 +45,8 @@ BOUNDS: list[tuple[type[Any], str, int, int]] = [
     (RetentionConfig, "clean_percent", 0, 100),
     (RetentionConfig, "refuse_percent", 0, 100),
     (RetentionConfig, "interval_ms", 1, HOUR_MS),
+    (RetentionConfig, "file_pause_ms", 0, HOUR_MS),
+    (RetentionConfig, "grace_ms", 0, 24 * HOUR_MS),
     (RetentionConfig, "batch_files_max", 1, 10_000),
 ]
 
@@ -60,7 +69,7 @@ def test_a_queue_file_holds_whole_units() -> None:
 
 @pytest.mark.parametrize(("hosts", "taken"), [(7, False), (8, True), (9, False), (20, True)])
 def test_the_stores_address_is_ipv4_or_ipv6(tmp_path: Path, hosts: int, *, taken: bool) -> None:
-    """Records would get another layout than their flags say."""
+    """Records would have another layout than their flags show."""
     if taken:
         StoreConfig(root=tmp_path, store_host=bytes(hosts))
     else:

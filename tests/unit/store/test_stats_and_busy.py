@@ -1,7 +1,8 @@
-"""A store that cannot keep up must say so in time, and its counters are what operators see of it."""
+"""A store that cannot keep up must report it in time, with counters for operators."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rocketpy_broker.store.stats import StoreStats
 from tests.unit.store.helpers import message, put, small_config
 
 
-def test_a_stall_refuses_nobody_a_loop_that_stays_late_does() -> None:
+def test_only_a_loop_that_stays_late_rejects_sends() -> None:
     watch = OverloadDetector(BusyConfig())
     assert [watch.sample(250) for _ in range(4)] == [None] * 4
     assert watch.sample(10) is None
@@ -27,7 +28,7 @@ def test_a_stall_refuses_nobody_a_loop_that_stays_late_does() -> None:
         assert [off.sample(9999), off.wrote_in(9999), never.sample(9999)] == [None] * 3
 
 
-def test_a_slow_write_refuses_until_the_next_sample(tmp_path: Path) -> None:
+def test_a_slow_write_rejects_until_the_next_sample(tmp_path: Path) -> None:
     now = [1_700_000_000_000]
     steps = [0]
 
@@ -53,6 +54,29 @@ def test_a_slow_write_refuses_until_the_next_sample(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize(("limit_ms", "is_busy"), [(49, True), (50, False), (1000, False)])
+def test_a_write_is_slow_above_the_limit(tmp_path: Path, limit_ms: int, *, is_busy: bool) -> None:
+    """A limit below 100 ms would have no effect."""
+    now = itertools.count(1_700_000_000_000, 50)
+    config = small_config(tmp_path, busy=BusyConfig(page_cache_ms=limit_ms))
+    with MessageStore(config, clock=lambda: next(now)) as store:
+        store.put_message(message(1))
+        assert store.stats.put_ms_max == 50
+        assert (store.rejection(Reason.BUSY) is not None) is is_busy
+
+
+def test_a_write_ends_no_rejection(tmp_path: Path) -> None:
+    """A broker whose event loop is late would take messages after the next write."""
+    now = itertools.count(1_700_000_000_000, 500)
+    with MessageStore(small_config(tmp_path), clock=lambda: next(now)) as store:
+        store.append(message(1))
+        late = StoreBusy("the loop is late")
+        store.reject(Reason.BUSY, late)
+        store.write_out()
+        assert store.stats.put_ms_max == 500
+        assert store.rejection(Reason.BUSY) is late
+
+
 def test_counters_and_rates(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path))
     store.open()
@@ -60,7 +84,7 @@ def test_counters_and_rates(tmp_path: Path) -> None:
     store.get_message("T", 0, 0, 32)
     store.get_message("T", 0, 20, 32)
     stats = store.stats
-    assert (stats.put_times, stats.runs, stats.found, stats.missed, stats.transferred) == (20, 1, 1, 1, 20)
+    assert (stats.put_times, stats.found, stats.missed, stats.transferred) == (20, 1, 1, 20)
     assert stats.put_bytes == store.max_physical_offset
     table = stats.table(store.clock())
     assert table["putMessageTimesTotal"] == "20"

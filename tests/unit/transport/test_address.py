@@ -1,4 +1,4 @@
-"""Addresses: what users write in settings."""
+"""Addresses as users write them in settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_addresses_are_read_and_written(text: str, address: Address, written: st
 @pytest.mark.parametrize(
     "text", ["", "localhost", "host:port", "host:70000", "memory://", "a:1/path", "tcp://"]
 )
-def test_what_is_no_address_is_named(text: str) -> None:
+def test_an_invalid_address_is_named(text: str) -> None:
     """The user would see a socket error instead of the setting that is wrong."""
     with pytest.raises(ConfigInvalid, match="address"):
         Address.parse(text)

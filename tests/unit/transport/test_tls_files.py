@@ -1,4 +1,4 @@
-"""Certificates and keys in files: what is wrong with them is said clearly, and new ones are used."""
+"""Certificates and keys in files: errors are clear, and replaced files are loaded."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_each_mistake_is_named(made: Path, fields: dict[str, str], problem: str,
 @pytest.mark.parametrize("key", ["good.key", "sealed.key", "old.key"])
 @pytest.mark.parametrize("password", [{"key_password_file": "password"}, {"key_password": OPEN}])
 def test_a_key_may_be_encrypted(made: Path, key: str, password: dict[str, str], server: bool) -> None:
-    """Whoever copies a disk, or a backup of it, would have the key."""
+    """The key would be readable in a copy or backup of the disk."""
     files = load(made, server=server, **{**GOOD, "key_path": key, **password})
     assert files.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -169,10 +169,10 @@ def test_new_files_are_used_and_broken_ones_are_not(
     assert "cert.key cannot be read" in files.problem
 
 
-def test_files_are_used_once_their_problem_has_gone_by_itself(
+def test_files_are_used_once_their_problem_ends_without_a_change(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mended owner or a day gone by changes no file: the old certificate would be used until it expires."""
+    """A corrected owner or date changes no file, so the old certificate would be used until it expires."""
     cert = tmp_path / "cert.pem"
     cert.write_bytes((made / "good.pem").read_bytes())
     files = TlsFiles(cert_path=cert, key_path=made / "good.key", server=True)
@@ -191,7 +191,7 @@ def _denied(path: Path, *_: object) -> str:
 
 
 def test_a_certificate_and_its_key_may_be_written_one_after_the_other(made: Path, tmp_path: Path) -> None:
-    """A look between both would report a mistake that nobody made."""
+    """A check between two writes would report a mistake that does not exist."""
     cert, key = tmp_path / "cert.pem", tmp_path / "cert.key"
     for path in (cert, key):
         path.write_bytes((made / f"good{path.suffix}").read_bytes())

@@ -1,4 +1,4 @@
-"""Latency fault tolerance: which brokers are left out, how long, and what is chosen meanwhile."""
+"""Latency fault tolerance: which brokers are skipped, for how long, and which broker is chosen instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUES = [MessageQueue("T", name, number) for number in range(2) for name in "ab
 def latencies() -> BrokerLatencies:
     """With RocketMQ's numbers."""
     config = LatencyConfig()
-    return BrokerLatencies(config.latency_ms, config.away_ms, config.failed_ms)
+    return BrokerLatencies(config.latency_ms, config.not_available_ms, config.failed_ms)
 
 
 def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> set[str]:
@@ -23,7 +23,7 @@ def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> s
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "away_ms"),
+    ("latency_ms", "not_available_ms"),
     [
         (0, 0),
         (49, 0),
@@ -35,19 +35,19 @@ def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> s
         (99_999, 600_000),
     ],
 )
-def test_a_slow_broker_is_left_out_as_long_as_rocketmq_does(latency_ms: float, away_ms: float) -> None:
-    """A broker with a full disk queue would get its share of sends, and hold up their callers."""
+def test_a_slow_broker_is_skipped_as_long_as_in_rocketmq(latency_ms: float, not_available_ms: float) -> None:
+    """A broker with a slow disk would get its share of sends, and delay their callers."""
     known = latencies()
     known.update("a", latency_ms, 1000)
-    assert known.is_available("a", 1000 + away_ms)
-    assert away_ms == 0 or not known.is_available("a", 1000 + away_ms - 1)
-    if away_ms:
+    assert known.is_available("a", 1000 + not_available_ms)
+    assert not_available_ms == 0 or not known.is_available("a", 1000 + not_available_ms - 1)
+    if not_available_ms:
         assert chosen(known, 1000) == {"b", "c"}
-    assert chosen(known, 1000 + away_ms) == {"a", "b", "c"}
+    assert chosen(known, 1000 + not_available_ms) == {"a", "b", "c"}
 
 
 def test_a_failed_attempt_counts_as_thirty_seconds() -> None:
-    """A dead broker would be tried again and again."""
+    """Sends would try a dead broker repeatedly."""
     known = latencies()
     known.update("a", 1, 0, failed=True)
     assert not known.is_available("a", 599_999)
@@ -63,14 +63,14 @@ def test_a_good_answer_brings_a_broker_back() -> None:
 
 
 def test_the_broker_that_just_failed_is_avoided() -> None:
-    """A retry would go to the same broker (as it does in 4.6.0)."""
+    """A retry would go to the same broker, as it does in 4.6.0."""
     known = latencies()
     known.update("b", 5000, 0)
     assert chosen(known, 0, "a") == {"c"}
 
 
 def test_while_all_are_out_the_better_half_is_used() -> None:
-    """With every broker slow nothing could be sent at all, or all would go to the slowest too."""
+    """With only slow brokers, no message could be sent, or the slowest would get its share as well."""
     known = latencies()
     for name, latency_ms in (("a", 9000), ("b", 600), ("c", 700)):
         known.update(name, latency_ms, 0)
@@ -78,7 +78,7 @@ def test_while_all_are_out_the_better_half_is_used() -> None:
     assert chosen(known, 0, "b") == {"c"}
 
 
-def test_a_single_broker_is_used_whatever_it_does() -> None:
+def test_a_single_broker_is_used_even_if_it_is_slow() -> None:
     """A topic on one broker could not be sent to for ten minutes."""
     known = latencies()
     known.update("a", 9000, 0)

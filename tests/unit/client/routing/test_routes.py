@@ -85,8 +85,8 @@ def test_only_readable_queues_are_read() -> None:
     assert names(subscribe_queues("T", route(("a", 1, 1, 4), ("b", 1, 1, 2)))) == ["a/0"]
 
 
-def test_order_configuration_comes_first() -> None:
-    """A message's queue would change when a broker goes away, and order would be lost."""
+def test_order_configuration_takes_precedence() -> None:
+    """A message's queue would change when a broker stops, and the order would be lost."""
     found = publish_route("T", route(("a", 4, 4, 6), order="b:2;a:1"))
     assert names(found.queues) == ["b/0", "b/1", "a/0"]
     assert found.ordered
@@ -94,7 +94,7 @@ def test_order_configuration_comes_first() -> None:
 
 @pytest.mark.parametrize("order", ["b", "b:x", "b:-1"])
 def test_a_malformed_order_configuration_is_named(order: str) -> None:
-    """It would show as a ValueError from nowhere."""
+    """The caller would get a ValueError without the name of the topic."""
     with pytest.raises(RemoteProtocolError, match="order configuration of T"):
         publish_route("T", route(("a", 4, 4, 6), order=order))
 
@@ -139,7 +139,7 @@ def test_a_member_without_a_role_is_read_last() -> None:
 
 
 @pytest.mark.parametrize("count", ["9" * 5000, "4294967296", "-1", "", "x"])
-def test_an_order_configuration_with_a_senseless_count_is_refused(count: str) -> None:
+def test_an_order_configuration_with_an_invalid_count_is_rejected(count: str) -> None:
     """A name server could make producers fill their memory with queues."""
     with pytest.raises(RemoteProtocolError, match="order configuration"):
         publish_route("T", route(("b", 4, 4, 6), order=f"b:{count}"))

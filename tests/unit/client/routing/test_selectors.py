@@ -33,7 +33,7 @@ def test_numbers_hash_as_integer_and_long(value: int, expected: int) -> None:
 
 
 def test_anything_has_a_place() -> None:
-    """An argument that is neither text nor number, or none at all, would fail, or move between calls."""
+    """A selector would fail for an argument of another type, or choose different queues for it."""
     for arg in (None, True, ("a", 1), 1.5):
         assert by_hash(QUEUES, MESSAGE, arg) == QUEUES[abs(java_hash(str(arg))) % 4]
     # The one text whose hash has no positive counterpart in Java.

@@ -1,4 +1,4 @@
-"""The threads of handlers: as many as are needed, up to a bound."""
+"""The threads of handlers: started on demand, up to a limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_as_many_as_are_needed() -> None:
 
 
 def test_an_end_begins_nothing_more() -> None:
-    """A closed consumer would go on with what it had not begun."""
+    """A closed consumer would still start calls that were waiting."""
     threads = HandlerThreadPool(1)
     began, go = threading.Event(), threading.Event()
 
@@ -41,7 +41,7 @@ def test_an_end_begins_nothing_more() -> None:
         threads.submit(work)
 
 
-def test_what_a_call_raises_is_its_own() -> None:
+def test_an_exception_reaches_only_its_own_caller() -> None:
     """A thread would end, and its place never be filled."""
     threads = HandlerThreadPool(1)
     with pytest.raises(SystemExit):

@@ -39,9 +39,11 @@ class Rig:
     def __init__(self) -> None:
         self.handled: list[int] = []
         self.fails: set[int] = set()
+        self.suspend_ms = 10
         self.now_ms = 0.0
         self.puller = cast(Puller, OnePuller())
         self.lock_requests = 0
+        self.refuses_locks = False
         self.tasks = Tasks("a consumer")
         config = PushConfig(orderly=True)
         adapter = HandlerAdapter(self._handle, None, ProcessListeners((), "g", config))
@@ -55,11 +57,13 @@ class Rig:
         self.handled.append(one.queue_offset)
         if one.queue_offset in self.fails:
             self.fails.remove(one.queue_offset)
-            return Later(suspend_ms=10)
+            return Later(suspend_ms=self.suspend_ms)
         return None
 
     async def _lock(self, puller: Puller) -> bool:
         self.lock_requests += 1
+        if self.refuses_locks:
+            return False
         puller.process_queue.locked_ms = int(self.now_ms)
         return True
 
@@ -86,7 +90,7 @@ async def rig() -> AsyncIterator[Rig]:
     await made.tasks.close()
 
 
-async def test_a_failed_message_blocks_those_behind_it(rig: Rig) -> None:
+async def test_a_failed_message_blocks_later_ones(rig: Rig) -> None:
     """Later messages of a queue would overtake it."""
     rig.fails = {1}
     rig.submit(0, 1, 2)
@@ -114,3 +118,29 @@ async def test_a_revoked_queue_is_released_after_its_handler(rig: Rig) -> None:
     await rig.service.wait_released(rig.puller)
     assert not rig.service.in_progress()
     assert rig.handled == [0]
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+async def test_the_pause_of_a_queue_ends_with_the_service(rig: Rig, *, is_locked: bool) -> None:
+    """A close would take seconds, and report a handler although none runs."""
+    await paused(rig, is_locked=is_locked)
+    assert not await rig.service.close(2)
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+async def test_the_pause_of_a_queue_ends_when_it_is_revoked(rig: Rig, *, is_locked: bool) -> None:
+    """Its next owner would wait for up to 30 s."""
+    await paused(rig, is_locked=is_locked)
+    rig.puller.process_queue.drop()
+    async with asyncio.timeout(2):
+        await rig.service.wait_released(rig.puller)
+    assert not rig.service.in_progress()
+
+
+async def paused(rig: Rig, *, is_locked: bool) -> None:
+    """Have a queue pause: after a failed message, or because the broker refuses the lock."""
+    rig.fails, rig.suspend_ms = {0}, 30_000
+    if not is_locked:
+        rig.now_ms, rig.refuses_locks = 31_000, True
+    rig.submit(0, 1)
+    await rig.until(lambda: rig.handled if is_locked else rig.lock_requests)

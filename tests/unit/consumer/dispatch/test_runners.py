@@ -1,4 +1,4 @@
-"""How runners go through what a pull brought, in the event loop and on threads."""
+"""How runners call handlers with the messages of a pull, in the event loop and in threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import LIMIT_S, until
 
 
 class Rig:
-    """A runner whose handler does as it is told, message by message.
+    """A runner with a handler that tests control, message by message.
 
     held_up: offsets whose handlers wait until `free`. works: called by each. says: what others return
     or raise. handled: offsets in the order in which their handlers began; done: offsets whose handlers said
@@ -69,7 +69,7 @@ class Rig:
         self.runner.submit(self.puller, [message(offset) for offset in offsets])
 
     def free(self, offset: int) -> None:
-        """Let a handler that is held up end."""
+        """Let a blocked handler end."""
         self._gates[offset].set()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -112,7 +112,7 @@ class Rig:
         self.ended += ended
 
     async def close(self) -> None:
-        """End what is held up."""
+        """End all blocked handlers."""
         for gate in self._gates.values():
             gate.set()
         await self.runner.close(30)
@@ -127,8 +127,8 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     await made.close()
 
 
-async def test_one_that_is_held_up_holds_up_no_other(rig: Rig) -> None:
-    """Messages after a slow one would wait for it; those before it would come again after a crash."""
+async def test_a_blocked_handler_blocks_no_other(rig: Rig) -> None:
+    """Messages after a slow one would wait for it, or earlier ones would be delivered again after a crash."""
     rig.held_up = {2}
     rig.submit(*range(5))
     rig.submit(*range(5, 8))
@@ -138,8 +138,8 @@ async def test_one_that_is_held_up_holds_up_no_other(rig: Rig) -> None:
     assert sorted(rig.handled) == list(range(8))
 
 
-async def test_one_that_fails_is_the_only_one_to_come_again(rig: Rig) -> None:
-    """A failure would be taken for another message's, or lose the rest of what its pull brought."""
+async def test_only_the_failed_message_is_delivered_again(rig: Rig) -> None:
+    """A failure would be assigned to another message, or the rest of its pull would be lost."""
     rig.says = {
         1: ValueError("no"),
         3: ConsumeResult.LATER,
@@ -159,8 +159,8 @@ async def test_one_that_fails_is_the_only_one_to_come_again(rig: Rig) -> None:
     assert levels == {1: 0, 3: 0, 6: 4, 7: 0}
 
 
-async def test_a_handler_whose_own_work_was_cancelled_has_failed(rig: Rig) -> None:
-    """Its message would be held for ever, and in the end nothing more of its queue be pulled."""
+async def test_a_cancellation_inside_a_handler_counts_as_its_failure(rig: Rig) -> None:
+    """The message would stay in progress, and in the end nothing more of its queue would be pulled."""
     rig.says = {1: asyncio.CancelledError(), 3: asyncio.CancelledError()}
     rig.submit(*range(5))
     await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
@@ -170,11 +170,11 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(rig: Rig) -> No
 
 
 class Stop(BaseException):
-    """What test runners and some frameworks raise so that nobody catches it."""
+    """Exceptions of test runners and some frameworks that do not derive from Exception."""
 
 
 async def test_a_handler_that_raises_no_exception_has_failed_too(rig: Rig) -> None:
-    """Its message would be held for ever, and nobody hear of it."""
+    """The message would stay in progress, and no log line would say so."""
     error = Stop() if isinstance(rig.runner, LoopRunner) else SystemExit(3)
     rig.says = {1: error, 3: error}
     rig.submit(*range(5))
@@ -184,8 +184,8 @@ async def test_a_handler_that_raises_no_exception_has_failed_too(rig: Rig) -> No
     await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
 
 
-async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
-    """Messages of a queue that was given away would be handled here as well, long after."""
+async def test_messages_of_a_revoked_queue_are_not_handled(rig: Rig) -> None:
+    """Messages of a revoked queue would be handled here as well, long after."""
     rig.held_up = {1, 2}
     rig.submit(*range(6))
     await rig.until(lambda: len(rig.handled) == 3)
@@ -197,7 +197,7 @@ async def test_what_another_member_owns_is_left_alone(rig: Rig) -> None:
     assert sorted(rig.handled) == [0, 1, 2]
 
 
-async def test_what_was_taken_away_does_not_count(rig: Rig) -> None:
+async def test_results_for_a_revoked_queue_do_not_count(rig: Rig) -> None:
     """A message that was sent back for its slowness would be done with twice, or take the next one along."""
     rig.held_up = {1}
     rig.submit(0, 1)
@@ -250,7 +250,7 @@ async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", ["loop", "threads"])
-async def test_batches_that_are_held_up(kind: str) -> None:
+async def test_batches_that_are_blocked(kind: str) -> None:
     """Batches would be cut differently, or be taken for each other, once one is slow."""
     rig = Rig(kind, batch=3)
     rig.held_up = {4}
@@ -264,7 +264,7 @@ async def test_batches_that_are_held_up(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["loop", "threads"])
 async def test_a_slow_handler_keeps_the_event_loop_idle(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer whose handlers wait for something would use a whole CPU meanwhile."""
+    """A consumer whose handlers wait would use a whole CPU meanwhile."""
     loop = asyncio.get_running_loop()
     go_on, may_return = asyncio.Event(), threading.Event()
     handled: list[int] = []

@@ -1,4 +1,4 @@
-"""What a member holds of a queue, and where a successor would begin."""
+"""Which messages of a queue a member holds, and the offset at which its successor begins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def message(offset: int, body: bytes = b"12345", tags: str | None = None, times:
 
 
 def held(*offsets: int, start: int = 0) -> tuple[ProcessQueue, dict[int, MessageExt]]:
-    """A queue with these messages, pulled up to one after the last."""
+    """A queue with these messages, pulled up to the offset after the last one."""
     queue = ProcessQueue(QUEUE, start, 0)
     messages = {offset: message(offset) for offset in offsets}
     queue.add(list(messages.values()), max(offsets, default=start - 1) + 1)
@@ -32,7 +32,7 @@ def held(*offsets: int, start: int = 0) -> tuple[ProcessQueue, dict[int, Message
 
 
 def test_no_offset_passes_an_unfinished_message() -> None:
-    """A message whose handler was still at work at a crash would never come again."""
+    """A message whose handler was running at a crash would not be delivered again."""
     chance = random.Random(6)
     queue, messages = held(*range(100, 160), start=100)
     left = dict(messages)
@@ -44,7 +44,7 @@ def test_no_offset_passes_an_unfinished_message() -> None:
 
 
 def test_pulls_that_end_as_they_came() -> None:
-    """Offsets of one pull would count for another, or room that is free again would not be used."""
+    """Offsets of one pull would count for another, or freed capacity would not be used."""
     chance = random.Random(6)
     queue = ProcessQueue(QUEUE, 0, 0)
     pulls = [[message(offset) for offset in range(at, at + 8, 2)] for at in range(0, 80, 8)]
@@ -60,7 +60,7 @@ def test_pulls_that_end_as_they_came() -> None:
 
 
 def test_filtered_messages_are_behind() -> None:
-    """A group with a rare tag would read the same strangers again after each restart."""
+    """A group that filters by a rare tag would read the same other messages again after each restart."""
     queue, messages = held(7, 9, start=5)
     queue.finish(list(messages.values()), 1)
     queue.next_offset = 40
@@ -68,7 +68,7 @@ def test_filtered_messages_are_behind() -> None:
 
 
 def test_a_new_queue_counts_from_its_start() -> None:
-    """A consumer that stops before its first message would lose what came while it was away."""
+    """A consumer that stops before its first message would lose the messages sent before its next start."""
     assert ProcessQueue(QUEUE, 17, 0).commit_offset == 17
 
 
@@ -96,7 +96,7 @@ def test_each_limit_makes_a_queue_full() -> None:
 
 
 def test_order_survives_a_failure() -> None:
-    """An orderly handler would see a later message before the one that has to come again."""
+    """An orderly handler would get a later message before the one that has to be retried."""
     queue, messages = held(*range(6))
     queue.enqueue(messages.values())
     first = queue.take(3)
@@ -116,7 +116,7 @@ def test_a_dropped_queue_hands_out_nothing() -> None:
 
 
 def test_a_lock_counts_for_a_while() -> None:
-    """A member cut off from its broker would go on after the lock went to another one."""
+    """A member without connection to its broker would continue after the lock went to another member."""
     queue, _ = held(0)
     assert not queue.is_locked(0)
     queue.locked_ms = 1000
@@ -124,7 +124,7 @@ def test_a_lock_counts_for_a_while() -> None:
     assert not queue.is_locked(1001 + LOCK_ALIVE_MS)
 
 
-def test_what_operators_see() -> None:
+def test_the_state_shown_to_operators() -> None:
     """An operator would see a queue that is not there, or the wrong end of it."""
     queue, _ = held(3, 4, 9)
     info = queue.info(5)
@@ -133,7 +133,7 @@ def test_what_operators_see() -> None:
 
 
 def test_an_offset_beyond_the_end_never_leads_to_the_start() -> None:
-    """A broker that lost its last messages would make a group do all of its work again (QUIRKS 34)."""
+    """When a broker lost its last messages, a group would process all of its messages again (QUIRKS 34)."""
     assert next_offset_after_illegal(100, 0, 0, 90) == 90
     assert next_offset_after_illegal(100, 90, 10, 90) == 90
     assert next_offset_after_illegal(5, 10, 10, 90) == 10

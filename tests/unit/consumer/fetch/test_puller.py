@@ -18,11 +18,11 @@ QUEUE = MessageQueue("T", "b", 0)
 def test_an_offset_beyond_the_end_never_leads_back(
     requested: int, suggested: int, first: int, end: int, expected: int
 ) -> None:
-    """All messages of a queue would be handled again."""
+    """A consumer would process all messages of a queue a second time."""
     assert next_offset_after_illegal(requested, suggested, first, end) == expected
 
 
-def test_a_queue_that_is_reset_again_and_again_pauses() -> None:
+def test_repeated_resets_of_a_queue_cause_a_pause() -> None:
     """A broker that contradicts itself would be flooded with requests."""
     backoff = OffsetMoveBackoff()
     assert [backoff.pause_s(QUEUE, now_ms) for now_ms in (0, 100, 200, 300)] == [0.0, 0.1, 0.2, 0.4]

@@ -1,4 +1,4 @@
-"""What brokers are told of a subscription, and what a handler's answer means."""
+"""How subscriptions are sent to brokers, and how results of handlers are interpreted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.consumer.fetch.test_process_queue import message
 
 
 def test_tags_travel_with_their_hashes() -> None:
-    """A broker would filter by other hashes than those it has stored."""
+    """A broker would filter by other hashes than those in its consume queues."""
     data = subscription_data("T", "TagA || TagC|| ", 7)
     assert (data.sub_string, data.tags_set, data.sub_version) == ("TagA || TagC|| ", {"TagA", "TagC"}, 7)
     assert data.code_set == {2598919, 2598921}  # Java's "TagA".hashCode()
@@ -32,7 +32,7 @@ def test_sql() -> None:
 
 
 @pytest.mark.parametrize("expression", [" || ", Sql(" ")])
-def test_an_empty_expression_is_refused(expression: str | Sql) -> None:
+def test_an_empty_expression_is_rejected(expression: str | Sql) -> None:
     """A typing error would look like a topic without messages."""
     with pytest.raises(ConfigInvalid):
         subscription_data("T", expression, 7)
@@ -40,13 +40,13 @@ def test_an_empty_expression_is_refused(expression: str | Sql) -> None:
 
 def test_strangers_with_the_same_hash_stay_out() -> None:
     """A handler would get a tag it did not ask for: Java's hash of "Aa" is that of "BB"."""
-    mine, stranger = message(0, tags="Aa"), message(1, tags="BB")
-    assert wanted_messages([mine, stranger], {"Aa"}) == [mine]
-    assert wanted_messages([mine, stranger], ()) == [mine, stranger]
+    mine, other = message(0, tags="Aa"), message(1, tags="BB")
+    assert wanted_messages([mine, other], {"Aa"}) == [mine]
+    assert wanted_messages([mine, other], ()) == [mine, other]
 
 
-def test_what_a_handler_may_say() -> None:
-    """A failure would be committed, or a success handled again."""
+def test_results_that_a_handler_may_return() -> None:
+    """A failed message would be committed, or a handled one delivered again."""
     assert to_handling_result(None) is to_handling_result(ConsumeResult.SUCCESS) is ACKNOWLEDGED
     assert to_handling_result(ConsumeResult.LATER).done == 0
     later = to_handling_result(Later(delay_level=5, done=2))

@@ -2,59 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
-from rocketpy import (
-    ClientConfig,
-    ConsumeFrom,
-    Message,
-    MessageExt,
-    MessageQueue,
-    Producer,
-    PushConfig,
-    PushConsumer,
-)
+from rocketpy import ConsumeFrom, PushConfig
 from rocketpy_broker import EmbeddedCluster
+from tests.unit.consumer.group.members import member, queues_of, send
 from tests.waiting import until
-
-CONFIG = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET, rebalance_interval_ms=50)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """A broker in memory with a topic of four queues."""
-    async with EmbeddedCluster(transport="memory") as made:
-        yield made
-
-
-@asynccontextmanager
-async def member(
-    cluster: EmbeddedCluster, name: str, bodies: list[bytes], config: PushConfig = CONFIG
-) -> AsyncIterator[PushConsumer]:
-    """A member that collects the bodies of its messages."""
-
-    async def handle(message: MessageExt) -> None:
-        bodies.append(message.body)
-
-    client = ClientConfig(instance_name=name)
-    async with PushConsumer("g", cluster.namesrv_address, handle, config=config, client=client) as consumer:
-        consumer.subscribe("T")
-        yield consumer
-
-
-def queues_of(consumer: PushConsumer) -> set[MessageQueue]:
-    """The queues of the topic that a member has."""
-    return {queue for queue in consumer.assignment if queue.topic == "T"}
-
-
-async def send(cluster: EmbeddedCluster, *bodies: bytes) -> None:
-    """Send messages, which go to the queues in turn."""
-    async with Producer("p", cluster.namesrv_address) as producer:
-        for body in bodies:
-            await producer.send(Message("T", body))
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -1,4 +1,4 @@
-"""What is gathered into one batch, and when it leaves."""
+"""Which messages join a batch, and when it leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
 @dataclass(eq=False)
 class Topic:
-    """As much of a publish info as is looked at."""
+    """The part of a publish info that is used."""
 
     topic: str
 
@@ -47,7 +47,7 @@ class Encoder(MessageEncoder):
 
 @dataclass
 class Rig:
-    """An accumulator and what left it."""
+    """An accumulator and the batches that left it."""
 
     config: BatchConfig = field(default_factory=BatchConfig)
     batches: list[BatchBuilder] = field(default_factory=list)
@@ -86,8 +86,8 @@ class Rig:
         return [[message.body for message in batch.messages] for batch in self.batches]
 
 
-async def test_what_one_turn_sends_leaves_at_its_end() -> None:
-    """Each message would cost a request, or wait for others that never come."""
+async def test_sends_of_one_turn_leave_at_its_end() -> None:
+    """Each message would cost a request, or wait for others that are never sent."""
     rig = Rig()
     for body in (b"1", b"2", b"3"):
         rig.add(body)
@@ -137,7 +137,7 @@ async def test_given_queues_have_batches_of_their_own() -> None:
     assert [batch.given for batch in rig.batches] == [Q0, Q1]
 
 
-async def test_what_cannot_join_lets_the_others_leave_first() -> None:
+async def test_a_message_that_cannot_join_lets_the_others_leave_first() -> None:
     """Messages of one queue would overtake each other."""
     rig = Rig()
     rig.add(b"1")
@@ -150,7 +150,7 @@ async def test_what_cannot_join_lets_the_others_leave_first() -> None:
     assert [batch.wait for batch in rig.batches] == [True, False, True, True, True]
 
 
-async def test_similar_time_outs_travel_together() -> None:
+async def test_similar_timeouts_travel_together() -> None:
     """Senders that waited for room, each with its own time left, would go one by one."""
     rig = Rig()
     for timeout_ms in (3000, 2990, 2760, 3020):
@@ -181,8 +181,8 @@ async def test_lingering_waits_for_others() -> None:
     assert rig.bodies == [[b"1", b"2"]]
 
 
-async def test_what_is_refused_does_not_count() -> None:
-    """Each message with too many properties would take room for ever."""
+async def test_rejected_messages_do_not_count() -> None:
+    """Each message with too many properties would occupy capacity without end."""
     rig = Rig()
     with pytest.raises(MessageTooLarge):
         rig.add(b"1", properties={"p": "x" * 33_000})
@@ -201,7 +201,7 @@ async def test_what_is_refused_does_not_count() -> None:
 async def test_sends_with_about_the_same_time_travel_together(
     first: int, second: int, *, together: bool
 ) -> None:
-    """A send with a short time-out would wait as long as one with a long one."""
+    """A send with a short timeout would wait as long as one with a long one."""
     batch = BatchBuilder(cast(TopicPublishInfo, Topic("T")), None, first, wait=True)
     assert _join_times(batch, second) is together
     assert batch.timeout_ms == (max(first, second) if together else first)
@@ -209,7 +209,7 @@ async def test_sends_with_about_the_same_time_travel_together(
 
 @pytest.mark.parametrize("linger_ms", [0, 1])
 async def test_a_bug_in_the_timer_fails_the_client(monkeypatch: pytest.MonkeyPatch, linger_ms: int) -> None:
-    """The event loop would log it, and the gathered sends would wait until their time-outs."""
+    """The event loop would log it, and the accumulated sends would wait until their timeouts."""
     failed = asyncio.Event()
 
     def leave(_rig: Rig, _batches: Iterable[BatchBuilder]) -> None:

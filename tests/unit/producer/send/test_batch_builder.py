@@ -1,4 +1,4 @@
-"""Batches: what may go into one, and where a long list is cut."""
+"""Batches: which messages fit, and where a long list is split."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.producer.send.batch_builder import check_batch, split_batch
+from rocketpy.producer.send.batch_builder import check_batch, check_sizes, split_batch
 
 
 @pytest.mark.parametrize(
@@ -19,15 +19,15 @@ from rocketpy.producer.send.batch_builder import check_batch, split_batch
         ([Message("%RETRY%g", b"x")], "retry topics"),
     ],
 )
-def test_what_no_batch_can_hold(messages: list[Message], words: str) -> None:
-    """The broker would store something else: without the delay, under the first topic."""
+def test_messages_that_no_batch_can_hold(messages: list[Message], words: str) -> None:
+    """The broker would store a message without its delay, or under the topic of the first one."""
     with pytest.raises(MessageInvalid, match=words):
         check_batch(messages)
 
 
 def sizes(bodies: list[int], max_bytes: int) -> list[int]:
     """How many messages go into each request. A record here has 120 bytes more than its body."""
-    slices = split_batch("TTTTT", [b"x" * size for size in bodies], [b""] * len(bodies), max_bytes, 1000)
+    slices = split_batch("TTTTT", [b"x" * size for size in bodies], [b""] * len(bodies), max_bytes)
     assert [index for part in slices for index in range(part.start, part.stop)] == list(range(len(bodies)))
     return [part.stop - part.start for part in slices]
 
@@ -43,14 +43,25 @@ def test_a_list_is_cut_by_the_size_of_its_records() -> None:
 def test_too_large_a_message_is_named_before_anything_is_sent() -> None:
     """Half the batch would be stored before the error."""
     with pytest.raises(MessageTooLarge, match="message 1 has a body of 1001 bytes, 1000"):
-        sizes([1, 1001], 400)
+        check_sizes([b"x", b"x" * 1001, b"x" * 1002], 1000)
+    check_sizes([b"x" * 1000], 1000)
+
+
+@pytest.mark.parametrize(
+    ("sys_flags", "expected"),
+    [([0, 0, 0, 0], [4]), ([1, 1, 1, 1], [4]), ([0, 1, 1, 0], [1, 2, 1]), ([0x101, 1, 0, 0], [1, 1, 2])],
+)
+def test_a_request_has_one_sys_flag(sys_flags: list[int], expected: list[int]) -> None:
+    """A plain body would be marked as compressed, or the other way round, and no consumer could read it."""
+    slices = split_batch("T", [b"x"] * 4, [b""] * 4, 10_000, sys_flags)
+    assert [part.stop - part.start for part in slices] == expected
 
 
 @pytest.mark.parametrize("properties", [0, 1, 37, 300])
 @pytest.mark.parametrize("spare", [-1, 0])
 def test_properties_count(properties: int, spare: int) -> None:
-    """The broker would refuse a batch whose messages have many properties."""
+    """The broker would reject a batch whose messages have many properties."""
     bodies, each = [b"x" * 80] * 5, [b"p" * properties] * 5
     whole = 5 * (120 + 80 + properties)
-    slices = split_batch("TTTTT", bodies, each, whole + spare, 1000)
+    slices = split_batch("TTTTT", bodies, each, whole + spare)
     assert [part.stop - part.start for part in slices] == ([5] if spare == 0 else [4, 1])

@@ -53,7 +53,7 @@ class SlowNames(Names):
         return None
 
     def let_go(self) -> None:
-        """Answer what waits."""
+        """Respond to the waiting sends."""
         held, self.held = self.held, []
         for answer in held:
             answer()
@@ -65,7 +65,7 @@ def first(queues: Sequence[MessageQueue], _message: Message, _arg: object) -> Me
 
 
 async def test_order_is_kept_before_the_route_is_known() -> None:
-    """The first events of an order would overtake each other while the route is asked for."""
+    """The first events of an order would overtake each other while the route is requested."""
     async with Peer() as broker, SlowNames() as names:
         names.routes["T"] = {"a": broker.address}
         config = ProducerConfig(batching=False)
@@ -82,7 +82,7 @@ async def test_order_is_kept_before_the_route_is_known() -> None:
 
 
 async def test_waiting_for_the_route_is_bounded() -> None:
-    """While a name server is silent, sends with a selector would fill the memory, or wait for ever."""
+    """While a name server is silent, sends with a selector would fill the memory, or wait without end."""
     async with Peer() as broker, SlowNames() as names:
         names.routes["T"] = {"a": broker.address}
         config = ProducerConfig(max_in_flight=2)
@@ -100,7 +100,7 @@ async def test_waiting_for_the_route_is_bounded() -> None:
             assert (await producer.send(MESSAGE, selector=first)).queue.queue_id == 0
 
 
-async def test_what_ends_while_waiting() -> None:
+async def test_sends_that_end_while_they_wait() -> None:
     """A cancelled send would leave all the same, and closing would leave its callers waiting."""
     async with Peer() as broker, SlowNames() as names:
         names.routes["T"] = {"a": broker.address}
@@ -133,7 +133,7 @@ async def test_a_queue_or_a_selector() -> None:
 
 
 async def test_a_selector_that_fails_later() -> None:
-    """An error in a selector would end in the log of the event loop, and the sender wait for ever."""
+    """An error in a selector would only be logged by the event loop, and the sender would hang."""
 
     def broken(queues: Sequence[MessageQueue], _message: Message, _arg: object) -> MessageQueue:
         raise LookupError(len(queues))

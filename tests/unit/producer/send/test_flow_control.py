@@ -1,4 +1,4 @@
-"""Limits of what is in flight: which sends are accepted, which wait, and in which order."""
+"""Limits of messages in flight: which sends are accepted, which wait, and in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rocketpy.producer.send.flow_control import InFlightLimiter
 
 
 def filled(count: int, size: int) -> InFlightLimiter:
-    """A limiter of 4 messages and 100 bytes that counts so many already."""
+    """A limiter of 4 messages and 100 bytes with this usage."""
     limiter = InFlightLimiter(4, 100)
     limiter.count, limiter.bytes = count, size
     return limiter
@@ -37,7 +37,7 @@ async def test_which_sends_wait(count: int, held: int, size: int, *, refused: bo
 
 
 async def test_the_longest_waiter_is_next() -> None:
-    """A long message would wait for ever after short ones."""
+    """A long message would wait without end while short ones pass it."""
     limiter = filled(4, 100)
     order: list[int] = []
 
@@ -108,7 +108,7 @@ async def test_a_close_wakes_the_waiters() -> None:
 
 
 async def test_a_wait_ends_with_its_time() -> None:
-    """A send would take longer than its time-out."""
+    """A send would take longer than its timeout."""
     limiter = filled(4, 100)
     with pytest.raises(FlowControlled, match="after 10 ms: 4 messages with 100 bytes"):
         await limiter.wait(1, 10)

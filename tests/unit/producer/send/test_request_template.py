@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message
-from rocketpy.producer.send.request_template import ONEWAY_OPAQUE, SendTemplate, properties_text
+from rocketpy.producer.send.request_template import (
+    ONEWAY_OPAQUE,
+    SendTemplate,
+    head_text,
+    properties_text,
+    tail_text,
+)
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties
@@ -71,7 +77,7 @@ def test_template_and_general_encoder_write_the_same(
     assert ours.ext_fields()["i"] == text
 
 
-def test_oneway_frames_say_so() -> None:
+def test_oneway_frames_have_the_oneway_flag() -> None:
     """The broker would answer, and the answer would be taken for that of another message."""
     template = SendTemplate(RequestCode.SEND_MESSAGE_V2, "g", "T", "TBW102", 4)
     command = read(template.frame(1, 0, 5, 7, "a\x01b\x02", ONEWAY_OPAQUE, b"x", oneway=True))
@@ -83,7 +89,7 @@ def test_oneway_frames_say_so() -> None:
 @pytest.mark.parametrize(
     ("code", "step"), [(310, "send.sync no tag no key empty-ish body, q2"), (320, "send.batch of 3 to q1")]
 )
-def test_fields_are_those_of_the_java_client(code: int, step: str) -> None:
+def test_fields_equal_those_of_the_java_client(code: int, step: str) -> None:
     """A real broker would miss a field, and refuse or misread the message."""
     pair = next(
         item
@@ -140,7 +146,6 @@ def test_properties_of_a_message() -> None:
     assert verify_body_checksum(checksum, b"x")
     assert found == {
         "UNIQ_KEY": "ID",
-        "WAIT": "false",
         "TAGS": "t",
         "KEYS": "a b",
         "DELAY": "3",
@@ -153,13 +158,13 @@ def test_properties_of_a_message() -> None:
 def test_properties_text_is_that_of_the_codec() -> None:
     """Two ways to write properties would drift apart."""
     message = Message("T", b"x", tags="t")
-    assert properties_text(message, "ID") == properties.encode(
-        {"UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "t"}
-    )
+    assert properties_text(message, "ID") == properties.encode({"UNIQ_KEY": "ID", "TAGS": "t"})
+    single = head_text("ID", wait_store=True) + tail_text(message, 0)
+    assert single == properties.encode({"UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "t"})
 
 
 @pytest.mark.parametrize(("letter", "fits"), [("a", 32_700), ("ü", 16_350), ("\U0001f600", 8_175)])
-def test_properties_that_are_too_long_are_refused(letter: str, fits: int) -> None:
+def test_properties_that_are_too_long_are_rejected(letter: str, fits: int) -> None:
     """The broker would answer with a text about 32k and 128k and no number."""
     assert properties_text(Message("T", b"x", properties={"p": letter * fits}), "I")
     with pytest.raises(MessageTooLarge, match=r"properties have 33.* bytes; 32767"):

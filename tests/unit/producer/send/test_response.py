@@ -1,4 +1,4 @@
-"""What a broker's answer to a send means."""
+"""How the response of a broker to a send is interpreted."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_an_answer_of_our_own_broker() -> None:
 
 
 @pytest.mark.parametrize("queue_id", [0, 2])
-def test_an_answer_from_another_queue_than_was_asked_for(queue_id: int) -> None:
-    """An offset would be looked up in a queue that does not have the message."""
+def test_a_response_from_another_queue_than_requested(queue_id: int) -> None:
+    """An offset would be looked up in a queue that does not contain the message."""
     header = SendMessageResponseHeader(msg_id="A", queue_id=queue_id, queue_offset=3)
     result = parse_response(Command(0, header=header), QUEUE, "mine")
     assert result.queue == MessageQueue("GoldenTopic", "broker-a", queue_id)
@@ -94,8 +94,8 @@ def test_statuses(status: SendStatus) -> None:
         (9999, Outcome.UNKNOWN, Retry.NONE),
     ],
 )
-def test_refusals_tell_outcome_and_remedy(code: int, outcome: Outcome, retry: Retry) -> None:
-    """A user could not tell whether sending again makes a duplicate."""
+def test_rejections_have_outcome_and_retry(code: int, outcome: Outcome, retry: Retry) -> None:
+    """A user could not know whether sending the message a second time makes a duplicate."""
     with pytest.raises(BrokerError, match=r"broker-a answered code .*: because") as caught:
         parse_response(answer(code), QUEUE, "mine")
     assert (caught.value.code, caught.value.outcome, caught.value.retry) == (code, outcome, retry)

@@ -68,27 +68,27 @@ def after(
 
 
 def same(end: RocketError, error: RocketError) -> bool:
-    """Whether a send ended with an error, of which it has a copy of its own with notes."""
+    """Whether a send ended with an error, of which it has its own copy with notes."""
     assert end is not error
     assert not hasattr(error, "__notes__")
     return type(end) is type(error) and str(end) == str(error)
 
 
 def ended(decision: Decision) -> RocketError:
-    """The error that a send gave up with."""
+    """The error of a send that is not retried."""
     assert isinstance(decision, GiveUp)
     assert isinstance(decision.end, RocketError)
     return decision.end
 
 
-def test_the_first_attempt_goes_to_the_queue_whose_turn_it_is() -> None:
-    """Nothing would be sent at all."""
+def test_the_first_attempt_goes_to_the_next_queue_in_turn() -> None:
+    """No message would be sent."""
     assert after() == SendTo(A0)
     assert decide(RouteView(TWO_BROKERS), (), 0, SendRules(0, 3000, RetryConfig()), 2) == SendTo(B0)
 
 
 def test_without_a_route_a_name_server_is_asked_once() -> None:
-    """The first send to a topic would fail, or ask for ever."""
+    """The first send to a topic would fail, or request the route without end."""
     assert after(route=None) == RefreshRoute()
     no_answer = ConnectFailed("no name server")
     error = ended(after(route=None, refreshed_ms=5, error=no_answer))
@@ -105,7 +105,7 @@ def test_a_given_queue_is_used_and_tried_once() -> None:
 
 
 def test_the_last_attempt_decides_whether_there_is_another() -> None:
-    """A message that a broker refused for good would be sent again after an earlier attempt was lost."""
+    """A message that a broker rejected for good would be sent to others after an earlier attempt was lost."""
     busy, illegal = refused(ResponseCode.SYSTEM_ERROR), refused(ResponseCode.MESSAGE_ILLEGAL)
     assert isinstance(after(busy, LOST), SendTo)
     assert same(ended(after(busy, illegal)), illegal)
@@ -123,7 +123,7 @@ def test_the_rest_of_a_batch_stays_in_its_queue() -> None:
 
 
 def test_a_given_queue_of_an_unknown_broker() -> None:
-    """The user would wait for the time-out without a reason."""
+    """The user would wait for the timeout without a reason."""
     rules = SendRules(0, 3000, RetryConfig(), MessageQueue("T", "gone", 0))
     assert after(rules=rules) == RefreshRoute()
     error = ended(after(rules=rules, refreshed_ms=5))
@@ -142,7 +142,7 @@ def test_a_given_queue_of_an_unknown_broker() -> None:
     ],
     ids=str,
 )
-def test_what_is_worth_another_attempt(error: RocketError) -> None:
+def test_failures_that_are_retried(error: RocketError) -> None:
     """One broken broker would fail a third of all sends."""
     assert after(error) == SendTo(B0)
 
@@ -157,19 +157,19 @@ def test_what_is_worth_another_attempt(error: RocketError) -> None:
     ],
     ids=str,
 )
-def test_what_is_not(error: RocketError) -> None:
+def test_failures_that_are_not_retried(error: RocketError) -> None:
     """A message that no broker takes would be sent three times; a busy broker would be made busier."""
     assert ended(after(error)) is error
 
 
 def test_retried_codes_can_be_chosen() -> None:
-    """Newer brokers answer with codes that 4.6.0 does not know."""
+    """Newer brokers respond with codes that 4.6.0 does not know."""
     assert after(refused(9999), retry=RetryConfig(codes=frozenset({9999}))) == SendTo(B0)
     assert isinstance(after(refused(1), retry=RetryConfig(codes=frozenset())), GiveUp)
 
 
 def test_attempts_are_counted() -> None:
-    """A send would go on until its time-out, and store more copies with each attempt."""
+    """A send would continue until its timeout, and store one more copy with each attempt."""
     assert after(LOST, LOST) == SendTo(B0)
     error = ended(after(LOST, LOST, ConnectFailed("refused")))
     assert isinstance(error, ConnectFailed)
@@ -177,7 +177,7 @@ def test_attempts_are_counted() -> None:
 
 
 def test_all_attempts_share_the_time() -> None:
-    """A send with a time-out of 3 s would take 9."""
+    """A send with a timeout of 3 s would take 9."""
     assert isinstance(ended(after(LOST, now_ms=3000)), ConnectionLost)
     error = ended(after(now_ms=3000, error=ConnectFailed("no name server")))
     assert isinstance(error, RequestTimeout)
@@ -186,7 +186,7 @@ def test_all_attempts_share_the_time() -> None:
 
 
 def test_the_outcome_covers_all_attempts() -> None:
-    """A user who sends again because of NOT_SENT would have it twice: the first attempt may be stored."""
+    """A user who resends after NOT_SENT would store the message twice: the first attempt may be stored."""
     error = ended(after(RequestTimeout("slow"), refused(14), refused(14)))
     assert error.outcome is Outcome.UNKNOWN
     assert len(error.__notes__) == 3
@@ -195,7 +195,7 @@ def test_the_outcome_covers_all_attempts() -> None:
 
 
 def test_a_status_that_is_not_ok_ends_the_send_by_default() -> None:
-    """The message would be stored twice without having been asked for."""
+    """The message would be stored twice although the user did not allow a retry."""
     results = stored(SendStatus.FLUSH_DISK_TIMEOUT)
     assert after(results) == GiveUp(results)
 
@@ -215,23 +215,23 @@ def test_the_only_broker_gets_a_pause_and_a_fresh_route() -> None:
     assert after(LOST, route=ONE_BROKER, refreshed_ms=5, now_ms=101) == SendTo(A0)
 
 
-def test_the_only_broker_that_takes_no_messages_is_looked_up_again() -> None:
-    """A group's old leader would be asked until the next refresh of all routes, half a minute later."""
+def test_the_route_is_refreshed_when_its_only_broker_takes_no_messages() -> None:
+    """Sends would go to the former leader of a group for half a minute, until all routes are refreshed."""
     deposed = refused(14, retry=Retry.OTHER_BROKER)
     assert after(deposed, route=ONE_BROKER) == RefreshRoute()
     assert after(deposed, route=ONE_BROKER, refreshed_ms=5, now_ms=101) == SendTo(A0)
     assert after(deposed) == SendTo(B0)
 
 
-def test_a_topic_that_a_broker_lacks_is_looked_up_again() -> None:
+def test_the_route_of_a_topic_that_a_broker_lacks_is_refreshed() -> None:
     """The retry would follow the same old route."""
     lacking = refused(17, retry=Retry.REFRESH_ROUTE)
     assert after(lacking) == RefreshRoute()
     assert after(lacking, refreshed_ms=5) == SendTo(B0)
 
 
-def test_a_route_that_went_away_meanwhile() -> None:
-    """A deleted topic would be reported without what happened to the attempt."""
+def test_a_route_that_was_removed_meanwhile() -> None:
+    """The error about a deleted topic would not contain the failure of the attempt."""
     assert after(LOST, route=None) == RefreshRoute()
     assert ended(after(LOST, route=None, refreshed_ms=5)) is LOST
 
@@ -249,8 +249,8 @@ def test_a_topic_without_a_master_is_waited_for() -> None:
     assert after(route=LEADERLESS, refreshed_ms=5, error=away) == RefreshRoute(105)
 
 
-def test_waiting_for_a_master_ends_at_the_time_out() -> None:
-    """A send to a topic whose only broker is gone for good would never end."""
+def test_waiting_for_a_master_ends_at_the_timeout() -> None:
+    """A send to a topic whose only broker was removed would never end."""
     error = ended(after(route=LEADERLESS, refreshed_ms=2950, now_ms=3000))
     assert isinstance(error, RouteNotFound)
     assert "had a master within 3000 ms: a" in str(error)
@@ -265,7 +265,7 @@ def test_attempts_are_counted_without_a_master_too() -> None:
 
 
 def test_a_given_queue_waits_for_its_own_brokers_master() -> None:
-    """Ordered sends would fail where others wait; or wait, for a broker that does not exist."""
+    """Ordered sends would fail while others wait, or wait for a broker that does not exist."""
     route = PublishRoute("T", (B0,), {"b": "b:1"}, brokers_without_master=frozenset({"a"}))
     assert after(route=route, refreshed_ms=5, rules=FIXED) == RefreshRoute(105)
     assert after(route=route) == SendTo(B0)

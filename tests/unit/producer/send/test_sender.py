@@ -1,4 +1,4 @@
-"""The sender of a producer: what its requests say, and how and in which order sends leave."""
+"""The sender of a producer: the fields of its requests, and the order in which sends leave."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def send_all_kinds(producer: Producer) -> None:
 
 
 async def requests_of(codec: Codec) -> list[tuple[Any, ...]]:
-    """What a broker is sent of each kind, without ids and times."""
+    """The requests that a broker gets for each kind of send, without ids and times."""
     async with Peer() as broker, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": broker.address}
@@ -99,7 +99,7 @@ async def requests_of(codec: Codec) -> list[tuple[Any, ...]]:
     return found
 
 
-async def test_a_request_says_the_same_in_each_codec() -> None:
+async def test_a_request_has_the_same_fields_in_each_codec() -> None:
     """With another codec a half message would be shown as a plain one, or a batch be taken for compressed."""
     json = await requests_of("json")
     assert [fields["f"] for _, _, fields, *_ in json] == ["0", "1", "0", "0", "0", "4", "5", "0"]
@@ -107,7 +107,7 @@ async def test_a_request_says_the_same_in_each_codec() -> None:
     assert await requests_of("msgpack") == json
 
 
-async def test_ids_and_born_times_are_those_of_now() -> None:
+async def test_ids_and_born_times_are_current() -> None:
     """A look-up by id would search in another month, and a trace show a message born in the future."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -156,10 +156,10 @@ async def test_properties_may_be_as_long_as_a_record_allows(address: bytes, uniq
         (Message("T", b"2" * 5000), ProducerConfig(batch=BatchConfig(linger_ms=5))),
     ],
 )
-async def test_messages_leave_in_their_order_whatever_their_kind(
+async def test_messages_of_all_kinds_leave_in_their_order(
     second: Message, config: ProducerConfig, given: MessageQueue | None
 ) -> None:
-    """A message that travels alone would overtake those before it, or be overtaken while it is compressed."""
+    """A single message would overtake earlier ones, or be overtaken while it is compressed."""
     async with Peer() as broker, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": broker.address}
@@ -192,7 +192,7 @@ async def test_a_long_body_for_a_given_queue_keeps_its_place() -> None:
 
 
 async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> None:
-    """It would count against the bounds for ever, and closing would wait for it."""
+    """It would count against the limits without end, and closing would wait for it."""
     config = ProducerConfig(compression=CompressionConfig(above_bytes=10, off_loop_above_bytes=20))
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -206,8 +206,8 @@ async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> N
             assert len(broker.sends) == 2
 
 
-async def test_a_batch_that_is_refused_at_its_second_attempt_is_sent_singly() -> None:
-    """Its messages would never be sent, nor fail: their callers would wait for ever."""
+async def test_a_batch_that_is_rejected_at_its_second_attempt_is_sent_singly() -> None:
+    """Its messages would be neither sent nor failed: their callers would wait without end."""
     codes = [ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL]
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -232,8 +232,8 @@ async def test_a_batch_that_is_refused_at_its_second_attempt_is_sent_singly() ->
     assert {given["UNIQ_KEY"] for _, given in alone} == {result.message_id for result in results}
 
 
-async def test_a_short_time_out_is_kept_behind_a_long_one() -> None:
-    """A send would wait as long as the first of those that wait for the same route."""
+async def test_a_short_timeout_is_kept_behind_a_long_one() -> None:
+    """A send would wait as long as the first of the sends that wait for the same route."""
     async with Peer() as broker, SlowNames() as names:
         names.routes["T"] = {"a": broker.address}
         async with Producer("g", names.address, config=ProducerConfig(batching=False)) as producer:
@@ -256,7 +256,7 @@ async def test_a_broker_that_answers_slowly_is_left_out_for_a_while() -> None:
         asyncio.get_running_loop().call_later(0.8, channel.reply, stored(request))
         return None
 
-    latency = LatencyConfig(enabled=True, latency_ms=(700,), away_ms=(3_600_000,))
+    latency = LatencyConfig(enabled=True, latency_ms=(700,), not_available_ms=(3_600_000,))
     config = ProducerConfig(latency=latency, batching=False)
     async with Peer(slow) as bad, Peer() as good, Names() as names:
         names.routes["T"] = {"a": bad.address, "b": good.address}
@@ -267,7 +267,7 @@ async def test_a_broker_that_answers_slowly_is_left_out_for_a_while() -> None:
 
 
 async def test_a_pause_before_another_attempt_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While its broker is away, a producer would use a whole core to see that the pause is not over."""
+    """While its broker is offline, a producer would use a whole core to check whether the pause is over."""
     decisions: list[Decision] = []
 
     def record(*args: Any) -> Decision:
@@ -287,7 +287,7 @@ async def test_a_pause_before_another_attempt_costs_nothing(monkeypatch: pytest.
 
 
 async def test_a_closed_producer_asks_for_no_more_routes() -> None:
-    """Producers that come and go would each leave a question behind, for a topic without a master."""
+    """Short-lived producers would each leave a pending request for the route of a topic without a master."""
 
     def questions(topic: str) -> int:
         return sum(
@@ -313,7 +313,7 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
                 await ended
             others = questions("Waiting")
             await names.until(lambda: questions("Waiting") >= others + 2)
-            asked = questions("Closed")  # what was asked before the close has arrived
+            asked = questions("Closed")  # requests from before the close have arrived
             await names.until(lambda: questions("Waiting") >= others + 40)
             assert questions("Closed") == asked
             await other.close(timeout_ms=0)
@@ -322,7 +322,7 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
 
 
 @pytest.mark.parametrize("way", ["nowait", "oneway"])
-async def test_a_send_from_another_thread_is_refused(way: str) -> None:
+async def test_a_send_from_another_thread_is_rejected(way: str) -> None:
     """Its future could not be waited for, and the message might be stored all the same."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -336,7 +336,7 @@ async def test_a_send_from_another_thread_is_refused(way: str) -> None:
 
 
 async def test_a_oneway_message_that_is_not_sent_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody would learn that the messages of a topic go nowhere."""
+    """No log line would show that the messages of a topic are not sent."""
     caplog.set_level("INFO", "rocketpy.producer")
     async with Names() as names, Producer("g", names.address) as producer:
         producer.send_oneway(Message("Nowhere", b"x"))
@@ -345,7 +345,7 @@ async def test_a_oneway_message_that_is_not_sent_is_logged(caplog: pytest.LogCap
 
 
 class Listener:
-    """Hears of sends and of transactions' ends."""
+    """Records sends and ends of transactions."""
 
     def started(self, event: SendEvent) -> None:
         """See `SendListener`."""
@@ -358,7 +358,7 @@ class Listener:
 
 
 class Switch:
-    """Telemetry that has somebody to report to once it is switched on."""
+    """Telemetry without an exporter until it is switched on."""
 
     is_on = False
 
@@ -372,7 +372,9 @@ class Switch:
         return Listener()
 
 
-async def test_telemetry_that_is_switched_on_later_hears_of_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_telemetry_that_is_switched_on_later_gets_events_of_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A producer that is never idle would never be seen in traces."""
     monkeypatch.setattr(listening, "_POLL_S", 0.001)
     telemetry: Any = Switch()
@@ -386,7 +388,7 @@ async def test_telemetry_that_is_switched_on_later_hears_of_sends(monkeypatch: p
 
 
 async def test_sends_before_and_after_telemetry_is_switched_on_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results of a batch that was open at that moment would never come."""
+    """The results of a batch that was open at that moment would be missing."""
     monkeypatch.setattr(listening, "_POLL_S", 0.001)
     telemetry: Any = Switch()
     config = ProducerConfig(batch=BatchConfig(linger_ms=200))
@@ -405,15 +407,15 @@ async def test_sends_before_and_after_telemetry_is_switched_on_end(monkeypatch: 
 
 
 async def test_a_batch_for_a_wrong_topic_is_not_announced() -> None:
-    """A listener would wait for the end of a send that was never begun."""
-    heard: list[str] = []
+    """A listener would wait for the end of a send that never started."""
+    calls: list[str] = []
 
     class Started(Listener):
         def started(self, event: SendEvent) -> None:
-            heard.append("started")
+            calls.append("started")
 
         def failed(self, event: SendEvent, error: BaseException) -> None:
-            heard.append("failed")
+            calls.append("failed")
 
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -421,4 +423,4 @@ async def test_a_batch_for_a_wrong_topic_is_not_announced() -> None:
         async with Producer("g", names.address, client=client, listeners=[Started()]) as producer:
             with pytest.raises(TopicInvalid):
                 await producer.send_batch([Message("T" * 100, b"x")])
-    assert heard == []
+    assert calls == []

@@ -1,4 +1,4 @@
-"""Batch bodies: a Java broker splits ours as we do."""
+"""Batch bodies: a Java broker splits them as this broker does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGES = [
 
 
 def test_bytes_are_javas() -> None:
-    """QUIRKS 23: a Java broker would refuse or misread a batch of ours."""
+    """QUIRKS 23: a Java broker would reject or misread a batch of this client."""
     assert encode_batch(MESSAGES).hex() == BATCH["hex"]
     assert b"".join(encode_batch_element(*message) for message in MESSAGES).hex() == BATCH["hex"]
     assert decode_batch(bytes.fromhex(BATCH["hex"])) == MESSAGES
@@ -63,12 +63,12 @@ def test_messages_of_one_size_are_split_where_each_ends(lengths: list[tuple[int,
     ],
 )
 def test_lengths_that_contradict_each_other(data: bytes, reason: str) -> None:
-    """A damaged batch would be stored as messages that nobody sent."""
+    """A damaged batch would be stored as messages that were never sent."""
     with pytest.raises(RemoteProtocolError, match=reason):
         decode_batch(data)
 
 
-def test_properties_beyond_16_bits_are_refused() -> None:
+def test_properties_beyond_16_bits_are_rejected() -> None:
     """QUIRKS 24: the length would wrap, and the broker would cut the batch at the wrong place."""
     assert len(encode_batch_element(0, b"", b"x" * 32767)) == 32789
     too_long = (0, b"", b"x" * 32768)
@@ -80,7 +80,7 @@ def test_properties_beyond_16_bits_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("body", "properties"), [(0, 0), (2, 0), (6, 6), (22, 22), (1000, 301)])
-def test_an_element_says_its_size(body: int, properties: int) -> None:
-    """A broker would take what follows for a part of it."""
+def test_an_element_has_its_size(body: int, properties: int) -> None:
+    """A broker would read the following bytes as a part of it."""
     element = encode_batch_element(1, bytes(body), b"p" * properties)
     assert int.from_bytes(element[:4], "big") == len(element) == 22 + body + properties

@@ -26,7 +26,7 @@ LATER = (MessageSysFlag.COMPRESSION_LZ4, MessageSysFlag.COMPRESSION_ZSTD)
 
 
 @pytest.mark.parametrize("vector", vectors("crcAndCompress"), ids=lambda vector: str(vector["length"]))
-def test_what_java_compressed_is_read(vector: dict[str, Any]) -> None:
+def test_bodies_compressed_by_java_are_read(vector: dict[str, Any]) -> None:
     """A large message of a Java producer could not be read."""
     body = (
         (vector["bodyText"] or "").encode() if vector["bodyHex"] is None else bytes.fromhex(vector["bodyHex"])
@@ -52,7 +52,7 @@ def test_only_flagged_bodies_are_touched() -> None:
         (zlib.compress(bytes(MAX_INFLATED_BYTES + 1), 1), "inflate to more than"),
     ],
 )
-def test_streams_that_are_refused(data: bytes, reason: str) -> None:
+def test_streams_that_are_rejected(data: bytes, reason: str) -> None:
     """A few kilobytes from a hostile producer would fill the memory of every consumer."""
     with pytest.raises(RemoteProtocolError, match=reason):
         inflate(data)
@@ -80,7 +80,7 @@ def test_small_results_may_have_any_ratio() -> None:
     assert inflate(compress(bytes(4 << 20))) == bytes(4 << 20)
 
 
-def test_a_producer_sends_nothing_that_its_consumer_refuses() -> None:
+def test_a_producer_sends_nothing_that_its_consumer_rejects() -> None:
     """A message of eight megabytes of zeros would be stored and never be readable."""
     for body in (bytes(8 << 20), random.Random(1).randbytes(5000), TEXT):
         sent, flag = compress_if_worth(body)
@@ -102,7 +102,7 @@ def test_types_of_rocketmq_5(kind: int) -> None:
 
 @pytest.mark.parametrize(("kind", "module"), list(zip(LATER, ("lz4.frame", "zstandard"), strict=True)))
 def test_a_missing_package_is_named(kind: int, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message of a 5.x producer would fail without saying what to install."""
+    """A message of a 5.x producer would fail without naming the package to install."""
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigInvalid, match=r"pip install rocketpy-mq\[compression\]"):
         compress(TEXT, kind)

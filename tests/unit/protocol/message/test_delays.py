@@ -18,7 +18,7 @@ def test_delay_levels_are_clamped_as_in_4_6_0() -> None:
 
 
 def test_the_default_table_is_rocketmqs() -> None:
-    """A message would come hours too early or too late (MessageStoreConfig.messageDelayLevel)."""
+    """A message would be delivered hours too early or too late (MessageStoreConfig.messageDelayLevel)."""
     seconds = [1, 5, 10, 30, *(60 * minutes for minutes in range(1, 11)), 1200, 1800, 3600, 7200]
     assert DelayLevels().delays_ms == [1000 * number for number in seconds]
 
@@ -35,8 +35,8 @@ def test_the_default_table_is_rocketmqs() -> None:
         (timedelta(hours=2), 18),
     ],
 )
-def test_a_message_never_comes_before_the_delay_that_was_asked_for(delay: timedelta, level: int) -> None:
-    """A reminder would come too early, or later than a shorter level would bring it."""
+def test_the_level_is_never_shorter_than_the_delay(delay: timedelta, level: int) -> None:
+    """A reminder would be delivered too early, or later than with a shorter level."""
     assert DelayLevels().level_for(delay) == level
 
 
@@ -61,7 +61,7 @@ def test_levels_need_not_grow() -> None:
     ],
 )
 def test_delays_that_no_level_has(text: str, delay: Any, said: str) -> None:
-    """A message would come much too early, without a word."""
+    """A message would be delivered much too early, without an error."""
     with pytest.raises(MessageInvalid, match=said):
         DelayLevels(text).level_for(delay)
 

@@ -1,4 +1,4 @@
-"""Message ids: a Java tool finds our messages by them, and we find Java's."""
+"""Message ids: Java's tools find messages by rocketpy's ids, and the reverse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_broker_message_id(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "Z" * 32, "0" * 33, "0" * 57, " " + "0" * 31, "00 " * 16])
-def test_what_is_no_message_id(text: str) -> None:
+def test_texts_that_are_no_message_id(text: str) -> None:
     """A mistyped id would be looked up at a random offset."""
     with pytest.raises(RemoteProtocolError, match="no message id"):
         decode_message_id(text)
@@ -52,7 +52,7 @@ def test_what_is_no_message_id(text: str) -> None:
 
 @pytest.mark.parametrize("vector", UNIQUE_IDS, ids=lambda vector: vector["id"])
 def test_unique_ids_have_javas_layout(vector: dict[str, Any]) -> None:
-    """QUIRKS 25: tools that read address and time out of an id would show nonsense for ours."""
+    """QUIRKS 25: tools that read address and time from an id would show wrong values."""
     ours = UniqueIdGenerator(
         ip_address(_padded(vector["ip"])).packed, process=0, instance=int(vector["classLoaderHashHex"], 16)
     )
@@ -63,7 +63,7 @@ def test_unique_ids_have_javas_layout(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", UNIQUE_IDS, ids=lambda vector: vector["id"])
 def test_time_of_a_unique_id(vector: dict[str, Any]) -> None:
-    """QUIRKS 26: a look-up by id would search from a month ago, as Java's does, or not far enough back."""
+    """QUIRKS 26: a query by id would begin a month too early, as Java's does, or too late."""
     made_ms = unique_id_time_ms(vector["id"], vector["nowMillis"])
     assert 0 <= vector["nowMillis"] - made_ms < 1000
     late = int(vector["id"][-12:-4], 16)
@@ -103,7 +103,7 @@ def test_two_generators_differ() -> None:
     assert first.next(1795253749550) != second.next(1795253749550)
 
 
-def test_what_is_no_address_or_unique_id() -> None:
+def test_texts_that_are_no_address_or_unique_id() -> None:
     """A wrong address would give ids that no tool can read."""
     with pytest.raises(LocalProtocolError, match="4 or 16 bytes, not 8"):
         UniqueIdGenerator(bytes(8))
@@ -116,7 +116,7 @@ def _padded(address: str) -> str:
     return address.split("%", maxsplit=1)[0]
 
 
-def test_many_ids_of_one_moment_are_those_made_one_by_one() -> None:
+def test_ids_generated_together_equal_those_generated_one_by_one() -> None:
     """Messages of one batch would share an id, or have ids of another form."""
     one, many = (UniqueIdGenerator(bytes(4), process=1, instance=2) for _ in range(2))
     singly = [one.next(1_700_000_000_000) for _ in range(70_000)]

@@ -24,7 +24,7 @@ def test_written_as_java_writes(vector: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("vector", vectors("string2messageProperties"))
 def test_read_as_java_reads(vector: dict[str, Any]) -> None:
-    """QUIRKS 21: a consumer would see properties that a Java consumer of the same message does not."""
+    """QUIRKS 21: a consumer would get properties that a Java consumer of the same message does not get."""
     assert properties.decode(vector["string"]) == vector["properties"]
     assert properties.decode(bytes.fromhex(vector["hexUtf8"])) == vector["properties"]
 
@@ -46,7 +46,7 @@ def test_odd_pieces_are_read_as_javas_split_would(text: str, expected: dict[str,
     assert properties.decode(text) == expected
 
 
-def test_a_separator_inside_a_value_is_refused() -> None:
+def test_a_separator_inside_a_value_is_rejected() -> None:
     """A value from user data could smuggle in a second property, such as another delay level."""
     for bad in ({"a": "b\x02DELAY\x013"}, {"a\x01": "b"}, {"a": "\x01"}):
         with pytest.raises(MessageInvalid, match=r"U\+0001"):
@@ -70,7 +70,7 @@ def test_bytes_that_are_not_utf8_are_replaced() -> None:
         (b"", None),
     ],
 )
-def test_find_sees_what_decode_sees(raw: bytes, value: bytes | None) -> None:
+def test_find_returns_the_value_of_decode(raw: bytes, value: bytes | None) -> None:
     """A message would be filtered by another tag than its consumer sees."""
     assert properties.find(raw, b"TAGS") == value
     assert properties.decode(raw).get("TAGS") == (None if value is None else value.decode())

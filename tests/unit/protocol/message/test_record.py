@@ -1,4 +1,4 @@
-"""The message record: what Java stored we read, and what we store Java reads."""
+"""The message record: records of Java are decoded, and encoding them gives Java's bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make(*, sys_flag: int = 0, body: bytes = b"hello golden", **changes: Any) ->
 
 
 def test_bytes_are_javas() -> None:
-    """A Java broker or consumer would find another message in our record."""
+    """A Java broker or consumer would decode another message from a record of rocketpy."""
     assert make() == JAVA
     ours = record.decode(JAVA)
     assert (ours.topic, ours.queue_id, ours.flag, ours.queue_offset) == ("GoldenTopic", 3, 5, 42)
@@ -57,7 +57,7 @@ def test_bytes_are_javas() -> None:
 
 
 def stored_records(path: Path) -> Iterator[tuple[bytes, int]]:
-    """(file's content, offset) of every record of a commit log file, as our own codec walks it."""
+    """(file's content, offset) of every record of a commit log file, as the codec walks it."""
     data, at = path.read_bytes(), 0
     while len(data) - at >= 8 and record.read_start(data, at) != (0, 0):
         view = record.peek(data, at)
@@ -116,7 +116,7 @@ def test_a_torn_record_is_noticed(tmp_path: Path) -> None:
 
 
 def test_recorded_pull_bodies_survive_a_round_trip() -> None:
-    """QUIRKS 22, 28, 37: a consumer of ours would get other messages than Java's from the same broker."""
+    """QUIRKS 22, 28, 37: consumers of rocketpy and of Java would get different messages from one broker."""
     seen = 0
     for scenario in scenarios():
         for info, data in frames(scenario):
@@ -152,7 +152,7 @@ def test_the_published_offsets_are_those_of_the_fields() -> None:
         assert bytes(data) == make(sys_flag=sys_flag, queue_offset=77, physical_offset=88, store_timestamp=99)
 
 
-def test_peek_sees_what_decode_sees() -> None:
+def test_peek_returns_the_values_of_decode() -> None:
     """The consume queue would be built from other values than the consumer gets."""
     data = b"xx" + make() + make(body=b"", properties=b"")
     for at in (2, 2 + len(JAVA)):
@@ -207,7 +207,7 @@ def test_a_mapped_file_will_do_and_can_be_closed(tmp_path: Path) -> None:
 
 
 def test_blank_records() -> None:
-    """QUIRKS 43: a Java broker would not find the end of a commit log file of ours."""
+    """QUIRKS 43: a Java broker would not find the end of a commit log file of rocketpy."""
     blank = record.encode_blank(20)
     assert blank[:8].hex() == "00000014cbd43194"
     assert record.peek(blank + b"garbage")[:2] == (20, BLANK_MAGIC)
@@ -249,7 +249,7 @@ def patched(at: int, layout: str, value: int) -> bytes:
         ),
     ],
 )
-def test_contradictions_are_refused(data: bytes, reason: str) -> None:
+def test_contradictions_are_rejected(data: bytes, reason: str) -> None:
     """Recovery would index garbage as a message, or ask for gigabytes by a damaged length."""
     for read in (record.decode, record.peek):
         with pytest.raises(RecordCorrupt, match=reason):
@@ -257,7 +257,7 @@ def test_contradictions_are_refused(data: bytes, reason: str) -> None:
 
 
 def test_every_cut_is_a_torn_tail() -> None:
-    """What a crash leaves in the middle of a write would be taken for damage that recovery cannot explain."""
+    """The result of a crash in the middle of a write would be mistaken for unexplained damage."""
     for length in range(len(JAVA)):
         for read in (record.decode, record.peek, record.decode_all):
             if length or read is not record.decode_all:
@@ -269,7 +269,7 @@ def test_every_cut_is_a_torn_tail() -> None:
         record.decode(JAVA, -4)
 
 
-def test_what_the_format_cannot_hold_is_refused_before_it_is_written() -> None:
+def test_values_outside_the_format_are_rejected_before_a_write() -> None:
     """QUIRKS 24: a length would wrap and make the log unreadable after this record."""
     assert record.decode(make(topic=b"t" * 127, properties=b"p" * 32767)).topic == "t" * 127
     with pytest.raises(TopicInvalid, match="128 bytes, above 127"):
@@ -293,7 +293,7 @@ def test_what_the_format_cannot_hold_is_refused_before_it_is_written() -> None:
         ({"sys_flag": 0x10}, LocalProtocolError, "born host of 8 bytes, sysFlag 0x10 calls for 20"),
     ],
 )
-def test_what_the_format_cannot_hold_is_refused_in_a_batch_too(
+def test_values_outside_the_format_are_rejected_in_a_batch(
     changes: dict[str, Any], error: type[Exception], reason: str
 ) -> None:
     """A host that is cut, or a length that wraps, would make the log unreadable after the batch."""
@@ -308,7 +308,7 @@ def test_what_the_format_cannot_hold_is_refused_in_a_batch_too(
 
 
 def test_hosts_as_bytes_and_text() -> None:
-    """The born host would show another client than the one that sent."""
+    """The born host would be that of another client than the sender."""
     assert record.host_bytes("192.0.2.2", 65535).hex() == "c00002020000ffff"
     assert record.host_text(record.host_bytes("::ffff:1.2.3.4", 1)) == ("::ffff:1.2.3.4", 1)
     for address, port in (("localhost", 1), ("1.2.3", 1), ("::g", 1), ("1.2.3.4", -1), ("1.2.3.4", 2**32)):
@@ -329,7 +329,7 @@ def test_properties_of_any_length_are_read_quickly(size: int) -> None:
 
 @pytest.mark.parametrize("topic", ["T", "Topic", "GoldenTopic"])
 def test_properties_of_changing_lengths_are_read_quickly(topic: str) -> None:
-    """A consumer of messages whose properties differ would spend twice the time on them."""
+    """Decoding would take twice as long for messages whose properties differ."""
     sizes = (1, 2, 1, 0, 1, 255, 256, 1, 300)
     written = [make(topic=topic.encode(), properties=b"p" * size) for size in sizes]
     found = record.decode_packed(b"".join(written), topic)
@@ -346,7 +346,7 @@ def test_only_the_first_record_of_another_topic_is_read_slowly(topics: str) -> N
 
 
 @pytest.mark.parametrize("sys_flag", [0, 0x10, 0x20, 0x30])
-def test_records_of_a_batch_are_those_written_one_by_one(sys_flag: int) -> None:
+def test_records_of_a_batch_equal_those_written_one_by_one(sys_flag: int) -> None:
     """The messages of a batch would be stored with other bytes than messages sent singly."""
     bodies = [b"", b"one", b"x" * 300]
     texts = [PROPERTIES, b"", b"p" * 300]
@@ -367,8 +367,8 @@ def test_records_of_a_batch_are_those_written_one_by_one(sys_flag: int) -> None:
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize("sys_flag", [0, 0x30])
 @pytest.mark.parametrize("behind", [b"", make(), record.encode_blank(50)])
-def test_what_can_be_read_of_a_damaged_record(behind: bytes, sys_flag: int, before: int) -> None:
-    """A consumer would be stuck at a damaged record, or be given bytes of the one after it."""
+def test_readable_parts_of_a_damaged_record(behind: bytes, sys_flag: int, before: int) -> None:
+    """A consumer would be stuck at a damaged record, or get bytes of the next one."""
     sound = make(sys_flag=sys_flag)
     body_at = sound.index(b"hello golden")
 
@@ -391,8 +391,8 @@ def test_what_can_be_read_of_a_damaged_record(behind: bytes, sys_flag: int, befo
 
 
 @pytest.mark.parametrize("field", ["flag", "queue_id", "reconsume_times"])
-def test_numbers_that_fit_into_no_field_of_a_batch_are_refused(field: str) -> None:
-    """An application's mistake would come as an error of the struct module, which nobody catches."""
+def test_numbers_that_fit_into_no_field_of_a_batch_are_rejected(field: str) -> None:
+    """An application's mistake would raise struct.error, which no caller catches."""
     given = {"flag": 0, "queue_id": 0, "reconsume_times": 0, field: 1 << 31}
     with pytest.raises(LocalProtocolError, match="does not fit"):
         record.encode_records(

@@ -24,7 +24,7 @@ def recorded(scenario: str, number: int) -> str:
 
 
 def test_a_producers_report_is_the_recorded_one() -> None:
-    """RocketMQ's tools would show nothing of what we sent, or the wrong fields."""
+    """RocketMQ's tools would show no trace of a message, or the wrong fields."""
     text = recorded("extra", 117)
     record = Sent(
         1795253724350,
@@ -46,7 +46,7 @@ def test_a_producers_report_is_the_recorded_one() -> None:
 
 
 def test_a_consumers_reports_are_the_recorded_ones() -> None:
-    """The consumer's half of a message's story would be lost, or not matched with its end."""
+    """The consumer's half of a message's trace would be lost, or not matched with its end."""
     text = recorded("ctrace", 43)
     request, message = "C000020200004E0E2F2A69119A340001", "C000020200004E0E2F2A691198550000"
     records: list[TraceRecord] = [
@@ -57,7 +57,7 @@ def test_a_consumers_reports_are_the_recorded_ones() -> None:
     assert encode(records) == text
 
 
-def test_what_is_absent_is_the_word_null() -> None:
+def test_an_absent_text_is_the_word_null() -> None:
     """A message without tags or keys would be shown with the tag "null", or break Java's reader."""
     record = Sent(1, None, "g", "T", "ID", None, None, None, 1, 2, MessageKind.HALF, None, success=False)
     text = encode([record])
@@ -79,7 +79,7 @@ def test_reports_of_older_and_newer_clients_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["Pub\x01now", "SubBefore\x011", "SubAfter\x01r\x01m\x01soon\x01true\x01k"])
-def test_a_broken_report_is_said_to_be_one(text: str) -> None:
+def test_a_broken_report_is_reported(text: str) -> None:
     """A tool would fail with an IndexError, or show half a report as a whole one."""
     with pytest.raises(RemoteProtocolError, match="cannot be read"):
         decode(text)

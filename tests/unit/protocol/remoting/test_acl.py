@@ -1,4 +1,4 @@
-"""Signatures: those that the real client wrote, and what they cover (QUIRKS 31)."""
+"""Signatures: as the Java client computes them, and which fields they cover (QUIRKS 31)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SECRETS = (b"12345678", b"wrongsecret")
 
 
 @pytest.mark.parametrize("vector", golden_data.vectors("aclSignature")[:3])
-def test_signatures_are_those_of_the_java_signer(vector: dict[str, str]) -> None:
+def test_signatures_equal_those_of_the_java_signer(vector: dict[str, str]) -> None:
     """Every request to a broker with access keys would be refused."""
     assert signature(vector["secretKey"].encode(), vector["content"].encode()) == vector["signature"]
 
 
-def test_a_request_is_signed_as_the_java_hook_does() -> None:
+def test_a_request_is_signed_like_by_the_java_hook() -> None:
     """Fields in another order, or a body left out, would give another signature."""
     vector = golden_data.vectors("aclSignature")[3]
     signed = Signer("RocketMQ", "12345678").sign(
@@ -43,7 +43,7 @@ def test_a_request_is_signed_as_the_java_hook_does() -> None:
 
 @pytest.mark.parametrize("scenario", ["acl", "acl-bin"])
 def test_recorded_requests_are_signed_alike(scenario: str) -> None:
-    """A kind of request that we sign otherwise than the real client would be refused."""
+    """A kind of request that is signed otherwise than by the real client would be rejected."""
     signed = dict.fromkeys(SECRETS, 0)
     for frame in golden_data.frames(scenario):
         (cut,) = FrameDecoder().feed(frame.data)
@@ -92,7 +92,7 @@ def test_version_2_covers_everything(fields: dict[str, str], body: bytes, code: 
         assert other != content
 
 
-def test_version_2_tells_fields_apart() -> None:
+def test_version_2_distinguishes_fields() -> None:
     """RocketMQ's signature is the same when text moves from one field to the next."""
     first, second = {"a": "12", "b": "3"}, {"a": "1", "b": "23"}
     assert signed_content(first, b"") == signed_content(second, b"")

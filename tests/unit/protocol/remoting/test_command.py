@@ -1,4 +1,4 @@
-"""Commands: what the real RocketMQ wrote is read as recorded, and what we write is read the same."""
+"""Commands: recorded ones are decoded, and encoding them gives the recorded bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_recorded_commands_are_read_as_recorded(room: str, scenario: str) -> Non
 
 @pytest.mark.parametrize(("room", "scenario"), RECORDINGS)
 def test_recorded_commands_are_written_as_recorded(room: str, scenario: str) -> None:
-    """QUIRKS 3: a Java peer would see a header unlike those Java writes.
+    """QUIRKS 3: a Java peer would get a header that differs from Java's.
 
     Equal up to the order inside the ext fields, which is that of a Java HashMap.
     """
@@ -120,14 +120,14 @@ def test_a_typed_header_survives_each_codec(codec: int) -> None:
     [({"queueId": "1"}, "topic"), ({"topic": "T", "queueId": "one"}, "queueId"), ({}, "topic")],
 )
 def test_a_bad_header_names_its_field(codec: int, ext: dict[str, str], field: str) -> None:
-    """A user of another client would get an error that does not tell what to mend."""
+    """A user of another client would get an error that does not name the mistake."""
     seen = read(encode_command(Command(RequestCode.GET_MAX_OFFSET, ext=ext, codec=codec)))
     with pytest.raises(RemoteProtocolError, match=f"code 30: .*{field}"):
         seen.header_as(GetMaxOffsetRequestHeader)
 
 
 def test_a_reply_belongs_to_its_request() -> None:
-    """The requester would wait for ever, or not understand the codec of the answer."""
+    """The requester would wait without end, or get a response in a codec that it cannot read."""
     request = Command(RequestCode.HEART_BEAT, 7, FLAG_ONEWAY | FLAG_READS_MSGPACK, codec=CODEC_ROCKETMQ)
     response = request.reply(1, remark="no")
     assert (response.opaque, response.codec, response.code) == (7, CODEC_ROCKETMQ, 1)
@@ -142,7 +142,7 @@ def test_a_reply_belongs_to_its_request() -> None:
     ],
 )
 def test_headers_of_clients_in_other_languages(header: bytes) -> None:
-    """A Go or C++ client, whose JSON has numbers where Java writes texts, would be cut off."""
+    """A Go or C++ client, whose JSON has numbers where Java writes texts, would be disconnected."""
     command = decode_command(Frame(CODEC_JSON, header, b""))
     assert command.ext_fields() == {"topic": "T", "n": "4", "b": "true"}
     assert command.language == "GO"
@@ -164,7 +164,7 @@ def test_headers_of_clients_in_other_languages(header: bytes) -> None:
     ],
 )
 def test_json_that_is_no_header(header: bytes) -> None:
-    """Hostile JSON would raise an error that nobody catches and take the connection's task down."""
+    """Hostile JSON would raise an error that is not caught, and end the task of its connection."""
     with pytest.raises(RemoteProtocolError):
         decode_command(Frame(CODEC_JSON, header, b"")).ext_fields()
 
@@ -196,7 +196,7 @@ def test_random_headers_only_raise_the_typed_error(header: bytes, codec: int) ->
 
 @given(st.data(), st.sampled_from(CODECS))
 def test_mutated_headers_only_raise_the_typed_error(data: st.DataObject, codec: int) -> None:
-    """One flipped byte in a good header would do what random bytes do not reach."""
+    """One flipped byte in a valid header would reach code that random bytes do not reach."""
     command = Command(310, 9, remark="r", ext={"a": "group", "b": "Topic"}, codec=codec)
     (frame,) = FrameDecoder().feed(encode_command(command))
     header = bytearray(frame.header)
@@ -210,12 +210,12 @@ def test_mutated_headers_only_raise_the_typed_error(data: st.DataObject, codec: 
 
 @pytest.mark.parametrize("codec", [CODEC_ROCKETMQ, CODEC_MSGPACK])
 def test_numbers_that_do_not_fit_are_our_own_error(codec: int) -> None:
-    """A number cut to its low bits would answer somebody else's request."""
+    """A number that is truncated to its low bits would answer the request of another caller."""
     with pytest.raises(LocalProtocolError, match="code 1"):
         encode_command(Command(1, 2**31, codec=codec))
 
 
-def test_an_unknown_codec_is_refused() -> None:
+def test_an_unknown_codec_is_rejected() -> None:
     """A wrong setting would produce frames that no peer reads."""
     with pytest.raises(LocalProtocolError, match="codec 5"):
         encode_command(Command(1), codec=5)

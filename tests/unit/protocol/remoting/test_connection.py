@@ -1,4 +1,4 @@
-"""The sans-IO connection: each response finds its request, and none waits for ever."""
+"""The sans-IO connection: each response finds its request, and each request ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_RO
 
 
 class Wait:
-    """A waiter that keeps what it was given."""
+    """A waiter that stores its result."""
 
     def __init__(self) -> None:
         self.response: Command | None = None
@@ -50,7 +50,7 @@ def test_responses_in_any_order_find_their_requests() -> None:
 
 
 def test_requests_of_the_peer_are_not_taken_for_responses() -> None:
-    """QUIRKS 7: both sides number on their own, so a broker's request with our number would answer ours."""
+    """QUIRKS 7: both sides number their requests, so a broker's request would be taken for a response."""
     connection = Connection()
     wait = Wait()
     ours = read(connection.encode_request(Command.request(10), wait, 100))
@@ -60,7 +60,7 @@ def test_requests_of_the_peer_are_not_taken_for_responses() -> None:
 
 
 def test_late_and_unknown_responses_are_dropped() -> None:
-    """A response after its time-out would raise in the reader and end the connection."""
+    """A response after its timeout would raise an exception in the reader and end the connection."""
     connection = Connection()
     wait = Wait()
     request = read(connection.encode_request(Command.request(10), wait, 100))
@@ -69,8 +69,8 @@ def test_late_and_unknown_responses_are_dropped() -> None:
     assert connection.receive(encode_command(request.reply()) + encode_command(Command(0, 99, 1))) == []
 
 
-def test_a_waiter_that_gave_up_is_left_alone() -> None:
-    """Cancelling one send would raise in the reader when its answer comes."""
+def test_a_cancelled_waiter_is_not_resolved() -> None:
+    """Cancelling one send would raise an exception in the reader when its response arrives."""
     connection = Connection()
     wait = Wait()
     request = read(connection.encode_request(Command.request(10), wait, 100))
@@ -79,8 +79,8 @@ def test_a_waiter_that_gave_up_is_left_alone() -> None:
     assert wait.response is None
 
 
-def test_expiry_takes_only_what_is_due() -> None:
-    """A short time-out would also fail requests with a long one, or a long one hide a short one."""
+def test_expiry_takes_only_overdue_requests() -> None:
+    """A short timeout would also fail requests with a long one, or a long one hide a short one."""
     connection = Connection()
     waits = {deadline: Wait() for deadline in (300.0, 100.0, 200.0)}
     for deadline, wait in waits.items():
@@ -93,7 +93,7 @@ def test_expiry_takes_only_what_is_due() -> None:
 
 
 def test_close_fails_everything_in_flight_at_once() -> None:
-    """Callers would wait for their time-out although the connection is known to be gone."""
+    """Callers would wait for their timeout although the connection is closed."""
     connection = Connection()
     waits = [Wait(), Wait()]
     for wait in waits:
@@ -103,7 +103,7 @@ def test_close_fails_everything_in_flight_at_once() -> None:
     assert connection.earliest_deadline_ms == float("inf")
 
 
-def test_opaque_wraps_and_skips_what_is_in_flight() -> None:
+def test_opaque_wraps_and_skips_numbers_in_use() -> None:
     """After two billion requests a number would be used twice at once."""
     connection = Connection()
     first = connection.expect(Wait(), 100)
@@ -120,14 +120,14 @@ def test_a_request_that_cannot_be_written_leaves_no_trace() -> None:
 
 
 def test_oneway_is_marked_and_not_waited_for() -> None:
-    """The table would fill with requests that nobody answers."""
+    """The table would fill with requests that get no response."""
     connection = Connection()
     assert read(connection.encode_oneway(Command.request(34))).is_oneway
     assert connection.in_flight == 0
 
 
 def test_msgpack_waits_until_the_peer_announced_it() -> None:
-    """A RocketMQ peer would be sent a codec that it does not know."""
+    """A RocketMQ peer would get a codec that it does not know."""
     connection = Connection(CODEC_MSGPACK)
     first = read(connection.encode_request(Command.request(10), Wait(), 100))
     assert (first.codec, first.flag) == (CODEC_JSON, FLAG_READS_MSGPACK)
@@ -146,7 +146,7 @@ def test_bytes_that_are_no_frame_raise() -> None:
 
 
 def test_oneway_requests_are_numbered_too() -> None:
-    """Logs and hooks of both sides could not tell one from the other."""
+    """Logs and hooks could not distinguish the two sides."""
     connection = Connection()
     numbers = [read(connection.encode_oneway(Command.request(10))).opaque for _ in range(3)]
     assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]

@@ -37,7 +37,7 @@ def test_any_chunking_yields_the_same_frames(cuts: list[int]) -> None:
     assert decoder.buffered == 0
 
 
-def test_all_frames_of_a_buffer_come_at_once() -> None:
+def test_all_frames_of_a_buffer_are_returned_together() -> None:
     """The broker would answer one request a read and lose its speed."""
     assert FrameDecoder().feed(STREAM + STREAM[:3]) == FRAMES
 
@@ -65,7 +65,7 @@ def test_recorded_streams_are_cut_as_recorded(scenario: str) -> None:
 )
 @pytest.mark.parametrize("cut", [8, 7, 1])
 def test_bad_lengths_and_codecs_are_named_at_once(prefix: bytes, reason: str, cut: int) -> None:
-    """A stray HTTP client, or an attacker, would make us wait for and buffer gigabytes."""
+    """A stray HTTP client, or an attacker, could make a server wait for and buffer gigabytes."""
     decoder = FrameDecoder(max_frame_bytes=1024, max_header_bytes=512)
     with pytest.raises(RemoteProtocolError, match=reason):
         feed_in_pieces(decoder, prefix, cut)
@@ -107,7 +107,7 @@ def test_a_large_frame_in_small_pieces_is_copied_once() -> None:
     assert process_time() - started < 5, "it takes a twentieth of a second"
 
 
-def test_a_header_that_does_not_fit_24_bits_is_our_own_error() -> None:
+def test_a_header_larger_than_24_bits_is_a_local_error() -> None:
     """A silently cut header length would garble every later frame of the connection."""
     with pytest.raises(LocalProtocolError, match="16777216 bytes"):
         encode_frame(0, b" " * 2**24)
@@ -115,7 +115,7 @@ def test_a_header_that_does_not_fit_24_bits_is_our_own_error() -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_random_bytes_only_raise_the_typed_error(chunks: list[bytes]) -> None:
-    """A hostile client would crash the connection handler with an error nobody expects."""
+    """A hostile client would crash the connection handler with an unexpected error."""
     decoder = FrameDecoder(max_frame_bytes=4096)
     for chunk in chunks:
         try:

@@ -1,4 +1,4 @@
-"""A group of one, without a clock: what it appends is stored and committed when the test says so."""
+"""A group of one, without a clock: appended messages are stored and committed when the test decides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Solo:
         return entry
 
     def store_entries(self) -> None:
-        """Make durable what was appended."""
+        """Make the appended messages durable."""
         write = self.view.take()
         if write:
             self.store.ledger.apply(write)
@@ -49,7 +49,7 @@ class Solo:
             self.view.written()
 
     def commit(self) -> None:
-        """Make durable and commit what was appended, and dispatch it."""
+        """Make the appended messages durable, commit them, and dispatch them."""
         self.store_entries()
         self.store.commit(self.view.end_index)
         self.store.dispatch()
@@ -62,7 +62,7 @@ class Solo:
         self.commit()
 
     def save_checkpoint(self) -> None:
-        """Note how far it is committed, as a peer does every three seconds."""
+        """Save the commit index, as a peer does every three seconds."""
         committed = self.store.log.committed_index
         StateFiles(self.store.disk, self.directory).save_checkpoint(
             LedgerCheckpoint(committed, self.view.end_index)
@@ -74,6 +74,6 @@ class Solo:
         self.store.close()
 
     def kill(self) -> None:
-        """End as a killed process does: nothing more is written."""
+        """End like a killed process: nothing more is written."""
         self.store.ledger.failure = self.store.failure = RuntimeError("killed")  # type: ignore[assignment]
         self.store.close()

@@ -1,4 +1,4 @@
-"""Ledger files that DLedger 0.1 wrote, read and written again."""
+"""Ledger files that DLedger 0.1 wrote are decoded, and encoding them gives the same bytes."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def _entries(data: bytes, file_start: int) -> tuple[list[Entry], int]:
 
 @pytest.mark.parametrize("store", STORES)
 def test_data_files_are_read_and_written_as_recorded(store: str, tmp_path: Path) -> None:
-    """QUIRKS 62: a Java peer would refuse our files, or we its."""
+    """QUIRKS 62: a Java peer would reject rocketpy's files, or the reverse."""
     root = golden_data.extract_store(store, tmp_path)
     recorded = golden_data.parsed(store)["dledger"]
     count = 0
@@ -67,8 +67,8 @@ def test_data_files_are_read_and_written_as_recorded(store: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_entries_lie_where_ours_would(store: str, tmp_path: Path) -> None:
-    """Without this a follower of ours would refuse a Java leader's entry at the end of a file."""
+def test_entries_have_the_positions_of_this_code(store: str, tmp_path: Path) -> None:
+    """A follower would reject a Java leader's entry at the end of a file."""
     root = golden_data.extract_store(store, tmp_path)
     recorded = golden_data.parsed(store)["dledger"]
     end = 0
@@ -112,7 +112,7 @@ def test_index_units_are_read_and_written_as_recorded(store: str, tmp_path: Path
 
 @pytest.mark.parametrize("store", STORES)
 def test_state_files_are_read_and_written_as_recorded(store: str, tmp_path: Path) -> None:
-    """QUIRKS 58: a peer would come back from a restart without its vote."""
+    """QUIRKS 58: a peer would lose its vote by a restart."""
     root = golden_data.extract_store(store, tmp_path) / golden_data.parsed(store)["dledger"]["dir"]
     for name in ("currterm", "currterm.bak"):
         data = (root / name).read_bytes()
@@ -122,8 +122,8 @@ def test_state_files_are_read_and_written_as_recorded(store: str, tmp_path: Path
         assert encode_checkpoint(decode_checkpoint(data)) == data
 
 
-def test_what_the_state_files_say(tmp_path: Path) -> None:
-    """Without this a vote could be read as one for nobody and still be written the same."""
+def test_the_values_of_the_state_files(tmp_path: Path) -> None:
+    """A vote could be read as no vote, and still be written in the same form."""
     leader = golden_data.extract_store("n1-uncommitted-tail", tmp_path / "n1") / "dledger-n1"
     assert decode_term((leader / "currterm").read_bytes()) == (0, "n1")
     assert decode_checkpoint((leader / "checkpoint").read_bytes()) == (149, 150)

@@ -1,4 +1,4 @@
-"""What three peers of DLedger 0.1 said to each other, read and written again."""
+"""Frames between three peers of DLedger 0.1 are decoded, and encoding them gives the same bytes."""
 
 import json
 from collections import Counter
@@ -45,7 +45,7 @@ def _message(frame: RecordedFrame) -> RaftMessage:
 
 
 def test_recorded_bodies_are_read_and_written_as_recorded() -> None:
-    """QUIRKS 57: a Java peer would not understand ours, or we it."""
+    """QUIRKS 57: a Java peer could not decode the frames of this code, or the reverse."""
     kinds: Counter[str] = Counter()
     for frame in FRAMES:
         message = _message(frame)
@@ -62,7 +62,7 @@ def test_recorded_bodies_are_read_and_written_as_recorded() -> None:
 
 
 def test_recorded_requests_and_responses_go_into_the_same_frames() -> None:
-    """Without this the code or the kind of a frame of ours could be another than Java's."""
+    """The code or the type of a frame could differ from Java's."""
     requests = {frame.info["n"]: frame for frame in FRAMES if frame.info["kind"] == "request"}
     for frame in FRAMES:
         recorded = _command(frame)
@@ -74,7 +74,7 @@ def test_recorded_requests_and_responses_go_into_the_same_frames() -> None:
             assert (ours.code, ours.flag, ours.opaque) == (recorded.code, recorded.flag, recorded.opaque)
 
 
-def test_what_the_recorded_peers_say() -> None:
+def test_the_values_in_recorded_frames() -> None:
     """QUIRKS 58, 59, 60 and 61: a value could be dropped both ways, and the texts still be equal."""
     messages = [(frame, _message(frame)) for frame in FRAMES]
     results = {message.vote_result for _, message in messages if isinstance(message, VoteResponse)}
@@ -105,15 +105,15 @@ def test_what_the_recorded_peers_say() -> None:
         MetadataRequest(group="g", remote_id="n0"),
     ],
 )
-def test_what_clients_ask_comes_back_as_it_was(message: RaftMessage) -> None:
-    """Without this DLedger's own client could not append to a ledger of ours (no frame of it is recorded)."""
+def test_bodies_of_clients_are_decoded_as_encoded(message: RaftMessage) -> None:
+    """DLedger's own client could not append to this ledger (no frame of it is recorded)."""
     command = to_request(message)
     assert command.code < 51000
     assert read_request(command) == message
 
 
-def test_clients_are_asked_in_javas_words() -> None:
-    """Without this the names in these bodies, which no recording holds, could be any."""
+def test_bodies_for_clients_have_javas_names() -> None:
+    """The names in these bodies, which no recording contains, could be wrong."""
     assert AppendEntryRequest(body=b"hi", group="g", remote_id="n0").encode() == (
         b'{"body":"aGk=","code":200,"group":"g","remoteId":"n0","term":-1}'
     )
@@ -133,7 +133,7 @@ def test_clients_are_asked_in_javas_words() -> None:
         (10, b"{}"),
     ],
 )
-def test_other_bodies_are_refused(code: int, body: bytes) -> None:
-    """Without this nonsense from a peer would reach the ledger's files."""
+def test_other_bodies_are_rejected(code: int, body: bytes) -> None:
+    """Invalid bodies from a peer would reach the files of the ledger."""
     with pytest.raises(RemoteProtocolError):
         read_request(Command(code, body=body))

@@ -1,4 +1,4 @@
-"""The ledger's files on a real disk: Java's bytes, cuts, restarts, and what they are refused for."""
+"""The ledger's files on a real disk: Java's bytes, truncation, restarts, and when files are rejected."""
 
 import dataclasses
 import tracemalloc
@@ -10,6 +10,7 @@ from rocketpy.errors import DiskFull, FlushFailed, StoreDamaged, StoreError
 from rocketpy_broker.replication.dledger.core.entry import Entry, encode_entry
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
 from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint
+from rocketpy_broker.replication.dledger.storage.entry_scan import accept_any
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
 from rocketpy_broker.replication.dledger.storage.state_files import encode_checkpoint, seal
 from rocketpy_broker.store import CommitLogConfig
@@ -22,7 +23,7 @@ SMALL = CommitLogConfig(segment_bytes=1024, reserve_bytes=0)
 
 def opened(directory: Path, *, disk: OsDisk | None = None, config: CommitLogConfig = SMALL) -> LedgerFiles:
     """A ledger with files that are full after a few entries."""
-    files = LedgerFiles(directory, config, disk=disk, index_file_bytes=320)
+    files = LedgerFiles(directory, config, check=accept_any, disk=disk, index_file_bytes=320)
     files.open()
     return files
 
@@ -39,7 +40,7 @@ def grown(files: LedgerFiles, bodies: list[bytes], term: int = 0) -> list[Entry]
 
 
 def contents(directory: Path, name: str) -> dict[str, bytes]:
-    """What the files of one kind begin with, without zeros: no recording has more than this in a file."""
+    """The content of files of one kind without trailing zeros; every recorded file has at most this much."""
     found = {}
     for path in sorted((directory / name).iterdir()):
         with path.open("rb") as file:
@@ -53,20 +54,20 @@ def appending(entries: list[Entry]) -> Write:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_java_wrote_is_opened_and_written_again_byte_for_byte(store: str, tmp_path: Path) -> None:
-    """QUIRKS 62, 63: a peer could not go on with the files of the other kind of broker."""
+def test_files_of_java_are_opened_and_written_byte_for_byte(store: str, tmp_path: Path) -> None:
+    """QUIRKS 62, 63: a peer could not continue the files of the other kind of broker."""
     root = golden_data.extract_store(store, tmp_path / "java")
     recorded = golden_data.parsed(store)["dledger"]
     java = root / recorded["dir"]
     config = CommitLogConfig(segment_bytes=65536, reserve_bytes=0)
-    theirs = LedgerFiles(java, config)
+    theirs = LedgerFiles(java, config, check=accept_any)
     report = theirs.open()
     indexes = [entry["index"] for file in recorded["data"] for entry in file["entries"] if "index" in entry]
     assert (theirs.begin_index, theirs.end_index) == (0, max(indexes))
     assert (report.cut_bytes, report.entries) == (0, len(indexes))
     entries = [theirs.get(index) for index in range(theirs.end_index + 1)]
     theirs.close()
-    ours = LedgerFiles(tmp_path / "ours", config)
+    ours = LedgerFiles(tmp_path / "ours", config, check=accept_any)
     ours.open()
     for start in range(0, len(entries), 40):
         ours.apply(appending(entries[start : start + 40]))
@@ -78,7 +79,7 @@ def test_what_java_wrote_is_opened_and_written_again_byte_for_byte(store: str, t
 
 @pytest.mark.parametrize("segment_bytes", [1024, 1100])
 def test_entries_survive_a_restart_and_files_roll(segment_bytes: int, tmp_path: Path) -> None:
-    """Without this a peer would come back with fewer entries than it acknowledged."""
+    """A peer would have fewer entries after a restart than it acknowledged."""
     config = dataclasses.replace(SMALL, segment_bytes=segment_bytes)
     files = opened(tmp_path, config=config)
     entries = grown(files, [bytes([65 + n]) * (n * 7 % 90) for n in range(60)])
@@ -102,7 +103,7 @@ def test_a_run_is_one_write_a_file(tmp_path: Path) -> None:
             calls.append(data[:4].hex())
             super().pwrite(handle, data, position)
 
-    files = LedgerFiles(tmp_path, CommitLogConfig(reserve_bytes=0), disk=Counting())
+    files = LedgerFiles(tmp_path, CommitLogConfig(reserve_bytes=0), check=accept_any, disk=Counting())
     files.open()
     calls.clear()
     grown(files, [b"x"] * 60)
@@ -111,7 +112,7 @@ def test_a_run_is_one_write_a_file(tmp_path: Path) -> None:
 
 
 class _Reading(OsDisk):
-    """Counts what is read."""
+    """Counts the reads."""
 
     reads = 0
 
@@ -120,15 +121,15 @@ class _Reading(OsDisk):
         return super().pread(handle, size, position)
 
 
-def test_followers_at_different_places_do_not_read_everything_again(tmp_path: Path) -> None:
-    """Two followers that catch up would each make the leader read 128 KiB for every entry."""
+def test_followers_at_different_positions_share_reads(tmp_path: Path) -> None:
+    """Two followers that catch up would make the leader read 128 KiB for every entry."""
     config = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0)
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     files.open()
     grown(files, [b"." * 900] * 1000)
     files.close()
     disk = _Reading()
-    files = LedgerFiles(tmp_path, config, disk=disk)
+    files = LedgerFiles(tmp_path, config, check=accept_any, disk=disk)
     files.open()
     disk.reads = 0
     for index in range(500):
@@ -152,16 +153,16 @@ def test_each_entry_that_is_read_ahead_is_held_against_the_index(tmp_path: Path)
     files.close()
 
 
-def test_a_start_after_a_kill_reads_only_what_is_not_flushed(tmp_path: Path) -> None:
+def test_a_start_after_a_kill_reads_only_the_unflushed_part(tmp_path: Path) -> None:
     """A peer with a large ledger would read all of it, for minutes, at each start after a crash."""
     config = CommitLogConfig(segment_bytes=8 << 20, reserve_bytes=0)
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     files.open()
     for _ in range(5):
         grown(files, [bytes(1 << 20)] * 10)
     files.flush(thorough=True)
     _kill(files)
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     report = files.open()
     assert files.end_index == 49
     assert report.entries <= 34  # 16 to 32 MiB before the end, and the entry around each mark
@@ -169,14 +170,14 @@ def test_a_start_after_a_kill_reads_only_what_is_not_flushed(tmp_path: Path) -> 
     files.close()
 
 
-def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path) -> None:
-    """A leader of large messages would run out of memory while a follower that was away catches up."""
+def test_read_ahead_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """A leader of large messages would run out of memory while a follower catches up."""
     config = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0)
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     files.open()
     grown(files, [bytes(200_000)] * 200)
     files.close()
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     files.open()
     tracemalloc.start()
     sizes = [files.get(index).size for index in range(200)]
@@ -187,8 +188,8 @@ def test_what_is_read_ahead_is_bounded_in_bytes(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
-    """An old entry after a cut would come back at the next start, after entries of another leader."""
+def test_truncated_entries_leave_both_kinds_of_files(tmp_path: Path) -> None:
+    """A truncated entry would return at the next start, after entries of another leader."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 40)
     files.apply(Write(is_reset=False, truncate_after=11, entries=()))
@@ -203,8 +204,8 @@ def test_what_is_cut_is_gone_from_both_kinds_of_file(tmp_path: Path) -> None:
     again.close()
 
 
-def test_what_was_written_just_now_is_in_memory_after_many_cuts(tmp_path: Path) -> None:
-    """What was cut would fill the memory's share: followers would be sent each new entry from the disk."""
+def test_new_entries_are_in_memory_after_many_truncations(tmp_path: Path) -> None:
+    """Truncated entries would fill the memory, so that each new entry is read from the disk."""
     disk = _Reading()
     files = opened(tmp_path, disk=disk, config=CommitLogConfig(segment_bytes=8 << 20, reserve_bytes=0))
     grown(files, [b"stays"])
@@ -217,8 +218,8 @@ def test_what_was_written_just_now_is_in_memory_after_many_cuts(tmp_path: Path) 
     files.close()
 
 
-def test_a_ledger_can_begin_anew_further_on(tmp_path: Path) -> None:
-    """A follower whose entries have all expired on the leader could never join again."""
+def test_a_ledger_can_start_over_at_a_later_index(tmp_path: Path) -> None:
+    """A follower whose entries have all expired on the leader could never join the group."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 20)
     first = Entry.of(1000, 4, 5 * 1024, b"the leader's oldest")
@@ -247,7 +248,7 @@ def test_the_first_entry_goes_behind_an_older_log(tmp_path: Path) -> None:
 
 
 def test_expired_files_are_no_entries_any_more(tmp_path: Path) -> None:
-    """A leader would push entries from files that are gone, and retention could never end."""
+    """A leader would push entries from deleted files, and retention would never end."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 60)
     view = LedgerView(files, SMALL.segment_bytes)
@@ -338,8 +339,8 @@ class _Watched(OsDisk):
         super().fdatasync(handle)
 
 
-def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path) -> None:
-    """After a failed flush the page cache may show what the disk never gets, and acknowledge it for good."""
+def test_entries_left_unflushed_by_a_kill_are_rewritten_and_flushed(tmp_path: Path) -> None:
+    """Bytes in the page cache after a failed flush would count as flushed, but never reach the disk."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 3)
     files.close()
@@ -367,7 +368,7 @@ def test_what_a_kill_left_unflushed_is_written_and_flushed_again(tmp_path: Path)
 
 
 def _kill(files: LedgerFiles) -> None:
-    """End as a killed process does: nothing more is written."""
+    """End like a killed process: nothing more is written."""
     files.failure = StoreError("killed")
     files.close()
 
@@ -379,7 +380,7 @@ def _change(path: Path, at: int, data: bytes) -> None:
 
 
 def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
-    """A peer that was killed while it wrote would not start again."""
+    """A peer that was killed during a write would not start."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 5)
     torn = Entry.of(5, 0, entries[-1].end_pos, b"," * 60)
@@ -390,21 +391,21 @@ def test_a_torn_tail_is_cut(tmp_path: Path) -> None:
     again.close()
 
 
-def test_an_operator_hears_why_a_tail_was_cut(tmp_path: Path) -> None:
-    """What a torn write left would be wiped as if it had been zeros, and nobody could look into it."""
+def test_a_truncated_tail_is_reported_with_its_reason(tmp_path: Path) -> None:
+    """The rest of a torn write would be erased like zeros, and could not be examined."""
     files = opened(tmp_path)
     last = grown(files, [b"." * 60] * 5)[-1]
     _kill(files)
     _change(tmp_path / "data" / f"{0:020d}", last.end_pos, b"\x55" * 20)
-    again = LedgerFiles(tmp_path, SMALL, index_file_bytes=320)
+    again = LedgerFiles(tmp_path, SMALL, check=accept_any, index_file_bytes=320)
     report = again.open()
     again.close()
     assert report.cut_bytes == 20
     assert any(note.startswith(f"torn tail at {last.end_pos}: ") for note in report.notes), report.notes
 
 
-def test_damage_below_the_flushed_mark_is_refused(tmp_path: Path) -> None:
-    """A peer that forgets what it acknowledged may elect a leader that never had it."""
+def test_damage_below_the_flushed_mark_is_rejected(tmp_path: Path) -> None:
+    """A peer that loses acknowledged entries may elect a leader that never had them."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 5)
     files.close()
@@ -413,8 +414,8 @@ def test_damage_below_the_flushed_mark_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_a_flushed_tail_that_is_gone_after_a_kill_is_refused(tmp_path: Path) -> None:
-    """What a peer acknowledged would be cut like a torn tail: only the marks tell one from the other."""
+def test_a_flushed_tail_that_is_missing_after_a_kill_is_rejected(tmp_path: Path) -> None:
+    """Acknowledged entries would be cut like a torn tail: only the marks distinguish them."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 5)
     files.flush(thorough=True)
@@ -424,8 +425,8 @@ def test_a_flushed_tail_that_is_gone_after_a_kill_is_refused(tmp_path: Path) -> 
         opened(tmp_path)
 
 
-def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    """Without this the peer would go on with an empty ledger, and vote for anybody."""
+def test_a_file_that_is_missing_is_rejected(tmp_path: Path) -> None:
+    """The peer would start with an empty ledger, and vote for any candidate."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 5)
     files.close()
@@ -434,7 +435,7 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def test_damage_in_front_of_a_whole_entry_is_refused_without_a_mark(tmp_path: Path) -> None:
+def test_damage_in_front_of_a_whole_entry_is_rejected_without_a_mark(tmp_path: Path) -> None:
     """A flipped bit in files of Java's would silently cost everything after it."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 5)
@@ -445,10 +446,10 @@ def test_damage_in_front_of_a_whole_entry_is_refused_without_a_mark(tmp_path: Pa
         opened(tmp_path)
 
 
-def test_an_entry_behind_blocks_that_are_gone_is_found(tmp_path: Path) -> None:
+def test_an_entry_after_lost_blocks_is_found(tmp_path: Path) -> None:
     """Entries that a group has acknowledged would be wiped as a torn tail, where a copy lost blocks."""
     config = CommitLogConfig(segment_bytes=1 << 16, reserve_bytes=0)
-    files = LedgerFiles(tmp_path, config)
+    files = LedgerFiles(tmp_path, config, check=accept_any)
     files.open()
     grown(files, [b"." * (4096 - 48)] * 3)
     files.close()
@@ -462,13 +463,13 @@ def test_an_entry_behind_blocks_that_are_gone_is_found(tmp_path: Path) -> None:
         file.write(whole[8192:12288])
         file.truncate(len(whole))
     with pytest.raises(StoreDamaged, match="entry 2 follows at 8192"):
-        LedgerFiles(tmp_path, config).open()
+        LedgerFiles(tmp_path, config, check=accept_any).open()
 
 
 @pytest.mark.parametrize(
     ("index", "term", "is_old"), [(2, 5, True), (1, 6, True), (4, 4, True), (4, 5, False), (4, 6, False)]
 )
-def test_what_cannot_follow_the_last_entry_is_left_over_from_a_cut(
+def test_entries_that_do_not_follow_the_last_one_are_left_over_from_a_truncation(
     index: int, term: int, is_old: bool, tmp_path: Path
 ) -> None:
     """Stale bytes would keep a peer from starting; or an acknowledged entry after damage would be wiped."""
@@ -489,7 +490,7 @@ def test_what_cannot_follow_the_last_entry_is_left_over_from_a_cut(
 
 
 def test_marks_do_not_count_once_java_has_used_the_files(tmp_path: Path) -> None:
-    """A Java peer that cut its ledger would hand over a directory that ours refuses for ever."""
+    """A directory in which a Java peer truncated its ledger would never be accepted."""
     state = encode_checkpoint(LedgerCheckpoint(3, 4))
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 5)
@@ -508,7 +509,7 @@ def test_marks_do_not_count_once_java_has_used_the_files(tmp_path: Path) -> None
 
 
 class Failing(OsDisk):
-    """Fails a kind of call as often as it is told."""
+    """Lets a kind of call fail a number of times."""
 
     def __init__(self) -> None:
         self.full = 0
@@ -531,8 +532,8 @@ class Failing(OsDisk):
         super().fdatasync(handle)
 
 
-def test_a_change_that_met_a_full_disk_can_be_made_again(tmp_path: Path) -> None:
-    """Half an entry would stay in the file, and the next one would be written somewhere else."""
+def test_a_change_that_met_a_full_disk_can_be_repeated(tmp_path: Path) -> None:
+    """Half an entry would stay in the file, and the next entry would have another position."""
     disk = Failing()
     files = opened(tmp_path, disk=disk)
     grown(files, [b"." * 60] * 5)
@@ -553,7 +554,7 @@ def test_a_change_that_met_a_full_disk_can_be_made_again(tmp_path: Path) -> None
     again.close()
 
 
-def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path) -> None:
+def test_a_failed_flush_is_never_repeated(tmp_path: Path) -> None:
     """The second flush would succeed without having written anything, and the entry be acknowledged."""
     disk = Failing()
     files = opened(tmp_path, disk=disk)

@@ -1,4 +1,4 @@
-"""A message store whose log is a ledger: places, queues, restarts, retention, and stores from before."""
+"""A message store on a ledger: positions, queues, restarts, retention, and older stores."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from rocketpy_broker.store import (
     RetentionConfig,
     StoreConfig,
 )
-from rocketpy_broker.store.copy.replica import ReplicaLog
 from rocketpy_broker.store.files.checkpoint import Checkpoint
+from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from tests import golden_data
 from tests.integration.raft_group import group
@@ -54,7 +54,7 @@ def recorded_config(root: Path) -> StoreConfig:
 
 
 def recorded_queues(name: str) -> dict[str, list[tuple[int, int, int, int]]]:
-    """What the real broker's queues held."""
+    """The content of the real broker's queues."""
     return {
         queue: [
             (unit["logicOffset"], unit["commitLogOffset"], unit["size"], unit["tagsCode"])
@@ -66,8 +66,8 @@ def recorded_queues(name: str) -> dict[str, list[tuple[int, int, int, int]]]:
 
 @pytest.mark.parametrize("keeps_queues", [True, False])
 @pytest.mark.parametrize("name", STORES)
-def test_what_a_java_broker_left_is_opened(name: str, keeps_queues: bool, tmp_path: Path) -> None:
-    """QUIRKS 62, 64: a group could not go on with this broker in place of a Java one."""
+def test_a_directory_of_a_java_broker_is_opened(name: str, keeps_queues: bool, tmp_path: Path) -> None:
+    """QUIRKS 62, 64: this broker could not replace a Java one in its group."""
     root = golden_data.extract_store(name, tmp_path)
     recorded = golden_data.parsed(name)["dledger"]
     if not keeps_queues:
@@ -93,7 +93,7 @@ def test_what_a_java_broker_left_is_opened(name: str, keeps_queues: bool, tmp_pa
 
 
 def test_an_entry_that_is_not_committed_is_not_shown(tmp_path: Path) -> None:
-    """QUIRKS 64: consumers would read what the next leader cuts off."""
+    """QUIRKS 64: consumers would read messages that the next leader truncates."""
     root = golden_data.extract_store("n1-uncommitted-tail", tmp_path)
     store = LedgerStore(recorded_config(root), root / "dledger-n1")
     store.open()
@@ -137,7 +137,7 @@ def test_messages_are_found_by_every_way_and_survive_restarts(tmp_path: Path) ->
     solo.close()
 
 
-def test_the_checkpoint_has_the_times_of_what_is_stored(tmp_path: Path) -> None:
+def test_the_checkpoint_has_the_times_of_stored_messages(tmp_path: Path) -> None:
     """QUIRKS 67: with times of 0 a start would have to read everything."""
     times = iter(range(1_800_000_000_000, 1_900_000_000_000, 1000))
     solo = Solo(tmp_path, clock=times.__next__)
@@ -150,7 +150,7 @@ def test_the_checkpoint_has_the_times_of_what_is_stored(tmp_path: Path) -> None:
     assert checkpoint.dispatched_offset == checkpoint.log_end == solo.store.committed_offset
 
 
-def test_the_index_is_built_again_after_a_kill(tmp_path: Path) -> None:
+def test_the_index_is_rebuilt_after_a_kill(tmp_path: Path) -> None:
     """QUIRKS 66: 4.6.0 finds no older message by its key any more."""
     solo = Solo(tmp_path)
     solo.put(*range(150))
@@ -182,7 +182,7 @@ def test_a_start_after_a_kill_skips_files_that_are_dispatched(tmp_path: Path) ->
 
 
 def test_queues_are_built_from_committed_entries_alone(tmp_path: Path) -> None:
-    """A restart would show consumers what the group has not agreed on."""
+    """Consumers would read uncommitted messages after a restart."""
     solo = Solo(tmp_path)
     solo.put(*range(10))
     solo.save_checkpoint()
@@ -200,8 +200,8 @@ def test_queues_are_built_from_committed_entries_alone(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_was_dispatched_counts_as_committed(tmp_path: Path) -> None:
-    """The checkpoint is three seconds old: messages that were read would be gone, and come back."""
+def test_dispatched_messages_count_as_committed(tmp_path: Path) -> None:
+    """The checkpoint is three seconds old: messages that were read would vanish and return."""
     solo = Solo(tmp_path)
     solo.put(*range(10))
     solo.save_checkpoint()
@@ -238,7 +238,7 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
     solo.close()
 
 
-def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_message_that_fits_into_no_file_is_rejected(tmp_path: Path) -> None:
     """With files smaller than maxMessageSize, one message would stop every peer of its group for good."""
     solo = Solo(tmp_path)
     room = solo.store.ledger.data.file_bytes
@@ -258,7 +258,7 @@ def test_a_message_that_fits_into_no_file_is_refused(tmp_path: Path) -> None:
     [(100, 32768), (10_001, 10), (9000, 1500)],
     ids=["names", "body", "both"],
 )
-def test_a_message_over_a_limit_is_refused(body_bytes: int, property_bytes: int, tmp_path: Path) -> None:
+def test_a_message_over_a_limit_is_rejected(body_bytes: int, property_bytes: int, tmp_path: Path) -> None:
     """Properties have two bytes for their length: a longer one would make the record unreadable."""
     sizes = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0, message_bytes_max=10_000)
     if property_bytes > 10_000:
@@ -271,8 +271,8 @@ def test_a_message_over_a_limit_is_refused(body_bytes: int, property_bytes: int,
     solo.close()
 
 
-async def test_a_peer_that_has_just_stopped_refuses_messages(tmp_path: Path) -> None:
-    """Producers would be told of a bug of the broker, and not ask for another leader."""
+async def test_a_peer_that_has_just_stopped_rejects_messages(tmp_path: Path) -> None:
+    """Producers would get an internal error, and not ask for another leader."""
     async with group(tmp_path, 1) as running:
         _, peer = await running.leader()
         solo = Solo(tmp_path / "store")
@@ -288,7 +288,7 @@ async def test_a_peer_that_has_just_stopped_refuses_messages(tmp_path: Path) -> 
 
 
 def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:
-    """A mistyped message id would make the broker read what the bytes there say, up to a whole file."""
+    """A mistyped message id would make the broker read up to a whole file."""
     solo = Solo(tmp_path)
     receipt = solo.store.append(message(1, body=b"\x00\x00\x07\x07" * 1000))
     solo.commit()
@@ -299,7 +299,7 @@ def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:
 
 
 def test_half_messages_and_rollbacks_are_in_no_queue(tmp_path: Path) -> None:
-    """Consumers would see what was never committed; and the record with which a leader begins its term."""
+    """Consumers would get uncommitted messages, and the first record of a leader's term."""
     solo = Solo(tmp_path)
     for flag in (MessageSysFlag.TRANSACTION_PREPARED, MessageSysFlag.TRANSACTION_ROLLBACK, 0):
         inner = message(7)
@@ -310,8 +310,8 @@ def test_half_messages_and_rollbacks_are_in_no_queue(tmp_path: Path) -> None:
     solo.close()
 
 
-def test_a_new_leader_goes_on_with_the_numbers_of_its_queues(tmp_path: Path) -> None:
-    """What the old leader could not commit would leave holes in the queues' numbers (I4)."""
+def test_a_new_leader_continues_the_offsets_of_its_queues(tmp_path: Path) -> None:
+    """Uncommitted messages of the former leader would leave gaps in the queue offsets (I4)."""
     solo = Solo(tmp_path)
     solo.put(0, 1)
     for number in (2, 3):
@@ -326,8 +326,8 @@ def test_a_new_leader_goes_on_with_the_numbers_of_its_queues(tmp_path: Path) -> 
     solo.close()
 
 
-def test_a_follower_whose_entries_expired_on_the_leader_begins_anew(tmp_path: Path) -> None:
-    """Its queues would point to what is gone, or it could never join again."""
+def test_a_follower_whose_entries_expired_on_the_leader_starts_over(tmp_path: Path) -> None:
+    """Its queues would point to deleted messages, or it could never join the group."""
     solo = Solo(tmp_path)
     solo.put(*range(30))
     pos = 3 * 65536
@@ -356,8 +356,8 @@ def test_a_follower_whose_entries_expired_on_the_leader_begins_anew(tmp_path: Pa
     solo.close()
 
 
-def test_queues_go_on_with_their_numbers_when_a_follower_has_begun_anew(tmp_path: Path) -> None:
-    """Once it led, queues of which nothing is left would be numbered from 0 again."""
+def test_queues_keep_their_offsets_when_a_follower_starts_over(tmp_path: Path) -> None:
+    """As the leader, it would number the messages of queues without messages from 0."""
     solo = Solo(tmp_path)
     solo.put(0, 1, 2, topic="U")
     solo.put(3)
@@ -397,7 +397,7 @@ def always_full(_: Path) -> float:
 
 
 def test_old_files_go_with_their_queues_index_and_entries(tmp_path: Path) -> None:
-    """The disk would run full, or readers be sent to files that are gone."""
+    """The disk would become full, or consumers would be sent to deleted files."""
     config = small_config(tmp_path, retention=RetentionConfig(reserved_hours=0))
     solo = Solo(tmp_path, config)
     solo.put(*range(1500))
@@ -420,7 +420,7 @@ def test_old_files_go_with_their_queues_index_and_entries(tmp_path: Path) -> Non
 
 
 def test_entries_that_are_not_committed_do_not_expire(tmp_path: Path) -> None:
-    """A leader would delete what its followers still need to commit."""
+    """A leader would delete entries that its followers still need."""
     solo = Solo(tmp_path, small_config(tmp_path, retention=RetentionConfig(reserved_hours=0)))
     solo.put(*range(10))
     for number in range(10, 1500):
@@ -436,7 +436,7 @@ def test_entries_that_are_not_committed_do_not_expire(tmp_path: Path) -> None:
 
 
 def plain(root: Path, count: int, *, clean: bool) -> None:
-    """A store with a commit log, of so many messages."""
+    """A store with a commit log of this many messages."""
     store = MessageStore(small_config(root))
     store.open()
     put(store, *range(count))
@@ -448,8 +448,8 @@ def plain(root: Path, count: int, *, clean: bool) -> None:
 
 
 @pytest.mark.parametrize(("count", "clean"), [(200, True), (700, True), (700, False), (1100, True)])
-def test_a_store_with_a_commit_log_goes_on_behind_it(count: int, clean: bool, tmp_path: Path) -> None:
-    """Whoever turns DLedger on would lose, or not find, all messages from before."""
+def test_a_ledger_continues_a_store_with_a_commit_log(count: int, clean: bool, tmp_path: Path) -> None:
+    """After DLedger is enabled, older messages would be lost or not be found."""
     plain(tmp_path, count, clean=clean)
     files = len(list((tmp_path / "commitlog").iterdir()))
     solo = Solo(tmp_path)
@@ -471,7 +471,7 @@ def test_a_store_with_a_commit_log_goes_on_behind_it(count: int, clean: bool, tm
 
 
 def test_the_old_commit_log_expires_whole(tmp_path: Path) -> None:
-    """Its last file would stay for ever, since a plain log never deletes its last one."""
+    """The last file of the commit log would never expire, since a plain log keeps its last file."""
     config = small_config(tmp_path, retention=RetentionConfig(reserved_hours=0))
     plain(tmp_path, 500, clean=True)
     solo = Solo(tmp_path, config)
@@ -508,7 +508,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 def test_a_java_brokers_directory_can_be_looked_into(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator could not tell a whole directory from a damaged one before starting a broker on it."""
+    """An operator could not distinguish a whole directory from a damaged one before the start."""
     root = golden_data.extract_store(name, tmp_path)
     status, text = said(capsys, "check", root)
     # QUIRKS 66: Java has deleted the index of those that were killed before, and made no other.
@@ -545,9 +545,7 @@ def test_damage_in_a_ledger_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"damaged at {entry.pos}" in text
 
 
-def test_an_index_that_says_another_thing_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_with_another_position_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A peer would refuse single entries later, when a follower or a consumer asks for them."""
     solo = Solo(tmp_path)
     solo.put(*range(100))
@@ -575,7 +573,7 @@ def test_a_peer_that_never_had_an_entry_shows_none(
 
 
 def test_a_first_entry_counts_only_once_it_is_committed(tmp_path: Path) -> None:
-    """A peer that was killed before its first checkpoint would show what its group may replace."""
+    """A peer that was killed before its first checkpoint would show messages that its group may replace."""
     solo = Solo(tmp_path)
     solo.store.append(message(0))
     solo.store_entries()

@@ -15,8 +15,8 @@ def _entry(view: LedgerView, term: int, body: bytes = b"x") -> Entry:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_stored_ends_as_what_was_seen(seed: int) -> None:
-    """An entry that was cut while it was being written would come back, or count as durable."""
+def test_the_stored_ledger_equals_the_view(seed: int) -> None:
+    """An entry that was truncated while it was being written would return, or count as durable."""
     random = Random(seed)
     disk = RaftDisk()
     view = LedgerView(disk, 300)
@@ -60,14 +60,14 @@ def test_what_is_stored_ends_as_what_was_seen(seed: int) -> None:
 
 
 def test_an_entry_with_another_index_is_our_bug() -> None:
-    """A hole in the ledger would be found only when somebody reads it."""
+    """A hole in the ledger would be found only by a later read."""
     view = LedgerView(RaftDisk(), 1000)
     with pytest.raises(InvariantError):
         view.append(Entry.of(1, 0, 0, b"x"))
 
 
 def test_entries_go_where_a_file_has_room() -> None:
-    """A Java follower refuses an entry that says another position than it would give it."""
+    """A Java follower rejects an entry with another position than it would assign."""
     view = LedgerView(RaftDisk(), 100)
     view.append(_entry(view, 0, b"." * 40))
     assert view.next_entry_pos(40) == 100

@@ -1,4 +1,4 @@
-"""One peer: what it answers, and what it never says before its disk is done."""
+"""One peer: its responses, and that none leaves before its disk has written."""
 
 from typing import Any
 
@@ -10,8 +10,6 @@ from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
     Event,
-    ProposalResult,
-    Propose,
     Ready,
     RequestReceived,
     ResponseReceived,
@@ -42,6 +40,7 @@ from rocketpy_broker.replication.dledger.core.node import RaftNode
 from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint, Role, TermState
 from rocketpy_broker.replication.dledger.core.settings import RaftSettings
 from tests import golden_data
+from tests.sim.proposals import ProposalResult, Proposals, Propose
 from tests.sim.raft_disk import RaftDisk
 
 PEERS = {"n0": "a:1", "n1": "b:1", "n2": "c:1"}
@@ -53,23 +52,31 @@ class Bench:
     def __init__(self, peers: dict[str, str] | None = None, **settings: Any) -> None:
         self.disk = RaftDisk()
         self.compares: list[SendRequest] = []
-        """What was pushed when this peer was elected."""
+        """The entries that were pushed when this peer was elected."""
         self.now = 0.0
+        self.proposals = Proposals()
+        self.results: list[ProposalResult] = []
+        """Results that clients got during the last `do`."""
         self.settings = RaftSettings(group="g", self_id="n0", peers=peers or PEERS, **settings)
         self.node = RaftNode(self.settings, self.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, self.now)
 
-    def do(self, event: Event) -> list[Ready]:
-        """Step, then do what is ready until nothing is."""
-        self.node.step(event, self.now)
+    def do(self, event: Event | Propose) -> list[Ready]:
+        """Step, then process the ready work until none is left."""
+        if isinstance(event, Propose):
+            self.proposals.propose(self.node, event, self.now)
+        else:
+            self.node.step(event, self.now)
         done = []
         while ready := self.node.take_ready():
             self.disk.write(ready.term_state, ready.write)
             done.append(ready)
             self.node.advance(self.now)
+        self.proposals.tick(self.node, self.now)
+        self.results = self.proposals.take()
         return done
 
     def ask(self, message: RaftMessage) -> RaftMessage:
-        """Let a request come; return the answer."""
+        """Step a request; return the response."""
         message.group, message.remote_id = message.group or "g", message.remote_id or "n0"
         (response,) = [
             response for ready in self.do(RequestReceived(1, message)) for response in ready.responses
@@ -86,12 +93,9 @@ class Bench:
         self.compares = [number for number in self.compares if isinstance(number.message, PushEntryRequest)]
         assert self.node.role is Role.LEADER
 
-    def results(self, readies: list[Ready]) -> list[ProposalResult]:
-        return [result for ready in readies for result in ready.results]
-
 
 def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
-    """QUIRKS 59, 60 and 61: a Java leader could not lead a peer of ours."""
+    """QUIRKS 59, 60 and 61: a Java leader could not lead a peer of rocketpy."""
     frames = golden_data.frames("raft-frames", "dledger")
     responses = {frame.info["request"]["n"]: frame for frame in frames if frame.info["kind"] == "response"}
     bench = Bench(file_bytes=65536)
@@ -113,8 +117,8 @@ def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
     assert bench.node.state.committed_index == 149
 
 
-def test_nothing_is_said_before_it_is_written() -> None:
-    """A vote, or an entry, that was promised could be gone after a power cut (I1, I6)."""
+def test_no_response_leaves_before_the_write() -> None:
+    """A promised vote or entry could be lost by a power failure (I1, I6)."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n2", term=3))
     bench.node.step(RequestReceived(1, VoteRequest(group="g", remote_id="n0", leader_id="n1", term=3)), 0)
@@ -134,11 +138,11 @@ def test_nothing_is_said_before_it_is_written() -> None:
 
 
 def test_an_append_is_acknowledged_by_a_majority() -> None:
-    """A client would be told of an entry that one peer has, and loses with it."""
+    """A client would get SUCCESS for an entry that only one peer has."""
     bench = Bench()
     bench.lead()
     readies = bench.do(Propose(7, b"hello"))
-    assert bench.results(readies) == []
+    assert bench.results == []
     (compare,) = [number for ready in readies for number in ready.requests if number.peer == "n1"]
     assert isinstance(compare.message, PushEntryRequest)
     assert compare.message.type is PushType.COMPARE
@@ -148,8 +152,8 @@ def test_an_append_is_acknowledged_by_a_majority() -> None:
     ]
     assert isinstance(truncate.message, PushEntryRequest)
     assert truncate.message.type is PushType.TRUNCATE
-    done = bench.do(ResponseReceived(truncate.number, PushEntryResponse(index=0, end_index=0, term=0)))
-    assert bench.results(done) == [ProposalResult(7, RaftResponseCode.SUCCESS, 0, 0)]
+    bench.do(ResponseReceived(truncate.number, PushEntryResponse(index=0, end_index=0, term=0)))
+    assert bench.results == [ProposalResult(7, RaftResponseCode.SUCCESS, 0, 0)]
 
 
 def _followed(bench: Bench) -> list[SendRequest]:
@@ -166,22 +170,22 @@ def _followed(bench: Bench) -> list[SendRequest]:
 
 
 def test_each_append_is_acknowledged_as_soon_as_a_majority_has_it() -> None:
-    """Under load no producer would hear anything, since the newest entry is never committed yet."""
+    """Under load, no producer would get a response, since the newest entry is never committed."""
     bench = Bench()
     requests = _followed(bench)
     for proposal_id, number in enumerate(requests, 1):
-        done = bench.do(
+        bench.do(
             ResponseReceived(
                 number.number, PushEntryResponse(index=proposal_id, end_index=proposal_id, term=0)
             )
         )
-        assert bench.results(done) == [
+        assert bench.results == [
             ProposalResult(proposal_id, RaftResponseCode.SUCCESS, proposal_id, 49 * proposal_id)
         ]
 
 
-def test_an_append_that_was_pushed_twice_does_not_start_a_comparison() -> None:
-    """A slow follower would be compared again, and sent all again, for each push that was repeated."""
+def test_a_repeated_push_does_not_start_a_comparison() -> None:
+    """Each repeated push would make the leader compare a slow follower and send all entries to it."""
     bench = Bench()
     requests = _followed(bench)
     twice = PushEntryResponse(
@@ -190,45 +194,48 @@ def test_an_append_that_was_pushed_twice_does_not_start_a_comparison() -> None:
     assert _pushed(bench, ResponseReceived(requests[1].number, twice), PushType.COMPARE) == []
     bench.now += 600
     assert _pushed(bench, Tick(), PushType.COMPARE) == []
-    done = bench.do(ResponseReceived(requests[0].number, PushEntryResponse(index=1, end_index=1, term=0)))
-    assert [result.proposal_id for result in bench.results(done)] == [1]
+    bench.do(ResponseReceived(requests[0].number, PushEntryResponse(index=1, end_index=1, term=0)))
+    assert [result.proposal_id for result in bench.results] == [1]
 
 
 def test_an_append_that_no_majority_gets_ends() -> None:
-    """A producer would wait for ever, or never be told to try another broker."""
+    """A producer would wait without end, or never try another broker."""
     bench = Bench()
     bench.lead()
     bench.do(Propose(7, b"hello"))
     bench.now = 2999
-    assert bench.results(bench.do(Tick())) == []
+    bench.do(Tick())
+    assert bench.results == []
     bench.now = 3000
     code = RaftResponseCode.WAIT_QUORUM_ACK_TIMEOUT
-    assert bench.results(bench.do(Tick())) == [ProposalResult(7, code, 0, 0)]
+    bench.do(Tick())
+    assert bench.results == [ProposalResult(7, code, 0, 0)]
 
 
 def test_appends_end_when_another_leads() -> None:
-    """Whoever waits would take what the new leader wrote there for its own."""
+    """A waiting producer would mistake an entry of the new leader for its own."""
     bench = Bench()
     bench.lead()
     bench.do(Propose(7, b"hello"))
-    done = bench.do(RequestReceived(1, HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=4)))
-    assert [result.code for result in bench.results(done)] == [RaftResponseCode.TERM_CHANGED]
-    refused = bench.results(bench.do(Propose(8, b"more")))
-    assert refused == [ProposalResult(8, RaftResponseCode.NOT_LEADER)]
+    bench.do(RequestReceived(1, HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=4)))
+    assert [result.code for result in bench.results] == [RaftResponseCode.TERM_CHANGED]
+    bench.do(Propose(8, b"more"))
+    assert bench.results == [ProposalResult(8, RaftResponseCode.NOT_LEADER)]
 
 
-def test_a_leader_takes_only_so_many() -> None:
+def test_a_leader_limits_its_pending_entries() -> None:
     """A leader that is alone would fill its memory."""
     bench = Bench(pending_max=2)
     bench.lead()
     for proposal_id in range(2):
-        assert bench.results(bench.do(Propose(proposal_id, b"x"))) == []
-    done = bench.results(bench.do(Propose(2, b"x")))
-    assert done == [ProposalResult(2, RaftResponseCode.LEADER_PENDING_FULL)]
+        bench.do(Propose(proposal_id, b"x"))
+        assert bench.results == []
+    bench.do(Propose(2, b"x"))
+    assert bench.results == [ProposalResult(2, RaftResponseCode.LEADER_PENDING_FULL)]
 
 
-def test_a_leader_that_hears_nobody_gives_up_after_six_seconds() -> None:
-    """Its clients would go on writing to the smaller half of a group that was cut in two."""
+def test_a_leader_without_responses_steps_down_after_six_seconds() -> None:
+    """Clients would write to the minority of a partitioned group."""
     bench = Bench()
     bench.lead()
     for bench.now in (2000, 4000, 6000):
@@ -240,7 +247,7 @@ def test_a_leader_that_hears_nobody_gives_up_after_six_seconds() -> None:
 
 
 def test_a_follower_stands_after_six_seconds_of_silence() -> None:
-    """Without this nobody would lead after a leader died, or everybody would stand at each hiccup."""
+    """The group would stay without a leader, or every short delay would start an election."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n1", term=2))
     bench.now = 6000
@@ -253,7 +260,7 @@ def test_a_follower_stands_after_six_seconds_of_silence() -> None:
     )
 
 
-def test_a_ledger_from_a_later_term_than_the_vote_is_refused() -> None:
+def test_a_ledger_from_a_later_term_than_the_vote_is_rejected() -> None:
     """A flipped bit in its newest entry's term would make a peer everybody's leader (I9)."""
     disk, settings = RaftDisk(), Bench().settings
     disk.entries = [Entry.of(0, 3, 0, b"x")]
@@ -262,8 +269,8 @@ def test_a_ledger_from_a_later_term_than_the_vote_is_refused() -> None:
         RaftNode(settings, disk, TermState(2), LedgerCheckpoint(), lambda: 0.5, 0.0)
 
 
-def test_who_waits_for_its_turn_keeps_it() -> None:
-    """The peer with the newest ledger would never be asked for, while others ask often and in vain (I10)."""
+def test_a_waiting_proposal_keeps_its_turn() -> None:
+    """The peer with the newest ledger would never be elected, while others start elections in vain (I10)."""
     bench = Bench()
     bench.disk.entries = [Entry.of(0, 0, 0, b"x")]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(0), LedgerCheckpoint(), lambda: 0.5, 0.0)
@@ -282,7 +289,7 @@ def test_who_waits_for_its_turn_keeps_it() -> None:
 
 @pytest.mark.parametrize("rng", [0.0, 0.25, 0.999])
 def test_peers_stand_at_times_that_chance_spreads(rng: float) -> None:
-    """Peers that always stand together share the votes each time: a group would have no leader for ever."""
+    """Peers that start elections at the same time would split the votes each time."""
     bench = Bench(vote_interval_ms_min=300, vote_interval_ms_max=1300)
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: rng, 0.0)
     bench.do(Tick())  # it stands, and then a peer of a newer term does
@@ -295,15 +302,14 @@ def test_peers_stand_at_times_that_chance_spreads(rng: float) -> None:
 
 
 def test_clients_ask_a_leader() -> None:
-    """DLedger's own client could not use a ledger of ours."""
+    """DLedger's own client could not use this ledger."""
     bench = Bench({"n0": "a:1"})
     refused = bench.ask(AppendEntryRequest(body=b"x"))
     assert isinstance(refused, AppendEntryResponse)
     assert (refused.code, refused.index) == (RaftResponseCode.NOT_LEADER, -1)
     bench.do(Tick())
-    response = bench.ask(AppendEntryRequest(body=b"x"))
-    assert isinstance(response, AppendEntryResponse)
-    assert (response.code, response.index, response.pos, response.leader_id) == (200, 0, 0, "n0")
+    assert bench.ask(AppendEntryRequest(body=b"x")).code == RaftResponseCode.UNSUPPORTED
+    bench.do(Propose(1, b"x"))
     got = bench.ask(GetEntriesRequest(begin_index=0))
     assert isinstance(got, GetEntriesResponse)
     assert [entry.body for entry in got.entries] == [b"x"]
@@ -325,7 +331,7 @@ def test_clients_ask_a_leader() -> None:
         (PushEntryRequest(leader_id="n1", term=9), RaftResponseCode.UNEXPECTED_ARGUMENT),
     ],
 )
-def test_strangers_are_told_so(message: RaftMessage, code: RaftResponseCode) -> None:
+def test_unknown_peers_are_rejected(message: RaftMessage, code: RaftResponseCode) -> None:
     """A peer of another group, or one with a wrong configuration, could write into this ledger."""
     assert Bench().ask(message).code == code
 
@@ -362,7 +368,7 @@ def _write_of(entry: Entry) -> Any:
     return bench.node.view.take()
 
 
-def test_pushes_that_come_out_of_order_go_in_in_order() -> None:
+def test_pushes_out_of_order_are_appended_in_order() -> None:
     """Java's threads overtake each other: every such push would cost a COMPARE."""
     bench = Bench()
     entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
@@ -388,8 +394,8 @@ def test_pushes_that_come_out_of_order_go_in_in_order() -> None:
     assert [(response.request_id, response.message.code) for response in late] == [(4, 406)]
 
 
-def test_a_leader_of_an_old_term_is_told_the_new_one() -> None:
-    """It would go on leading whoever cannot hear the new leader's heartbeats."""
+def test_a_leader_of_an_old_term_gets_the_new_one() -> None:
+    """It would lead the peers that cannot receive the heartbeats of the new leader."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n1", term=5))
     response = bench.ask(HeartBeatRequest(leader_id="n2", term=4))
@@ -399,8 +405,8 @@ def test_a_leader_of_an_old_term_is_told_the_new_one() -> None:
     assert (push.code, push.term) == (RaftResponseCode.EXPIRED_TERM, 5)
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
-    """A peer that is not in its own group would never lead and never say why."""
+def test_impossible_settings_are_rejected() -> None:
+    """A peer that is missing in its own group would never lead, without an error."""
     with pytest.raises(ConfigInvalid, match="n7"):
         RaftSettings(group="g", self_id="n7", peers=PEERS)
     with pytest.raises(ConfigInvalid, match="vote interval"):
@@ -424,7 +430,7 @@ def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
     assert [number.message.term for number in ready.requests] == [5, 5]
 
 
-def test_a_peer_that_was_restarted_does_not_disturb_a_leader() -> None:
+def test_a_restarted_peer_does_not_disturb_a_leader() -> None:
     """Every restart of a follower would end the leader's term, and for a while nothing could be sent."""
     bench = Bench()
     bench.node = RaftNode(
@@ -445,8 +451,8 @@ def _push(entry: Entry | None, kind: PushType, commit: int = -1) -> PushEntryReq
     return PushEntryRequest(leader_id="n1", term=3, entry=entry, type=kind, commit_index=commit)
 
 
-def test_a_follower_of_a_leader_whose_ledger_begins_later_begins_there_too() -> None:
-    """A peer that was away longer than files are kept could never come back (retention)."""
+def test_a_follower_starts_where_the_leader_s_ledger_begins() -> None:
+    """A peer that was offline for longer than the retention could never return."""
     bench = Bench()
     bench.ask(_push(Entry.of(0, 0, 0, b"old"), PushType.TRUNCATE))
     bench.ask(_push(Entry.of(1, 0, 51, b"old"), PushType.APPEND))
@@ -458,8 +464,8 @@ def test_a_follower_of_a_leader_whose_ledger_begins_later_begins_there_too() -> 
     assert bench.node.state.committed_index == 100
 
 
-def test_a_leader_whose_ledger_begins_later_says_so() -> None:
-    """It would ask an empty follower for entries that it has no longer, for ever."""
+def test_a_leader_whose_ledger_begins_later_reports_it() -> None:
+    """It would request entries that an empty follower does not have, without end."""
     bench = Bench()
     bench.disk.entries = [Entry.of(index, -1, index * 49, b"x") for index in (100, 101, 102)]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
@@ -475,8 +481,8 @@ def test_a_leader_whose_ledger_begins_later_says_so() -> None:
     assert (number.message.type, number.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
 
 
-def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent() -> None:
-    """In a group at rest it would lack what it lost, and show nothing of what is committed."""
+def test_a_restarted_follower_is_compared_without_new_entries() -> None:
+    """In an idle group it would lack its lost entries, and show no committed ones."""
     follower = Bench()
     entry = Entry.of(0, 3, 0, b"kept")
     follower.disk.entries = [entry]
@@ -507,8 +513,8 @@ def test_a_follower_that_was_started_again_is_compared_although_nothing_is_sent(
 
 
 @pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
-def test_what_is_committed_stays(kind: PushType) -> None:
-    """openmessaging/dledger #316: a leader that should not be one would take acknowledged messages away."""
+def test_committed_entries_are_kept(kind: PushType) -> None:
+    """openmessaging/dledger #316: a wrong leader would truncate acknowledged messages."""
     bench = Bench()
     entry = Entry.of(0, 3, 0, b"mine")
     bench.ask(_push(entry, PushType.TRUNCATE, 0))
@@ -518,7 +524,7 @@ def test_what_is_committed_stays(kind: PushType) -> None:
     assert bench.disk.entries == [entry]
 
 
-def test_an_entry_for_another_place_is_refused() -> None:
+def test_an_entry_for_another_place_is_rejected() -> None:
     """Peers with different file sizes would have different files, and message offsets."""
     bench = Bench()
     bench.ask(_push(Entry.of(0, 3, 0, b"a"), PushType.TRUNCATE))
@@ -538,8 +544,8 @@ def test_an_entry_for_another_place_is_refused() -> None:
         (RaftResponseCode.UNKNOWN_MEMBER, 9, Role.LEADER),
     ],
 )
-def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, role: Role) -> None:
-    """A leader whose term is over would go on taking messages that it cannot keep."""
+def test_a_leader_handles_responses_to_heartbeats(code: int, term: int, role: Role) -> None:
+    """A leader whose term is over would accept messages that it cannot commit."""
     bench = Bench()
     bench.lead()
     bench.now = 2000
@@ -553,8 +559,8 @@ def test_a_leader_listens_to_what_heartbeats_bring_back(code: int, term: int, ro
     assert any(isinstance(number.message, HeartBeatRequest) for number in codes) == (code == 416)
 
 
-def test_a_truncation_keeps_what_is_equal_before_it() -> None:
-    """A follower would throw away what it shares with its leader, and fetch all of it again."""
+def test_a_truncation_keeps_the_common_entries() -> None:
+    """A follower would discard the entries that it shares with its leader, and fetch them a second time."""
     bench = Bench()
     mine = [Entry.of(index, 2, index * 49, b"x") for index in range(3)]
     bench.ask(_push(mine[0], PushType.TRUNCATE))
@@ -567,8 +573,8 @@ def test_a_truncation_keeps_what_is_equal_before_it() -> None:
     assert bench.disk.entries == [mine[0], other]
 
 
-def test_an_early_push_that_does_not_fit_is_refused() -> None:
-    """Its leader would wait for an answer until its time-out, and then send the same again."""
+def test_an_early_push_that_does_not_fit_is_rejected() -> None:
+    """Its leader would wait for a response until the timeout, and then send the same entry."""
     bench = Bench()
     entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
     entries[2] = Entry.of(2, 0, 999, b"x")
@@ -594,7 +600,7 @@ def test_an_early_push_that_does_not_fit_is_refused() -> None:
     assert bench.disk.entries == entries[:2]
 
 
-def _pushed(bench: Bench, event: Event, kind: PushType) -> list[SendRequest]:
+def _pushed(bench: Bench, event: Event | Propose, kind: PushType) -> list[SendRequest]:
     """What n1 is sent of that kind."""
     requests = [number for ready in bench.do(event) for number in ready.requests if number.peer == "n1"]
     pushes = [(number, number.message) for number in requests if isinstance(number.message, PushEntryRequest)]
@@ -602,7 +608,7 @@ def _pushed(bench: Bench, event: Event, kind: PushType) -> list[SendRequest]:
 
 
 def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
-    """A leader would ask a peer that is down again and again, thousands of times a second."""
+    """A leader would send thousands of requests a second to a peer that is down."""
     bench = Bench()
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
@@ -615,7 +621,7 @@ def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
 
 
 def test_a_follower_with_more_entries_is_cut_before_it_gets_others() -> None:
-    """What an old leader left behind would meet each new entry, and never be cut: a copy less for ever."""
+    """Entries of an old leader would conflict with each new entry, and never be truncated."""
     bench = Bench()
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
@@ -629,8 +635,8 @@ def test_a_follower_with_more_entries_is_cut_before_it_gets_others() -> None:
     assert pushes == [PushType.TRUNCATE]
 
 
-def test_a_follower_that_lost_entries_is_asked_for_its_newest_first() -> None:
-    """A leader would look for the common end by halves, a round trip each, where one guess does."""
+def test_the_newest_entry_of_a_follower_that_lost_entries_is_compared_first() -> None:
+    """A leader would search the common end by bisection, with a round trip for each step."""
     bench = Bench()
     bench.lead()
     (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
@@ -654,7 +660,7 @@ def test_a_follower_that_lost_entries_is_asked_for_its_newest_first() -> None:
         (RaftResponseCode.INCONSISTENT_STATE, 9, Role.LEADER),
     ],
 )
-def test_a_leader_hears_from_a_push_that_its_term_is_over(code: int, term: int, role: Role) -> None:
+def test_a_leader_learns_from_a_push_that_its_term_is_over(code: int, term: int, role: Role) -> None:
     """It would take messages that it cannot keep until its next heartbeat."""
     bench = Bench()
     bench.lead()
@@ -667,7 +673,7 @@ def test_a_leader_hears_from_a_push_that_its_term_is_over(code: int, term: int, 
     assert bench.node.role is role
 
 
-def test_a_truncation_that_is_refused_leads_to_another_compare() -> None:
+def test_a_truncation_that_is_rejected_leads_to_another_compare() -> None:
     """A leader would repeat a truncation that its follower can never make, without a pause."""
     bench = Bench()
     bench.lead()
@@ -682,7 +688,7 @@ def test_a_truncation_that_is_refused_leads_to_another_compare() -> None:
     assert len(_pushed(bench, Tick(), PushType.COMPARE)) == 1
 
 
-def test_a_leader_sends_only_so_many_bytes_ahead() -> None:
+def test_a_leader_limits_the_bytes_sent_ahead() -> None:
     """A slow follower would make its leader hold its whole backlog in memory."""
     bench = Bench(in_flight_bytes_max=200)
     bench.lead()

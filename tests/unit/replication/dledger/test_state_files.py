@@ -20,14 +20,14 @@ VOTE = seal(encode_term(TermState(12, "n1")))
 
 
 def test_a_sealed_file_is_read_like_javas() -> None:
-    """Without this a ledger of ours could not be opened again, or a Java one not at all."""
+    """The files of one kind of broker could not be opened by the other."""
     assert decode_term(VOTE) == decode_term(encode_term(TermState(12, "n1"))) == (12, "n1")
     assert VOTE.splitlines()[-1].startswith(b"# "), "Java must skip it"
     point = LedgerCheckpoint(7, 9)
     assert decode_checkpoint(seal(encode_checkpoint(point))) == point
 
 
-def test_what_java_saved_is_ours_once_it_is_loaded(tmp_path: Path) -> None:
+def test_state_files_of_java_are_rewritten_when_loaded(tmp_path: Path) -> None:
     """Marks of the ledger would be ignored at every start as another broker's, and each entry be read."""
     term, point = TermState(12, "n1"), LedgerCheckpoint(7, 9)
     (tmp_path / "currterm").write_bytes(encode_term(term))
@@ -42,7 +42,7 @@ def test_what_java_saved_is_ours_once_it_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", range(VOTE.index(b"#")))
 def test_a_flipped_bit_in_a_sealed_vote_is_seen(at: int) -> None:
-    """Without this a peer could come back with another vote, or an older term (#5905)."""
+    """A peer could have another vote, or an older term, after a restart (#5905)."""
     damaged = bytearray(VOTE)
     damaged[at] ^= 1
     with pytest.raises(ValueError, match="currterm"):
@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_a_sealed_vote_is_seen(at: int) -> None:
         b"currTerm=\\u1\n",
     ],
 )
-def test_a_vote_that_cannot_be_read_is_no_vote_for_nobody(data: bytes) -> None:
-    """Without this a damaged file would let a peer vote twice in one term."""
+def test_an_unreadable_vote_is_an_error(data: bytes) -> None:
+    """A peer with a damaged file would vote twice in one term."""
     with pytest.raises(ValueError, match=r"currterm|invalid|decode"):
         decode_term(data)

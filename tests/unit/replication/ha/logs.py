@@ -90,7 +90,7 @@ class Pair:
             self.exchange()
 
     def exchange(self) -> None:
-        """Let both speak until neither has anything to say."""
+        """Exchange messages until no side has any."""
         to_master = self._sent(self.slave.step(Poll(), self.now))
         to_slave = self._sent(self.master.step(Poll(), self.now))
         while to_master or to_slave:

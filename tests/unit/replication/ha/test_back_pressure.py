@@ -1,4 +1,4 @@
-"""Replication on sockets when one end is slower than the other: what waits in memory is bounded."""
+"""Replication over sockets with one slow side: the memory for waiting data is bounded."""
 
 import asyncio
 import contextlib
@@ -84,12 +84,12 @@ async def test_a_slave_that_is_busy_takes_no_whole_log_into_memory() -> None:
         got.append(await connection.read(20))
         assert 0 < len(got[-1]) < 2 * _BUFFER_MAX
     assert b"".join(got) == PIECE * PIECES
-    connection.close()
+    connection.abort()
     server.close()
     await server.wait_closed()
 
 
-async def test_a_slave_that_cannot_go_on_hears_why() -> None:
+async def test_a_slave_that_cannot_continue_gets_the_reason() -> None:
     """An operator would read that the master had closed the connection, and look for the reason there."""
     unseen: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
@@ -121,7 +121,7 @@ async def test_a_slave_that_cannot_go_on_hears_why() -> None:
 
 
 async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave that has been away would get half a megabyte for each of its reports, or twice a second."""
+    """A slave that was offline would get half a megabyte for each of its reports, or twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
     source, _, server = await start_master()
 
@@ -138,7 +138,7 @@ async def test_a_master_sends_on_without_waiting_for_reports(monkeypatch: pytest
     await server.close()
 
 
-async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_waits_for_a_slow_slave_and_continues_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow slave would cost its master the memory for a whole log, or get a bit of it twice a second."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 3600)
     source, connected, server = await start_master()
@@ -158,7 +158,7 @@ async def test_a_master_waits_for_a_slow_slave_and_goes_on_with_it(monkeypatch: 
 
 
 async def test_a_master_that_becomes_a_slave_sends_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow slave would go on to copy a log of which the new master may have cut off the end."""
+    """A slow slave would copy a log whose end the new master may have cut."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._CLOSE_WAIT_S", 3600)
     source, connected, server = await start_master()
     reader, writer = await slow_slave(address_of(server))

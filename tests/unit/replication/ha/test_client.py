@@ -1,7 +1,6 @@
-"""A slave's end of the connection: what it does with what comes, and when its master does not have it."""
+"""A slave's side of the connection: received data, and pauses while no master accepts it."""
 
 import asyncio
-import gc
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.replication.ha.logs import MemoryLog
 from tests.unit.store.helpers import put, small_config
-from tests.waiting import LIMIT_S, until
+from tests.waiting import LIMIT_S, until, until_collected
 
 MEMORY = Address("memory", "ha-master")
 RUSH = 200
@@ -35,7 +34,7 @@ async def following(
     *,
     on_copied: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[HaClient]:
-    """A slave with an empty store that tries again after a minute."""
+    """A slave with an empty store that reconnects after a minute."""
     store = MessageStore(small_config(root))
     driver = StoreDriver(store)
     await driver.start()
@@ -77,7 +76,7 @@ class Master:
 
 @asynccontextmanager
 async def leading(root: Path, settings: HaSettings | None = None) -> AsyncIterator[Master]:
-    """A master. Over memory what it sends in one turn of the loop arrives as one piece."""
+    """A master. Over memory://, the frames of one turn of the loop arrive together."""
     settings = settings or HaSettings()
     with MessageStore(small_config(root)) as store:
         master = Master(store, settings)
@@ -93,8 +92,8 @@ async def copying(slave: HaClient) -> None:
     await until(lambda: slave.state is HaClientState.COPIES)
 
 
-async def test_a_slave_waits_before_it_tries_again(tmp_path: Path) -> None:
-    """It would come to a master that drops it thousands of times a second, or seem to copy from it."""
+async def test_a_slave_waits_before_it_reconnects(tmp_path: Path) -> None:
+    """It would connect thousands of times a second to a master that drops it, or seem to copy from it."""
     came: list[asyncio.StreamWriter] = []
 
     async def drop(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +110,7 @@ async def test_a_slave_waits_before_it_tries_again(tmp_path: Path) -> None:
     await server.wait_closed()
 
 
-async def test_a_slave_that_was_refused_says_so_while_it_waits(tmp_path: Path) -> None:
+async def test_a_rejected_slave_reports_it_while_it_waits(tmp_path: Path) -> None:
     """An operator would take it for one that waits for its master, and that nothing has to be done for."""
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(
@@ -129,7 +128,7 @@ async def test_a_slave_that_was_refused_says_so_while_it_waits(tmp_path: Path) -
     await server.close()
 
 
-async def test_a_slave_says_that_more_of_the_log_has_come(tmp_path: Path) -> None:
+async def test_a_slave_reports_new_records(tmp_path: Path) -> None:
     """Consumers that wait at a slave, and slaves of a slave, would get messages later than they could."""
     copied = asyncio.Event()
     async with (
@@ -147,7 +146,7 @@ async def test_a_slave_says_that_more_of_the_log_has_come(tmp_path: Path) -> Non
 async def test_a_rush_is_dispatched_without_more_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Consumers of a slave would not get what came in a rush before its master says something else."""
+    """Consumers of a slave would not get the messages of a rush before the next frame of its master."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 0)
     async with (
         leading(tmp_path / "master") as master,
@@ -195,14 +194,13 @@ async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch:
             assert slave._backlog.size > 0
             closed = weakref.ref(slave)
         del slave
-    gc.collect()
-    assert closed() is None
+    await until_collected(closed)
 
 
 async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slave would close its connection at each flush, and its master would wait for the time-out."""
+    """A slave would close its connection at each flush, and its master would wait for the timeout."""
     loop = asyncio.get_running_loop()
     since_boot = loop.time
     monkeypatch.setattr(loop, "time", lambda: since_boot() + 1e9)
@@ -217,7 +215,7 @@ async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
         assert slave.problem == ""
 
 
-async def test_what_comes_while_a_slave_waits_for_its_disk_is_kept(tmp_path: Path) -> None:
+async def test_data_received_during_a_disk_wait_is_kept(tmp_path: Path) -> None:
     """A slave with a busy disk would drop a piece of the log, and start over each time it connects."""
     async with leading(tmp_path / "master") as master:
         master.put(4 * RUSH)  # several pieces

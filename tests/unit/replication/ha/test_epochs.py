@@ -8,8 +8,8 @@ from rocketpy_broker.replication.ha.log import EpochFile
 from rocketpy_broker.store.files.disk import OsDisk
 
 
-def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
-    """Without this a loser would keep bytes that its successor does not have, or cut too much."""
+def test_logs_are_equal_up_to_the_first_different_epoch() -> None:
+    """The losing master would keep bytes that its successor lacks, or cut too much."""
     one, two, other = Epoch(1, 0, "a"), Epoch(2, 100, "b"), Epoch(2, 120, "c")
     assert common_end([one], 90, [one, two], 200) == 90
     assert common_end([one], 150, [one, two], 200) == 100
@@ -20,8 +20,8 @@ def test_logs_are_equal_up_to_where_their_epochs_part() -> None:
     assert common_end([other], 130, [one, two], 200) is None
 
 
-def test_a_new_epoch_forgets_what_never_came() -> None:
-    """Without this a slave promoted before it had caught up would claim bytes of an epoch it has none of."""
+def test_a_new_epoch_drops_epochs_without_bytes() -> None:
+    """A slave promoted before it had caught up would claim bytes of an epoch of which it has none."""
     one, two = Epoch(1, 0, "a"), Epoch(2, 100, "b")
     state = begin_epoch(EpochState(epochs=(one, two), seen=5), 80, "c", 3)
     assert state == EpochState(epochs=(one, Epoch(6, 80, "c")), seen=6, own="c")
@@ -30,13 +30,13 @@ def test_a_new_epoch_forgets_what_never_came() -> None:
 
 
 def test_a_new_epoch_is_above_those_of_the_log() -> None:
-    """Without this a log that came without what its owner had seen would get one number twice."""
+    """Two epochs would get one number after a log was copied without its epochs."""
     copied = EpochState(epochs=(Epoch(5, 0, "a"),))
     assert begin_epoch(copied, 10, "b", 0).epochs[-1] == Epoch(6, 10, "b")
 
 
-def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
-    """Without this a master that crashed would come back above the slave that was promoted meanwhile, or a
+def test_when_an_epoch_begins_and_with_which_number(tmp_path: Path) -> None:
+    """A master that crashed would have a higher epoch than the slave that was promoted meanwhile, or a
     slave made master by its file alone would go on in its old master's epoch.
     """
     master, slave = (EpochFile(OsDisk(), tmp_path / name) for name in ("master.json", "slave.json"))
@@ -56,7 +56,7 @@ def test_who_begins_an_epoch_and_with_which_number(tmp_path: Path) -> None:
 
 
 def test_common_end_against_real_histories() -> None:
-    """Without this a rare order of promotions could make two logs look equal where they are not."""
+    """A rare order of promotions could make two logs look equal although they differ."""
     for seed in range(300):
         rng = random.Random(seed)
         logs = [(b"", NO_EPOCHS) for _ in range(3)]

@@ -35,8 +35,8 @@ class _GrowingLog(MemoryLog):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_our_master_says_what_javas_said(name: str) -> None:
-    """Without this a Java slave would meet bytes that no Java master sends (QUIRKS 52 to 55)."""
+def test_this_master_sends_the_bytes_of_javas(name: str) -> None:
+    """A Java slave would get bytes that no Java master sends (QUIRKS 52 to 55)."""
     stream = golden_data.ha_stream(name)
     whole = _log(name, stream)
     log = _GrowingLog(bytes(whole.data), min_offset=whole.min_offset, segment_bytes=whole.segment_bytes)
@@ -63,8 +63,8 @@ def _first_end(stream: golden_data.HaStream) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_our_slave_says_what_javas_said(name: str) -> None:
-    """Without this a Java master would wait for reports, or send from elsewhere."""
+def test_this_slave_sends_the_bytes_of_javas(name: str) -> None:
+    """A Java master would wait for reports, or send from another offset."""
     stream = golden_data.ha_stream(name)
     expected = _log(name, stream)
     first = int(stream.frames[1]["offset"])

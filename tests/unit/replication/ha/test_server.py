@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import socket
 import weakref
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from rocketpy_broker.replication.ha.server import HaServer
 from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.wire import CONTROL, REPORT
 from tests.unit.replication.ha.logs import MemoryLog
-from tests.waiting import LIMIT_S, until
+from tests.waiting import LIMIT_S, until, until_collected
 
 KNOWN = "a secret"
 
@@ -37,7 +36,7 @@ async def served(settings: HaSettings) -> AsyncIterator[tuple[HaServer, Address]
 
 
 async def is_ended(connection: socket.socket) -> bool:
-    """Wait until the master closes a connection; what it said before does not matter."""
+    """Wait until the master closes a connection; earlier bytes do not matter."""
     connection.setblocking(False)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(LIMIT_S):
@@ -48,8 +47,8 @@ async def is_ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("message", [b"", bytes(7), REPORT.pack(CONTROL)])
-async def test_who_does_not_join_is_disconnected(message: bytes) -> None:
-    """A stranger who begins and does not go on would hold a connection for as long as he likes."""
+async def test_a_connection_that_does_not_join_is_closed(message: bytes) -> None:
+    """A client that starts to join and never finishes would hold a connection without end."""
     async with served(HaSettings(join_ms=50, secret=KNOWN)) as (_, address):
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(message)
@@ -71,7 +70,7 @@ async def test_who_does_not_join_is_disconnected(message: bytes) -> None:
 def test_a_certificate_must_have_one_of_the_names(
     wanted: set[str], shown: set[str], *, rejects_certificate: bool
 ) -> None:
-    """Whoever has any certificate of the same authority, as clients do, could copy every message."""
+    """Each owner of a certificate of the same authority, as clients have, could copy every message."""
     server = HaServer(
         MemoryLog(), HaSettings(), ConnectedSlaves(behind_bytes_max=1), lambda: None, Tasks("a broker"),
         names=frozenset(wanted),
@@ -79,8 +78,8 @@ def test_a_certificate_must_have_one_of_the_names(
     assert server.rejects_certificate(frozenset(shown)) is rejects_certificate
 
 
-async def test_what_slaves_acknowledge_is_told_at_once() -> None:
-    """A SYNC_MASTER would let each of its senders wait for the time-out."""
+async def test_acknowledgements_of_slaves_are_reported_at_once() -> None:
+    """A SYNC_MASTER would let each of its senders wait for the timeout."""
     acked = asyncio.Event()
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(MemoryLog(bytes(100)), HaSettings(), connected, acked.set, Tasks("a broker"))
@@ -103,17 +102,16 @@ async def test_what_slaves_acknowledge_is_told_at_once() -> None:
 
 
 async def test_a_closed_port_leaves_nothing_behind() -> None:
-    """Its timer would go on for as long as the broker runs, and with each change of roles one more."""
+    """Its timer would run as long as the broker, with one more for each change of roles."""
     async with served(HaSettings()) as (server, _):
         closed = weakref.ref(server)
         await server.close()
         del server
-    gc.collect()
-    assert closed() is None
+    await until_collected(closed)
 
 
 async def test_the_oldest_stranger_gives_way() -> None:
-    """Whoever opens connections and says nothing could hold all file descriptors of a master."""
+    """Silent connections could use up the file descriptors of a master."""
     async with served(HaSettings()) as (server, address):
         with contextlib.ExitStack() as opened:
             first, *others = [
@@ -126,7 +124,7 @@ async def test_the_oldest_stranger_gives_way() -> None:
 
 
 async def test_a_slave_that_hangs_is_let_go() -> None:
-    """Each hang of a slave would cost its master a socket and its buffer for ever: 64, and none is let in."""
+    """Each hanging slave would occupy a socket and a buffer: after 64, no slave is accepted."""
     source = MemoryLog(bytes(32 << 20), segment_bytes=64 << 20)
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(

@@ -1,4 +1,4 @@
-"""Master and slave ends talking to each other: what they agree on, and what they refuse."""
+"""Master and slave sessions connected to each other: their handshake, and rejected peers."""
 
 import pytest
 
@@ -30,7 +30,7 @@ PLAIN = HaSettings(handshake=False)
 @pytest.mark.parametrize("chunk", [1, 7, 12, 8192, 1 << 20])
 @pytest.mark.parametrize("handshake", [False, True])
 def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, handshake: bool) -> None:
-    """Without this a slave would break on a network that splits frames."""
+    """A slave would fail on a network that splits frames."""
     source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
     pair = Pair(source, MemoryLog(), HaSettings(handshake=handshake), chunk=chunk)
     pair.run()
@@ -41,8 +41,8 @@ def test_a_log_arrives_whole_however_it_is_cut(chunk: int, *, handshake: bool) -
     assert pair.master.received == pair.slave.master_offset == source.max_offset
 
 
-def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -> None:
-    """Without this a new slave would lack the older messages, though the master has them (QUIRKS 53)."""
+def test_a_slave_of_rocketpy_requests_the_whole_log_and_javas_gets_the_last_file() -> None:
+    """A new slave would lack the older messages, though the master has them (QUIRKS 53)."""
     for handshake, first in ((True, 4096), (False, 12288)):
         source = MemoryLog(TEXT[:10000], min_offset=4096, epochs=ONE)
         pair = Pair(source, MemoryLog(), HaSettings(handshake=handshake))
@@ -51,7 +51,7 @@ def test_a_slave_of_ours_asks_for_the_whole_log_and_javas_gets_the_last_file() -
 
 
 def test_a_java_master_never_sees_the_greeting() -> None:
-    """Without this a Java master would start from an offset that our greeting was taken for.
+    """A Java master would mistake the greeting for an offset to start from.
 
     4.6.0 takes the last whole i64 of what it read; it starts once that is not negative.
     """
@@ -65,8 +65,8 @@ def test_a_java_master_never_sees_the_greeting() -> None:
     assert sent(slave.step(DataReceived(frame(4096, b"abc")), 1100)) == REPORT.pack(4099)
 
 
-def test_an_answer_that_comes_too_late_does_no_harm() -> None:
-    """Without this a slow network would make slaves reconnect for ever."""
+def test_a_late_response_is_ignored() -> None:
+    """Slaves on a slow network would reconnect without end."""
     source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
     slave = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
     master = MasterSession(source, HaSettings(), "m", 0)
@@ -76,7 +76,7 @@ def test_an_answer_that_comes_too_late_does_no_harm() -> None:
 
 
 def test_silence_closes_either_end() -> None:
-    """Without this a slave whose machine vanished would count as connected for hours."""
+    """A slave whose machine vanished would count as connected for hours."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
     pair.exchange()
     pair.source.data += b"more"
@@ -88,15 +88,17 @@ def test_silence_closes_either_end() -> None:
 
 
 def test_a_pair_stays_together_without_messages() -> None:
-    """Without this idle brokers would disconnect every 20 s."""
+    """Idle brokers would disconnect every 20 s."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
     pair.run(seconds=100)
     assert pair.closed == []
 
 
 @pytest.mark.parametrize(("heartbeat_ms", "stays"), [(5000, True), (19_000, True), (20_000, False)])
-def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms: int, stays: bool) -> None:
-    """Without this such a pair would disconnect whenever nobody sends, and copy nothing until it is back."""
+def test_a_heartbeat_interval_above_the_timeout_is_rejected_at_the_start(
+    *, heartbeat_ms: int, stays: bool
+) -> None:
+    """Such a pair would disconnect whenever it is idle, and copy nothing until it has reconnected."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(heartbeat_ms=heartbeat_ms))
     pair.run(seconds=100)
     assert (pair.closed == []) is stays
@@ -110,7 +112,7 @@ def test_a_heartbeat_that_comes_too_late_is_refused_at_the_start(*, heartbeat_ms
 
 
 def test_bytes_from_elsewhere_close_the_connection() -> None:
-    """Without this a slave would write a hole or a second copy into its log."""
+    """A slave would write a hole or a second copy into its log."""
     for offset in (4095, 4097, 0):
         slave = SlaveSession(
             MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0
@@ -130,7 +132,7 @@ class CountingLog(MemoryLog):
         super().append(offset, data)
 
 
-def test_what_comes_together_is_written_and_reported_once() -> None:
+def test_frames_received_together_are_written_and_reported_once() -> None:
     """A slave far behind would make 32 writes of a megabyte, and would not know that it is behind."""
     log = CountingLog(min_offset=4096)
     slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
@@ -145,8 +147,8 @@ def test_what_comes_together_is_written_and_reported_once() -> None:
 
 @pytest.mark.parametrize("first_offset", [0, 4096])
 @pytest.mark.parametrize("second", [4195, 4197, 4096])
-def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offset: int) -> None:
-    """Frames of one piece would be joined as if nothing were missing; what came before is kept."""
+def test_a_gap_between_frames_received_together_is_detected(second: int, first_offset: int) -> None:
+    """Frames of one read would be joined across a gap; the bytes before the gap must be kept."""
     log = MemoryLog(min_offset=first_offset)  # 0: it is empty, and begins where its master says
     slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
@@ -159,7 +161,7 @@ def test_a_gap_between_frames_that_come_together_is_seen(second: int, first_offs
 
 
 def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
-    """A heartbeat has no body: it must be neither written nor taken for the end of what came."""
+    """A heartbeat has no body: it must not be written, and it does not end the received frames."""
     log = CountingLog()
     slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
@@ -167,8 +169,8 @@ def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
     assert (log.min_offset, bytes(log.data), log.writes) == (8192, b"abcd", 1)
 
 
-def test_a_slave_is_asked_for_its_place_again_by_heartbeats_only_now_and_then() -> None:
-    """Reports that say nothing new would double the load of an idle pair; none at all would end it."""
+def test_heartbeats_ask_a_slave_for_its_offset_at_intervals() -> None:
+    """Reports without news would double the traffic of an idle pair; no reports would disconnect it."""
     slave = SlaveSession(
         MemoryLog(min_offset=4096), HaSettings(handshake=False, heartbeat_ms=1000), broker_name="b",
         broker_id=1, nonce="", now_ms=0,
@@ -178,7 +180,7 @@ def test_a_slave_is_asked_for_its_place_again_by_heartbeats_only_now_and_then() 
 
 
 def test_a_slave_that_is_ahead_is_closed() -> None:
-    """Without this a sync master would count messages as safe that this slave does not have (#3015)."""
+    """A sync master would count messages as safe that this slave does not have (#3015)."""
     for first in ([], [REPORT.pack(100)]):
         master = MasterSession(MemoryLog(TEXT[:200]), PLAIN, "", 0)
         for report in first:
@@ -188,7 +190,7 @@ def test_a_slave_that_is_ahead_is_closed() -> None:
 
 
 def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
-    """Without this it would hang, connected, and never get a byte."""
+    """The slave would stay connected without getting a byte."""
     master = MasterSession(MemoryLog(TEXT, min_offset=4096), PLAIN, "", 0)
     assert isinstance(master.step(DataReceived(REPORT.pack(4095)), 1)[0], Close)
 
@@ -204,7 +206,7 @@ def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
         (4096, 5000, None, False),
     ],
 )
-def test_a_log_that_ends_with_other_bytes_is_refused(
+def test_a_log_that_ends_with_other_bytes_is_rejected(
     begin: int, size: int, changed_at: int | None, *, is_refused: bool
 ) -> None:
     """A copy of another log would be continued: its consumers would get other messages than its master's."""
@@ -224,15 +226,15 @@ def test_a_log_that_ends_with_other_bytes_is_refused(
 
 
 def test_a_whole_copy_that_knows_no_epochs_is_taken() -> None:
-    """A copy that RocketMQ made would have to be emptied and copied again."""
+    """A copy made by RocketMQ would have to be deleted and copied a second time."""
     pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(TEXT, segment_bytes=1 << 20))
     pair.run()
     assert pair.closed == []
     assert pair.master.received == len(TEXT)
 
 
-def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
-    """It would connect again and again, and no operator would be told to empty its store."""
+def test_a_slave_whose_common_part_has_expired_on_the_master_is_rejected() -> None:
+    """It would reconnect repeatedly, without a message that its store must be emptied."""
     epochs = EpochState(epochs=(FIRST, Epoch(2, 3000, "new")), seen=2)
     source = MemoryLog(TEXT, min_offset=4096, segment_bytes=1 << 20, epochs=epochs)
     pair = Pair(source, MemoryLog(TEXT[:3500], segment_bytes=1 << 20, epochs=ONE))
@@ -244,7 +246,7 @@ def test_a_slave_whose_good_part_has_expired_on_the_master_is_refused() -> None:
 
 @pytest.mark.parametrize("handshake", [False, True])
 def test_a_slave_counts_from_its_first_report(*, handshake: bool) -> None:
-    """A SYNC_MASTER would let senders wait for a slave of which it has not heard how far it has flushed."""
+    """A SYNC_MASTER would let senders wait for a slave that has not reported its flushed offset."""
     settings = HaSettings(handshake=handshake, wants_flushed=True)
     pair = Pair(MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE), MemoryLog(), settings)
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
@@ -252,18 +254,18 @@ def test_a_slave_counts_from_its_first_report(*, handshake: bool) -> None:
     assert pair.slave.master_offset == -1
     message = sent(pair.slave.step(Poll(), 0))
     while not pair.master.is_copying:
-        heard = sent(pair.master.step(DataReceived(message), 0))
+        reply = sent(pair.master.step(DataReceived(message), 0))
         if pair.master.is_copying:
             break
-        message = sent(pair.slave.step(DataReceived(heard), 0))
+        message = sent(pair.slave.step(DataReceived(reply), 0))
     (state,) = connected.states(len(TEXT))
     assert state.flushed == -1
     assert connected.is_slave_ok(0) is not handshake
     assert pair.slave.master_offset == -1
 
 
-def test_what_a_loser_wrote_is_cut_to_the_common_prefix() -> None:
-    """Without this an old master that comes back would serve messages that its successor never had."""
+def test_a_losing_master_is_truncated_to_the_common_prefix() -> None:
+    """A former master that returns would serve messages that its successor never had."""
     ours = MemoryLog(
         TEXT[:5000] + b"A" * 1000, epochs=EpochState(epochs=(FIRST, Epoch(2, 5000, "new")), seen=2)
     )
@@ -277,7 +279,7 @@ def test_what_a_loser_wrote_is_cut_to_the_common_prefix() -> None:
 
 
 def test_an_old_master_is_not_followed() -> None:
-    """Without this a slave would cut what the promoted master acknowledged."""
+    """A slave would cut messages that the promoted master acknowledged."""
     old = MemoryLog(TEXT[:5000], epochs=ONE)
     slave = MemoryLog(TEXT[:6000], epochs=EpochState(epochs=(FIRST, Epoch(2, 5500, "new")), seen=2))
     pair = Pair(old, slave)
@@ -287,8 +289,8 @@ def test_an_old_master_is_not_followed() -> None:
     assert len(slave.data) == 6000
 
 
-def test_a_log_that_is_no_copy_is_refused() -> None:
-    """Without this a store of another broker, or a damaged one, would be continued as this one's."""
+def test_a_log_that_is_no_copy_is_rejected() -> None:
+    """The store of another broker, or a damaged one, would be continued."""
     for target in (
         MemoryLog(b"x" * 100),
         MemoryLog(b"x" * 100, epochs=EpochState(epochs=(Epoch(1, 0, "other"),), seen=1)),
@@ -303,7 +305,7 @@ def test_a_log_that_is_no_copy_is_refused() -> None:
 
 
 def test_a_java_slaves_store_is_taken_over_when_it_is_a_copy() -> None:
-    """Without this a slave could not be switched from RocketMQ to ours without copying everything again."""
+    """A slave could not be switched from RocketMQ to rocketpy without copying everything."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE, segment_bytes=1 << 20), MemoryLog(TEXT[:777]))
     pair.run()
     assert pair.closed == []
@@ -311,8 +313,8 @@ def test_a_java_slaves_store_is_taken_over_when_it_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize(("masters", "slaves"), [("a", ""), ("", "a"), ("a", "b")])
-def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) -> None:
-    """Without this anybody who reaches the port could read every message, or feed a slave."""
+def test_a_peer_without_the_secret_gets_nothing(masters: str, slaves: str) -> None:
+    """Each client that reaches the port could read every message, or feed a slave."""
     target = MemoryLog()
     pair = Pair(MemoryLog(TEXT, epochs=ONE), target, HaSettings(secret=masters), HaSettings(secret=slaves))
     pair.run()
@@ -322,7 +324,7 @@ def test_who_does_not_know_the_secret_gets_nothing(masters: str, slaves: str) ->
 
 
 def test_both_know_the_secret() -> None:
-    """Without this a pair with a secret could not talk at all."""
+    """A pair with a secret could not connect at all."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(secret=KNOWN))
     pair.run()
     assert pair.closed == []
@@ -330,13 +332,13 @@ def test_both_know_the_secret() -> None:
 
 
 def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
-    """Without this the secret would be no more than a request."""
+    """A peer without the secret would be accepted."""
     master = MasterSession(MemoryLog(TEXT), HaSettings(secret=KNOWN), "n", 0)
     assert isinstance(master.step(DataReceived(REPORT.pack(0)), 1)[-1], Close)
 
 
-def test_a_proof_that_is_no_ascii_is_refused() -> None:
-    """A stranger could fill the log with tracebacks."""
+def test_a_proof_that_is_no_ascii_is_rejected() -> None:
+    """Anyone could fill the log with tracebacks."""
     master = MasterSession(MemoryLog(TEXT), HaSettings(secret=KNOWN), "n", 0)
     master.step(DataReceived(REPORT.pack(CONTROL)), 1)
     join = Join(
@@ -346,7 +348,7 @@ def test_a_proof_that_is_no_ascii_is_refused() -> None:
     assert isinstance(master.step(DataReceived(encode_control(join)), 2)[-1], Close)
 
 
-def test_a_note_that_is_no_text_is_refused() -> None:
+def test_a_note_that_is_no_text_is_rejected() -> None:
     """Bytes that are no UTF-8 in the name of a note, or brackets without end, left a traceback each."""
     for note in (
         b'{"type":"jo\x9din"}',
@@ -365,8 +367,8 @@ def test_a_note_that_is_no_text_is_refused() -> None:
 @pytest.mark.parametrize(
     ("max_offset", "tail_bytes"), [(-1, 0), (100, -1), (100, -(2**63)), (50, 100), (len(TEXT), 1 << 17)]
 )
-def test_a_slave_that_shows_what_it_cannot_have_is_refused(max_offset: int, tail_bytes: int) -> None:
-    """A master would read from behind its log, or a gigabyte of it while nobody else is served."""
+def test_a_slave_that_claims_impossible_offsets_is_rejected(max_offset: int, tail_bytes: int) -> None:
+    """A master would read beyond its log, or a gigabyte of it while other clients wait."""
     master = MasterSession(MemoryLog(TEXT * 16, epochs=ONE), HaSettings(), "n", 0)
     master.step(DataReceived(REPORT.pack(CONTROL)), 1)
     join = Join(
@@ -399,8 +401,8 @@ def test_a_copy_does_not_begin_at_the_end_of_64_bits() -> None:
     assert log.is_empty
 
 
-def test_a_flushed_ack_counts_what_is_flushed() -> None:
-    """Without this SYNC_MASTER with SYNC_FLUSH would lose messages when both machines lose power."""
+def test_a_flush_report_counts_flushed_bytes() -> None:
+    """SYNC_MASTER with SYNC_FLUSH would lose messages when both machines lose power."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog(), HaSettings(wants_flushed=True))
     pair.run()
     assert (pair.master.received, pair.master.acked_offset) == (len(TEXT), 0)
@@ -410,7 +412,7 @@ def test_a_flushed_ack_counts_what_is_flushed() -> None:
 
 
 def test_garbage_closes() -> None:
-    """Without this a stranger's bytes would be taken for an offset or a size to allocate."""
+    """Bytes of an unknown client would be used as an offset or as a size to allocate."""
     master = MasterSession(MemoryLog(TEXT), PLAIN, "", 0)
     assert isinstance(master.step(DataReceived(REPORT.pack(-2)), 1)[-1], Close)
     slave = SlaveSession(MemoryLog(), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
@@ -421,16 +423,16 @@ def test_garbage_closes() -> None:
     assert isinstance(slave.step(DataReceived(frame(CONTROL, b"{}")), 1)[-1], Close)
 
 
-def test_what_fits_the_socket_is_sent() -> None:
-    """Without this a slave that is far behind would make its master hold the whole log in memory."""
+def test_a_master_sends_as_much_as_the_socket_accepts() -> None:
+    """A slave that is far behind would make its master hold the whole log in memory."""
     master = MasterSession(MemoryLog(TEXT, segment_bytes=1 << 20), HaSettings(batch_bytes=100), "", 0)
     assert master.step(DataReceived(REPORT.pack(1)), 1) == [AckReceived(1, -1)]
     assert len(sent(master.step(Poll(room=1000), 1))) == 12 + 10 * 112
     assert master.step(Poll(room=0), 2) == []
 
 
-def test_what_power_loss_may_take_is_not_sent() -> None:
-    """Without this a slave would show what its master loses, and its readers skip what gets that offset."""
+def test_unflushed_records_are_not_sent() -> None:
+    """A slave would show records that its master loses, and its readers would skip the next ones."""
 
     class Flushing(MemoryLog):
         ready_offset = 5000
@@ -449,7 +451,7 @@ def test_what_power_loss_may_take_is_not_sent() -> None:
 
 
 def test_one_slave_is_enough_and_it_must_not_be_far_behind() -> None:
-    """Without this SYNC_MASTER would wait for slaves that are not there (SLAVE_NOT_AVAILABLE)."""
+    """SYNC_MASTER would wait for slaves that are offline (SLAVE_NOT_AVAILABLE)."""
     connected = ConnectedSlaves(behind_bytes_max=1000)
     assert (connected.acked, connected.is_slave_ok(0)) == (-1, False)
     fast, slow = (MasterSession(MemoryLog(TEXT), PLAIN, "", 0) for _ in range(2))

@@ -1,4 +1,4 @@
-"""A store as source and target of replication: what may be sent, and what a slave says that it has."""
+"""A store as source and target of replication: which records may be sent, and which offsets are reported."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +23,12 @@ def target_of(store: MessageStore) -> StoreTarget:
 
 
 def test_an_empty_store_has_no_tail(store: MessageStore) -> None:
-    """Without this a new slave could not join."""
+    """A new slave could not join."""
     assert target_of(store).tail(100) == b""
 
 
 def test_the_tail_is_of_the_last_file_only(store: MessageStore) -> None:
-    """Without this a slave would ask for bytes that its master has in a file which is gone."""
+    """A slave would request bytes that its master had in a deleted file."""
     while len(store.commit_log.files.mapped_files) < 2:
         put(store, 1)
     put(store, *range(20))
@@ -42,10 +42,8 @@ def test_the_tail_is_of_the_last_file_only(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize(("kind", "waits"), [("SYNC_FLUSH", True), ("ASYNC_FLUSH", False)])
-def test_a_slave_gets_what_its_master_may_lose_only_if_that_is_allowed(
-    tmp_path: Path, kind: str, *, waits: bool
-) -> None:
-    """Without this a slave would hold messages that power loss took from its master, or lag behind it."""
+def test_unflushed_records_are_sent_only_if_configured(tmp_path: Path, kind: str, *, waits: bool) -> None:
+    """A slave would have records that power loss took from its master, or lag behind it."""
     flush = FlushConfig(disk_type=FlushDiskType[kind])
     with MessageStore(small_config(tmp_path, flush=flush)) as store:
         source = StoreSource(store, EpochFile(store.disk, tmp_path / "epochs.json"))

@@ -1,11 +1,11 @@
-"""Sends that wait for a slave: what readers see while some wait and others no longer can."""
+"""Sends that wait for a slave, and the messages that readers get meanwhile."""
 
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.replication.ha.sync_waiters import ReplicationResult, SyncWaiters
 
 
 class Slaves:
-    """How far slaves are, as a test says."""
+    """Offsets of slaves, as a test sets them."""
 
     acked = 0
     is_there = True
@@ -14,8 +14,8 @@ class Slaves:
         return self.is_there
 
 
-def test_nobody_reads_past_sends_that_wait_though_later_ones_do_not() -> None:
-    """A reader would get a message that its sender may still hear is lost, or never get those after it."""
+def test_readers_stop_at_the_first_waiting_send() -> None:
+    """A reader would get a message whose send may still fail, or never get the messages after it."""
     slaves = Slaves()
     waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
     assert waiting.park(["a"], 10, 0) == []

@@ -1,4 +1,4 @@
-"""Bytes between master and slave: what no peer of ours or of RocketMQ's would send."""
+"""Frames between master and slave that no correct peer sends."""
 
 import struct
 
@@ -18,7 +18,7 @@ def header(offset: int, size: int) -> bytes:
 
 @pytest.mark.parametrize(("offset", "size"), [(0, LARGEST_BODY), (7, 0), (CONTROL, LARGEST_NOTE)])
 def test_the_largest_frames_are_awaited(offset: int, size: int) -> None:
-    """Without this a slave would leave a master that sends what is allowed."""
+    """A slave would disconnect from a master that sends valid frames."""
     found = list(FrameReader().feed(header(offset, size)))
     assert [frame.offset for frame in found] == ([] if offset == CONTROL else [offset])  # type: ignore[union-attr]
 
@@ -27,15 +27,15 @@ def test_the_largest_frames_are_awaited(offset: int, size: int) -> None:
     ("offset", "size"),
     [(0, LARGEST_BODY + 1), (0, -1), (CONTROL - 1, 0), (CONTROL, LARGEST_NOTE + 1), (CONTROL, -1)],
 )
-def test_a_slave_refuses_frames_that_cannot_be(offset: int, size: int) -> None:
-    """Without this bytes from elsewhere would make a slave wait for gigabytes."""
+def test_a_slave_rejects_impossible_frames(offset: int, size: int) -> None:
+    """Bytes of an unknown server would make a slave wait for gigabytes."""
     with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
         list(FrameReader().feed(header(offset, size)))
 
 
 @pytest.mark.parametrize("size", [-1, LARGEST_NOTE + 1])
-def test_a_master_refuses_notes_that_cannot_be(size: int) -> None:
-    """Without this a stranger's bytes would fill the memory of a master."""
+def test_a_master_rejects_impossible_notes(size: int) -> None:
+    """Bytes of an unknown client would fill the memory of a master."""
     reader = ReportReader()
     reader.uses_handshake = True
     with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
@@ -43,7 +43,7 @@ def test_a_master_refuses_notes_that_cannot_be(size: int) -> None:
 
 
 def test_a_master_waits_for_the_rest_of_a_note_or_report() -> None:
-    """Without this a network that splits packets would end replication."""
+    """A network that splits packets would end replication."""
     reader = ReportReader()
     reader.uses_handshake = True
     assert list(reader.feed(header(CONTROL, LARGEST_NOTE))) == []
@@ -53,14 +53,14 @@ def test_a_master_waits_for_the_rest_of_a_note_or_report() -> None:
     assert list(reader.feed(ack(300, 200)[15:])) == [(300, 200)]
 
 
-def test_a_report_before_the_log_is_refused() -> None:
-    """Without this a slave could be sent from an offset below zero."""
+def test_a_report_before_the_log_is_rejected() -> None:
+    """A slave could be sent from an offset below zero."""
     with pytest.raises(RemoteProtocolError, match="offset -2"):
         list(ReportReader().feed(struct.pack(">q", CONTROL - 1)))
 
 
-def test_notes_and_reports_are_taken_apart_however_they_come() -> None:
-    """Without this a slave that writes quickly would be taken for a stranger."""
+def test_notes_and_reports_are_parsed_at_any_split() -> None:
+    """A slave that writes quickly would be rejected as unknown."""
     note = Join(
         broker_name="b" * 300, broker_id=1, epochs=(Epoch(1, 0, "a"),), epoch_seen=1, max_offset=9,
         tail_bytes=0, tail_crc=0, nonce="n", proof="p",

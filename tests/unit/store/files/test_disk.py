@@ -71,15 +71,15 @@ def test_holes_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StoreError)]
 )
-def test_errors_say_what_and_where(code: int, kind: type[StoreError]) -> None:
+def test_errors_name_the_call_and_the_file(code: int, kind: type[StoreError]) -> None:
     """An operator would not know which disk is full."""
     error = store_error("write 5 bytes at 7 of", Path("/store/f"), OSError(code, os.strerror(code)))
     assert type(error) is kind
     assert f"cannot write 5 bytes at 7 of /store/f: {os.strerror(code)} (errno {code})" in str(error)
 
 
-def test_missing_things_are_no_errors(tmp_path: Path) -> None:
-    """A recovery that is cut off and run again would stumble over what it did already."""
+def test_missing_files_are_no_errors(tmp_path: Path) -> None:
+    """A recovery that is interrupted and repeated would fail because of its first run."""
     disk: Any = OsDisk()
     disk.unlink(tmp_path / "none")
     disk.remove_dir(tmp_path / "none")
@@ -154,7 +154,7 @@ def test_two_creations_of_one_file_share_it(tmp_path: Path) -> None:
 
 
 def test_a_failed_creation_leaves_no_file_and_no_handle(tmp_path: Path) -> None:
-    """A full disk would leave files of no length, or use up the process's file handles."""
+    """A full disk would leave files of no length, or use up the file descriptors of the process."""
 
     class Full(OsDisk):
         def extend(self, handle: int, size: int) -> None:

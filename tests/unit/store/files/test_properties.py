@@ -23,8 +23,8 @@ def changed(text: str, **wanted: str) -> dict[str, str]:
         "a=1\nb=old\nb=older\n",
     ],
 )
-def test_a_changed_setting_is_what_is_read(text: str) -> None:
-    """A command would be answered with success, and the next start read something else."""
+def test_a_changed_setting_is_read(text: str) -> None:
+    """A command would succeed, and the next start would read another value."""
     found = changed(text, b="new")
     assert (found["a"], found["b"]) == ("1", "new")
     assert found.get("c", "") == {s.key: s.value for s in read_settings(text, "b.conf")}.get("c", "")

@@ -41,7 +41,7 @@ def test_checkpoint_of_a_java_broker_has_no_offsets() -> None:
 
 
 @pytest.mark.parametrize("fail_at", range(1, 8))
-def test_state_file_is_old_or_new_whatever_fails(tmp_path: Path, fail_at: int) -> None:
+def test_a_state_file_is_old_or_new_after_any_failure(tmp_path: Path, fail_at: int) -> None:
     """A full disk would cost the topics or the consumer offsets."""
     path = tmp_path / "config" / "topics.json"
     save_state(OsDisk(), path, b'{"n": 1}')

@@ -34,9 +34,9 @@ async def test_a_flood_of_changes_leaves_time_for_others() -> None:
     saves: list[tuple[float, float]] = []
 
     def save() -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         time.sleep(0.02)
-        saves.append((begun, time.monotonic()))
+        saves.append((started, time.monotonic()))
 
     saver: BatchSaver[int] = BatchSaver(
         Tasks("the test"), "table", prepare=lambda _: save, use=lambda _: None
@@ -44,5 +44,5 @@ async def test_a_flood_of_changes_leaves_time_for_others() -> None:
     while len(saves) < 6:
         saver.submit(0)
         await asyncio.sleep(0.001)
-    for (begun, ended), (next_begun, _) in pairwise(saves):
-        assert next_begun - ended >= min(3 * (ended - begun), 1) - 0.001  # the clock's ticks
+    for (started, ended), (next_started, _) in pairwise(saves):
+        assert next_started - ended >= min(3 * (ended - started), 1) - 0.001  # the clock's ticks

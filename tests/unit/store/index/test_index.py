@@ -38,7 +38,7 @@ def test_hash_without_sign_is_javas() -> None:
     ["k", "C000020200004E0E2F2A6903FA110000", "C000020200004E0E2F2A6903FA11", "x" * 24, "x" * 25, "x" * 500,
      "订单一二三四五六七八九十", "C000020200004E0E2F2A6903é", "C000020200004E0E2F2A690é0001"],
 )  # fmt: skip
-def test_every_key_is_found_again_under_javas_hash(tmp_path: Path, key: str) -> None:
+def test_every_key_is_found_under_javas_hash(tmp_path: Path, key: str) -> None:
     """The quick way to hash a key would differ from the real one for some keys."""
     index = service_of(tmp_path)
     for offset in (1000, 2000):  # the second time by what was remembered
@@ -48,7 +48,7 @@ def test_every_key_is_found_again_under_javas_hash(tmp_path: Path, key: str) -> 
     index.close()
 
 
-def test_unique_key_comes_first_then_each_key(tmp_path: Path) -> None:
+def test_the_unique_key_is_before_the_other_keys(tmp_path: Path) -> None:
     """A query by one of several keys would find nothing."""
     index = service_of(tmp_path)
     index.put(b"T", b"id1", b"a b  c", 100, 5000)
@@ -104,7 +104,7 @@ def test_closed_index_is_read_and_continued(tmp_path: Path) -> None:
 
 
 def test_unfinished_file_is_deleted_after_a_crash(tmp_path: Path) -> None:
-    """Slots that were never written would hide the file's entries for ever."""
+    """Slots that were never written would hide the entries of their file."""
     index = service_of(tmp_path, entries=10)
     for number in range(15):
         index.put(b"T", b"", b"k", number, 1000 + number)
@@ -119,7 +119,7 @@ def test_unfinished_file_is_deleted_after_a_crash(tmp_path: Path) -> None:
 
 
 def test_damaged_file_and_all_behind_it_are_rebuilt(tmp_path: Path) -> None:
-    """A damaged index would stop the broker, or leave a hole in what queries find."""
+    """A damaged index would stop the broker, or hide keys from queries."""
     index = service_of(tmp_path, entries=10)
     for number in range(25):
         index.put(b"T", b"", b"k", number, 1000 + number)
@@ -137,9 +137,7 @@ def test_damaged_file_and_all_behind_it_are_rebuilt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("garbage", [-1, -(2**31), 3, 2**31 - 1])
 @pytest.mark.parametrize("hashes", [(17, 25), (17, 25, 25), (15, 25)])
-def test_a_slot_that_leads_nowhere_costs_no_other_key(
-    tmp_path: Path, garbage: int, hashes: tuple[int, ...]
-) -> None:
+def test_an_invalid_slot_costs_no_other_key(tmp_path: Path, garbage: int, hashes: tuple[int, ...]) -> None:
     """After power loss, keys of other slots would not be found any more, or a query would not end."""
     contents = []
     for way in ("one by one", "together"):
@@ -187,7 +185,7 @@ def test_a_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_an_index_without_files_finds_nothing(tmp_path: Path) -> None:
-    """A client would be told that the index of a new broker was updated."""
+    """A client would get a time of the last update although the index is empty."""
     assert service_of(tmp_path).query("T", "k", 10, 0, FOREVER) == IndexQueryResult([], 0, 0)
 
 
@@ -202,7 +200,7 @@ def test_empty_index_takes_no_space(tmp_path: Path) -> None:
     file.close()
 
 
-def test_impossible_headers_are_refused(tmp_path: Path) -> None:
+def test_impossible_headers_are_rejected(tmp_path: Path) -> None:
     """A flipped bit would make the broker read past the file."""
     index = service_of(tmp_path)
     index.put(b"T", b"", b"k", 1, 1000)
@@ -216,7 +214,7 @@ def test_impossible_headers_are_refused(tmp_path: Path) -> None:
         IndexFile(OsDisk(), path, 100, 400).load()
 
 
-def test_names_go_up_even_when_the_clock_does_not(tmp_path: Path) -> None:
+def test_names_increase_even_if_the_clock_does_not(tmp_path: Path) -> None:
     """A file would be overwritten, or sorted before an older one."""
     index = IndexService(OsDisk(), tmp_path, IndexConfig(slots=10, entries=2), lambda: 1_700_000_000_000)
     for number in range(4):
@@ -229,7 +227,7 @@ def test_names_go_up_even_when_the_clock_does_not(tmp_path: Path) -> None:
 
 
 def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
-    """A file gone from the middle would hide its keys: nothing but its place tells that it was there."""
+    """A missing file in the middle would hide its keys without notice."""
     root = Path("/index")
     disk = RecordingDisk()
     ticks = iter(range(1_700_000_000_000, 1_800_000_000_000, 7))
@@ -260,9 +258,7 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
         (200, 200, True), (200, 300, True), (201, 300, False),
     ],
 )  # fmt: skip
-def test_files_of_a_time_are_those_that_touch_it(
-    tmp_path: Path, begin: int, end: int, *, found: bool
-) -> None:
+def test_files_of_a_time_range_are_found(tmp_path: Path, begin: int, end: int, *, found: bool) -> None:
     """A query with the very time of a message would not find it."""
     file = IndexFile(OsDisk(), tmp_path / "20260101000000000", 10, 10)
     file.begin_timestamp, file.end_timestamp = 100, 200

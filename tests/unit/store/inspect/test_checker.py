@@ -7,8 +7,8 @@ import pytest
 
 from rocketpy.errors import StoreError
 from rocketpy_broker.store import MessageInner, MessageStore
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue.consume_queue import UNIT
+from tests.store_checks import check_store
 from tests.unit.store.helpers import message, put, small_config
 
 

@@ -49,7 +49,7 @@ def test_check_of_java_stores(
     assert snapshot(root) == before
 
 
-def test_check_of_a_killed_store_counts_what_the_next_start_adds(
+def test_check_of_a_killed_store_counts_the_records_of_the_next_recovery(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = MessageStore(small_config(tmp_path))
@@ -120,7 +120,7 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(30, 100), (100, 400)])
-def test_index_files_are_read_whatever_their_sizes(tmp_path: Path, slots: int, entries: int) -> None:
+def test_index_files_of_any_size_are_read(tmp_path: Path, slots: int, entries: int) -> None:
     """`store check` would call every index file of a broker with other sizes damaged, or read none of it."""
     written = small_config(tmp_path, index=IndexConfig(slots=slots, entries=entries))
     with MessageStore(written) as store:

@@ -20,8 +20,8 @@ def store(tmp_path: Path) -> MessageStore:
     return store
 
 
-def test_receipt_tells_where_the_record_is(store: MessageStore) -> None:
-    """The message id given to the producer would lead nowhere."""
+def test_a_receipt_has_the_place_of_the_record(store: MessageStore) -> None:
+    """The message id that the producer got would not lead to the message."""
     first = store.append(message(1))
     second = store.append(message(2))
     assert store.look_message(first.physical_offset) is None
@@ -34,7 +34,7 @@ def test_receipt_tells_where_the_record_is(store: MessageStore) -> None:
 
 
 def test_limits_are_those_of_4_6_0(tmp_path: Path) -> None:
-    """A producer would be refused what the real broker takes, or the reverse."""
+    """A producer would be rejected where the real broker accepts its message, or the reverse."""
     config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, message_bytes_max=1024))
     store = MessageStore(config)
     store.open()
@@ -87,7 +87,7 @@ def test_transactional_records_take_no_queue_offset(store: MessageStore) -> None
 
 
 def test_ipv6_hosts_are_marked_and_stored_whole(tmp_path: Path) -> None:
-    """A broker or client on IPv6 would write records that nobody can read."""
+    """A broker or client on IPv6 would write records that cannot be read."""
     store = MessageStore(small_config(tmp_path, store_host=IPV6_HOST))
     store.open()
     receipt = store.put_message(MessageInner("T", 0, b"six", born_host=IPV6_HOST))
@@ -103,7 +103,7 @@ def test_ipv6_hosts_are_marked_and_stored_whole(tmp_path: Path) -> None:
 
 
 def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) -> None:
-    """A consumer of a Java broker's store would not see what a batch holds."""
+    """A consumer of a Java broker's store would not get the messages of a batch."""
     put(store, *range(430))
     entries = [(number, b"%d" % number * 100, b"KEYS\x01b%d\x02" % number) for number in range(20)]
     receipts = store.append_batch(MessageInner("B", 1, b"ignored"), BatchColumns.of(entries))
@@ -135,5 +135,5 @@ def test_closed_store_takes_nothing(store: MessageStore) -> None:
 def test_the_next_file_begins_at_a_multiple_of_its_size(
     store: MessageStore, offset: int, following: int
 ) -> None:
-    """A consumer whose messages were deleted would be sent to an offset where no record begins."""
+    """A consumer whose messages were deleted would be sent to an offset inside a record."""
     assert store.commit_log.roll_next_file(offset) == following

@@ -1,4 +1,4 @@
-"""A flush in its thread, while the broker goes on deleting and making files."""
+"""A flush in its thread, while the broker deletes and creates files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocketpy_broker.store.log.flush import FlushPlan
 
 
 class DeletingDisk(OsDisk):
-    """Somebody deletes a directory just before it is flushed."""
+    """A directory is deleted just before it is flushed."""
 
     def fsync_dir(self, path: Path) -> None:
         path.rmdir()
@@ -21,7 +21,7 @@ class DeletingDisk(OsDisk):
 
 
 class BrokenDisk(OsDisk):
-    """A directory that is there cannot be flushed."""
+    """An existing directory cannot be flushed."""
 
     def fsync_dir(self, path: Path) -> None:
         raise FileNotFoundError(2, "the file system lost it", str(path))
@@ -40,7 +40,7 @@ def test_a_topic_deleted_during_a_flush_does_not_stop_the_broker(tmp_path: Path)
     assert not directory.exists()
 
 
-def test_a_directory_that_is_there_and_cannot_be_flushed_is_a_failed_flush(tmp_path: Path) -> None:
+def test_an_existing_directory_that_cannot_be_flushed_fails_the_flush(tmp_path: Path) -> None:
     """Names of files would be lost by a power cut after the broker had promised to keep them."""
     disk = BrokenDisk()
     with pytest.raises(FlushFailed, match="lost it"):

@@ -1,4 +1,4 @@
-"""Where a log has lost sectors, which tells a torn tail from damage."""
+"""Finding lost sectors of a log, which distinguish a torn tail from damage."""
 
 from __future__ import annotations
 

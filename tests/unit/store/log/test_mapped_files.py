@@ -11,7 +11,7 @@ from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue, Preallo
 
 
 def log_of(directory: Path, *sizes: int) -> MappedFileQueue:
-    """A log with 100-byte files, written as far as `sizes` say."""
+    """A log with 100-byte files, written up to `sizes`."""
     files = MappedFileQueue(OsDisk(), directory, 100, reserve_bytes=40)
     for size in sizes:
         file = files.add_file()
@@ -31,7 +31,7 @@ def test_files_are_named_by_their_start_and_have_full_length(tmp_path: Path) -> 
     files.close()
 
 
-def test_reads_stay_within_what_is_written(tmp_path: Path) -> None:
+def test_reads_stay_within_the_written_part(tmp_path: Path) -> None:
     """Consumers would be given bytes that are no messages."""
     files = log_of(tmp_path, 100, 30)
     assert files.read(95, 5) == b"BBBBB"
@@ -46,7 +46,7 @@ def test_reads_stay_within_what_is_written(tmp_path: Path) -> None:
     files.close()
 
 
-def test_loading_refuses_gaps_and_other_sizes(tmp_path: Path) -> None:
+def test_loading_rejects_gaps_and_other_sizes(tmp_path: Path) -> None:
     """A missing file, or a wrong setting, would silently shift or drop messages."""
     log_of(tmp_path, 100, 100, 100).close()
     (tmp_path / "notes.txt").write_text("not a file")
@@ -80,8 +80,8 @@ def _only(files: MappedFileQueue, start: int) -> MappedFileQueue:
     return rest
 
 
-def test_expired_files_that_power_loss_brought_back_go_again(tmp_path: Path) -> None:
-    """A broker would refuse to start, for its log has a hole, or serve what is long deleted."""
+def test_expired_files_that_return_after_power_loss_are_deleted(tmp_path: Path) -> None:
+    """A broker would not start because its log has a hole, or serve messages that were deleted long ago."""
     log_of(tmp_path, 100, 100, 100, 50).close()
     (tmp_path / "00000000000000000100").unlink()
     files = MappedFileQueue(OsDisk(), tmp_path, 100)
@@ -94,8 +94,8 @@ def test_expired_files_that_power_loss_brought_back_go_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("length", [0, 55])
-def test_last_file_that_a_crash_left_short_is_mended(tmp_path: Path, length: int) -> None:
-    """A broker killed while it makes a file would not start again (4.6.0 does not)."""
+def test_last_file_that_a_crash_left_short_is_extended(tmp_path: Path, length: int) -> None:
+    """A broker killed while it creates a file would not start (4.6.0 does not)."""
     log_of(tmp_path, 100, 50).close()
     with (tmp_path / "00000000000000000100").open("r+b") as file:
         file.truncate(length)
@@ -106,7 +106,7 @@ def test_last_file_that_a_crash_left_short_is_mended(tmp_path: Path, length: int
     files.close()
 
 
-def test_truncating_deletes_and_wipes_what_lies_behind(tmp_path: Path) -> None:
+def test_truncation_deletes_files_and_zeros_the_rest(tmp_path: Path) -> None:
     """The next recovery would take bytes that were cut for messages."""
     files = log_of(tmp_path, 100, 100, 60)
     assert files.truncate(130) == 70 + 60
@@ -120,7 +120,7 @@ def test_truncating_deletes_and_wipes_what_lies_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pieces", [[(0, 50_000)], [(9_000, 1), (20_000, 9_000)], [(30_000, 4_096), (49_999, 1)], [(50_000, 0)]]
 )
-def test_whatever_lies_behind_the_end_is_wiped(tmp_path: Path, pieces: list[tuple[int, int]]) -> None:
+def test_all_bytes_after_the_end_are_zeroed(tmp_path: Path, pieces: list[tuple[int, int]]) -> None:
     """A piece of an old record would be left there, and be taken for a message by a later recovery."""
     files = MappedFileQueue(OsDisk(), tmp_path, 50_000)
     file = files.add_file()
@@ -134,19 +134,23 @@ def test_whatever_lies_behind_the_end_is_wiped(tmp_path: Path, pieces: list[tupl
     files.close()
 
 
-def test_a_file_is_closed_once_nobody_needs_it(tmp_path: Path) -> None:
+def test_an_unused_file_is_closed(tmp_path: Path) -> None:
     """A broker with many queues would run out of open files."""
     files = log_of(tmp_path, 100, 100, 30)
     first, second, _ = files.mapped_files
-    assert (files.open_files, files.close_idle()) == (3, 3), "nothing is flushed"
+
+    def open_files() -> int:
+        return sum(file.is_open for file in files.mapped_files)
+
+    assert (open_files(), files.close_idle()) == (3, 3), "nothing is flushed"
     for file in files.mapped_files:
         file.flushed = file.wrote
         file.flushed_changes = file.changes
     first.hold()
-    assert (files.close_idle(), files.open_files) == (1, 1)
+    assert (files.close_idle(), open_files()) == (1, 1)
     assert second.read(0, 3) == b"CCC"
     first.release()
-    assert (files.close_idle(), files.open_files) == (0, 0)
+    assert (files.close_idle(), open_files()) == (0, 0)
     files.close()
 
 
@@ -179,7 +183,7 @@ def test_deleted_file_stays_readable_for_its_holder(tmp_path: Path) -> None:
     files.close()
 
 
-def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
+def test_only_written_bytes_count_as_flushed(tmp_path: Path) -> None:
     """The checkpoint would promise more than the disk holds."""
     files = log_of(tmp_path, 100, 30)
     first, last = files.unflushed()
@@ -192,8 +196,8 @@ def test_only_what_was_written_counts_as_flushed(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_is_erased_or_doubted_needs_a_flush(tmp_path: Path) -> None:
-    """What was cut from a log could come back after power loss, as its records."""
+def test_erased_or_unflushed_bytes_need_a_flush(tmp_path: Path) -> None:
+    """Records that were cut from a log could return after power loss."""
     files = log_of(tmp_path, 80)
     (file,) = files.mapped_files
 

@@ -19,5 +19,5 @@ def test_the_time_is_where_the_records_flags_put_it(flag: int) -> None:
 
 
 def test_without_a_record_there_is_no_time() -> None:
-    """A record that is gone would count as one of 1970."""
+    """A deleted record would count as one of 1970."""
     assert timestamp_in(None) == -1

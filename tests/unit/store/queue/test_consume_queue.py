@@ -17,7 +17,7 @@ def queue_of(root: Path, count: int = 0, *, units_per_file: int = 10) -> Consume
 
 
 def test_units_are_twenty_bytes_in_files_of_the_queue(tmp_path: Path) -> None:
-    """A Java broker could not consume what we stored."""
+    """A Java broker could not consume the messages of this store."""
     queue = queue_of(tmp_path, 12)
     queue.write_out()
     first, second = sorted((tmp_path / "T" / "3").iterdir())
@@ -27,8 +27,8 @@ def test_units_are_twenty_bytes_in_files_of_the_queue(tmp_path: Path) -> None:
     queue.files.close()
 
 
-def test_records_dispatched_twice_are_there_once(tmp_path: Path) -> None:
-    """Recovery, which dispatches again, would make consumers see messages twice."""
+def test_records_dispatched_twice_have_one_unit(tmp_path: Path) -> None:
+    """Consumers would get messages twice after a recovery, which dispatches records a second time."""
     queue = queue_of(tmp_path, 5)
     assert not queue.put(1400, 100, 4, 4)
     assert not queue.put(9900, 100, 4, 2)  # behind everything, yet an old number
@@ -37,7 +37,7 @@ def test_records_dispatched_twice_are_there_once(tmp_path: Path) -> None:
     queue.files.close()
 
 
-def test_queue_that_starts_in_the_middle_is_filled_up(tmp_path: Path) -> None:
+def test_a_queue_that_starts_in_the_middle_is_filled(tmp_path: Path) -> None:
     """Message numbers would shift on a slave that began late (QUIRKS 45)."""
     queue = queue_of(tmp_path)
     assert queue.put(5000, 100, 7, 23)
@@ -58,8 +58,8 @@ def test_queue_that_starts_in_the_middle_is_filled_up(tmp_path: Path) -> None:
     again.files.close()
 
 
-def test_an_empty_queue_takes_whatever_number_comes_first(tmp_path: Path) -> None:
-    """What a peer was told of a queue it never had could keep messages of it out."""
+def test_an_empty_queue_accepts_any_first_offset(tmp_path: Path) -> None:
+    """An offset that a peer got for a queue without messages could keep messages out of it."""
     queue = queue_of(tmp_path)
     queue.begin_at(23)
     assert (queue.min_offset, queue.next_offset) == (23, 23)
@@ -94,7 +94,7 @@ def test_reads_end_at_the_file_and_see_pending_units(tmp_path: Path) -> None:
 
 
 def test_truncation_drops_units_of_cut_records(tmp_path: Path) -> None:
-    """Consumers would be sent to records that a crash took away."""
+    """Consumers would be sent to records that were lost in a crash."""
     queue = queue_of(tmp_path, 25)
     queue.truncate(2050)
     assert (queue.next_offset, queue.max_physical_offset) == (11, 2050)
@@ -135,7 +135,7 @@ def test_recovery_finds_the_end_by_the_first_empty_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("file", "end"), [(1, 45), (2, 23), (3, 33), (4, 43)])
 def test_recovery_reads_the_last_three_files(tmp_path: Path, file: int, end: int) -> None:
-    """A start would take as long as the queue is old, or overlook what a crash took from its newest files."""
+    """A start would read the whole queue, or miss the damage of a crash in its newest files."""
     queue = queue_of(tmp_path, 45)
     queue.write_out()
     queue.files.close()
@@ -151,7 +151,7 @@ def test_recovery_reads_the_last_three_files(tmp_path: Path, file: int, end: int
 
 
 @pytest.mark.parametrize(("dispatched", "end"), [(5000, 45), (3001, 45), (3000, 13), (0, 13)])
-def test_recovery_reads_back_to_what_was_flushed(tmp_path: Path, dispatched: int, end: int) -> None:
+def test_recovery_reads_back_to_the_flushed_part(tmp_path: Path, dispatched: int, end: int) -> None:
     """After power loss a hole in an older file would stay, and its messages be lost to consumers."""
     queue = queue_of(tmp_path, 45)
     queue.write_out()
@@ -173,7 +173,7 @@ def test_recovery_reads_back_to_what_was_flushed(tmp_path: Path, dispatched: int
         ([1500, 1600, 1700], [5, 6, 7]),
         ([1400, 1500, 1600], [4, 5, 6]),  # the first is here already
         ([1500, 1600, 1800], [5, 6, 8]),  # one is missing
-        ([1500, 1600, 1600, 1700], [5, 6, 6, 7]),  # one comes twice
+        ([1500, 1600, 1600, 1700], [5, 6, 6, 7]),  # one is dispatched twice
         ([1300, 1400], [3, 4]),  # all are here
         ([1400, 1500], [5, 6]),  # an older record under a new number
     ],
@@ -193,7 +193,7 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
 
 
 @pytest.mark.parametrize(("dispatched", "rewritten"), [(0, 45), (1000, 45), (3500, 20), (9999, 0)])
-def test_units_of_doubtful_records_are_written_again(tmp_path: Path, dispatched: int, rewritten: int) -> None:
+def test_units_of_unflushed_records_are_rewritten(tmp_path: Path, dispatched: int, rewritten: int) -> None:
     """After power loss a queue would lack units that the page cache showed to the recovery."""
 
     class Disk(OsDisk):

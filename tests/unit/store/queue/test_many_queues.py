@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rocketpy_broker.store import ConsumeQueueConfig, MessageStore
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.inspect.checker import check_store
+from rocketpy_broker.store.log.flush import flush_now
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
 QUEUES = 100
@@ -73,7 +74,7 @@ def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
 
 
 def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
-    """Consumers of thousands of idle queues would use up the broker's files, and it could accept nobody."""
+    """Consumers of thousands of idle queues would use up the broker's file descriptors."""
     config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
     disk = CountingDisk()
     with MessageStore(config, disk=disk) as store:
@@ -88,7 +89,7 @@ def test_reading_many_queues_keeps_few_files_open(tmp_path: Path) -> None:
 
 
 def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> None:
-    """A thread that reserves room in a file would lose it once the log goes on in the next one."""
+    """A thread that reserves space in a file would lose it when the log continues in the next file."""
     config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=3))
     with MessageStore(config) as store:
         put(store, *range(100), body=bytes(4000))
@@ -101,7 +102,7 @@ def test_reading_a_long_log_keeps_its_two_newest_files_open(tmp_path: Path) -> N
 
 
 def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:
-    """Each look at a new start of the log would need a handle for each queue."""
+    """Each check for a new start of the log would need a handle for each queue."""
     config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
     disk = CountingDisk()
     store = MessageStore(config, disk=disk)
@@ -114,3 +115,36 @@ def test_retention_closes_the_queues_that_it_looks_at(tmp_path: Path) -> None:
     cleaner.choose(cleaner.measure(), store.clock())
     assert 0 < disk.open_most < 20
     store.close()
+
+
+def test_a_flush_looks_at_changed_queues_only(tmp_path: Path) -> None:
+    """Each second, a flush would block a broker with 10,000 idle queues for 40 ms."""
+    store = MessageStore(small_config(tmp_path))
+    store.open()
+    for number in range(QUEUES):
+        put(store, number, queue_id=number)
+    store.flush(thorough=True)
+    put(store, QUEUES, queue_id=7)
+    put(store, QUEUES + 1, queue_id=9)
+    plan = store.plan_flush(thorough=True)
+    assert [files.directory.name for files in plan.queues] == ["commitlog", "7", "9"]
+    flush_now(store, plan)
+    assert store.plan_flush(thorough=True).is_empty
+    store.close()
+
+
+def test_an_expired_file_is_closed_before_a_thread_deletes_it(tmp_path: Path) -> None:
+    """`close_idle` would close its descriptor a second time, which may belong to another file by then."""
+    queues = ConsumeQueueConfig(segment_bytes=1000, handles_max=1)
+    store = MessageStore(small_config(tmp_path, consume_queue=queues))
+    store.open()
+    for number in range(120):
+        put(store, number)
+    store.flush(thorough=True)
+    queue = store.queues.queues["T", 0]
+    expired = list(queue.take_expired(store.max_physical_offset))
+    assert len(expired) == 2
+    assert not any(file.is_open for file in expired)
+    assert not any(file in file.opened for file in expired)
+    assert not store.plan_flush(thorough=True).is_empty, "the directory is synced"
+    store.queues.close()

@@ -11,8 +11,7 @@ import pytest
 
 from rocketpy.protocol.message.record import decode_all
 from rocketpy_broker.store import MessageStore, RetentionConfig
-from rocketpy_broker.store.inspect.checker import check_store
-from rocketpy_broker.store.queue import dispatch
+from rocketpy_broker.store.queue import queue_table
 from rocketpy_broker.store.queue.queue_checksums import (
     FileChecksum,
     QueueChecksums,
@@ -21,6 +20,7 @@ from rocketpy_broker.store.queue.queue_checksums import (
 )
 from rocketpy_broker.store.recovery import recovery
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
+from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, kill, put, small_config
 
 COUNT = 180  # four files of 50 units
@@ -35,7 +35,7 @@ def stopped(root: Path, count: int = COUNT) -> Path:
 
 
 def started(root: Path) -> tuple[MessageStore, list[str]]:
-    """The store, open, and what its start said about changed queues."""
+    """The store, open, and the notes of its start about changed queues."""
     store = MessageStore(small_config(root))
     return store, [note for note in store.open().notes if "not as it was" in note]
 
@@ -47,8 +47,8 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_flipped_bit_is_found_and_mended(tmp_path: Path, seed: int) -> None:
-    """Consumers would be sent to a wrong place, or not get a message whose tag they want."""
+def test_a_flipped_bit_is_found_and_repaired(tmp_path: Path, seed: int) -> None:
+    """Consumers would get a wrong message, or miss a message with their tag."""
     random = Random(seed)
     directory = stopped(tmp_path)
     number = random.randrange(COUNT)
@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_found_and_mended(tmp_path: Path, seed: int) -> None:
         lambda directory: (directory / f"{3000:020d}").write_bytes(bytes(1000)),
     ],
 )
-def test_a_lost_file_is_found_and_made_again(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+def test_a_lost_file_is_detected_and_rebuilt(tmp_path: Path, lose: Callable[[Path], None]) -> None:
     """The queue would end earlier, and give its numbers to other messages."""
     directory = stopped(tmp_path)
     with MessageStore(small_config(tmp_path)) as store:
@@ -97,10 +97,10 @@ def expire(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("rest", [0, 5])
 @pytest.mark.parametrize("number", [152, COUNT - 1])
-def test_a_damaged_queue_whose_messages_expired_keeps_its_numbers(
+def test_a_damaged_queue_whose_messages_expired_keeps_its_offsets(
     tmp_path: Path, number: int, rest: int
 ) -> None:
-    """A group whose offset is 180 would not get the next 180 messages."""
+    """A group with offset 180 would not get the next 180 messages."""
     config = small_config(tmp_path, retention=RetentionConfig(max_used_percent=0))
     with MessageStore(config) as store:
         put(store, *range(COUNT))
@@ -171,7 +171,7 @@ def test_the_rest_keeps_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A start that verifies part of a large store would forget the checksums of the rest."""
     directory = stopped(tmp_path)
     monkeypatch.setattr(recovery, "CHECKSUM_BYTES_MAX", 1700)  # of the last file and the one before
-    monkeypatch.setattr(dispatch, "CHECKSUM_BYTES_MAX", 0)
+    monkeypatch.setattr(queue_table, "CHECKSUM_BYTES_MAX", 0)
     flip(directory / f"{0:020d}", 8, 0)
     store, notes = started(tmp_path)
     assert notes == []
@@ -193,8 +193,8 @@ def test_a_file_and_back() -> None:
         assert decode_checksums(data[:end], 77) == []
 
 
-def test_sums_follow_what_is_written() -> None:
-    """A checksum that covers other bytes than it says would condemn a healthy queue."""
+def test_checksums_follow_the_writes() -> None:
+    """A checksum of the wrong bytes would reject a healthy queue."""
     checksums = QueueChecksums()
     checksums.wrote(1000, 0, b"ab")
     checksums.wrote(1000, 2, b"c")

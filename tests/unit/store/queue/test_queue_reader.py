@@ -25,7 +25,7 @@ S = GetMessageStatus
 
 
 class Clock:
-    """Ten milliseconds pass whenever it is asked."""
+    """A clock that advances by ten milliseconds with each reading."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
@@ -95,8 +95,8 @@ def test_a_pull_of_no_messages_gets_one(store: MessageStore, wanted: int) -> Non
     store.close()
 
 
-def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path) -> None:
-    """A consumer far behind would push what others need out of memory."""
+def test_old_messages_are_read_in_smaller_batches_and_suggest_a_slave(tmp_path: Path) -> None:
+    """A consumer far behind would displace the pages that others need."""
     read = ReadConfig(physical_memory_bytes=1000, memory_ratio_percent=50)
     store = MessageStore(small_config(tmp_path, read=read))
     store.open()
@@ -108,9 +108,25 @@ def test_old_messages_come_in_smaller_batches_and_suggest_a_slave(tmp_path: Path
     store.close()
 
 
+def test_a_changed_share_of_memory_applies_to_the_next_read(tmp_path: Path) -> None:
+    """A live change of accessMessageInMemoryMaxRatio would apply at the next start only."""
+    read = ReadConfig(physical_memory_bytes=1 << 20, memory_ratio_percent=50)
+    with MessageStore(small_config(tmp_path, read=read)) as store:
+        put(store, *range(100))
+        assert (store.get_message("T", 0, 0, 32).suggest_slave, store.is_in_memory("T", 0, 0)) == (
+            False,
+            True,
+        )
+        object.__setattr__(read, "memory_ratio_percent", 0)  # as `LiveConfig` does
+        assert (store.get_message("T", 0, 0, 32).suggest_slave, store.is_in_memory("T", 0, 0)) == (
+            True,
+            False,
+        )
+
+
 @pytest.mark.parametrize("by_tag", [False, True])
-def test_a_slave_is_suggested_for_what_is_far_from_the_end(tmp_path: Path, *, by_tag: bool) -> None:
-    """A busy master would keep readers that its slave should serve, or send away those at the end."""
+def test_a_slave_is_suggested_far_from_the_end(tmp_path: Path, *, by_tag: bool) -> None:
+    """A busy master would serve readers that belong to its slave, or send away those near the end."""
     read = ReadConfig(physical_memory_bytes=10_000, memory_ratio_percent=50)
     with MessageStore(small_config(tmp_path, read=read)) as store:
         put(store, *range(100))
@@ -125,7 +141,7 @@ def test_a_slave_is_suggested_for_what_is_far_from_the_end(tmp_path: Path, *, by
 
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("damage", ["record", "unit"])
-def test_a_damaged_record_does_not_hide_those_before_it(
+def test_a_damaged_record_does_not_hide_earlier_ones(
     store: MessageStore, damage: str, *, filtered: bool
 ) -> None:
     """One bad record would keep consumers from good messages that a pull would bring along with it."""
@@ -153,7 +169,7 @@ def test_a_damaged_record_does_not_hide_those_before_it(
     store.close()
 
 
-def test_contiguous_records_come_in_one_piece(store: MessageStore) -> None:
+def test_contiguous_records_are_one_chunk(store: MessageStore) -> None:
     """A pull of a busy queue would cost a disk read a message."""
     put(store, *range(10))
     put(store, 10, queue_id=1)
@@ -182,7 +198,7 @@ def test_tags_are_filtered_by_code(store: MessageStore) -> None:
 
 
 def test_filter_looks_at_no_more_than_a_file_and_800_units(tmp_path: Path) -> None:
-    """One consumer whose tag is rare would hold up all others."""
+    """One consumer with a rare tag would block all others."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(120))
@@ -191,7 +207,7 @@ def test_filter_looks_at_no_more_than_a_file_and_800_units(tmp_path: Path) -> No
     store.close()
 
 
-def test_whoever_wants_very_many_has_no_more_looked_at(tmp_path: Path) -> None:
+def test_a_large_request_has_no_larger_scan(tmp_path: Path) -> None:
     """One request for a rare tag would stop the broker for a second: a file of a queue has 300,000 units."""
     store = MessageStore(small_config(tmp_path, consume_queue=ConsumeQueueConfig()))
     store.open()
@@ -241,7 +257,7 @@ def test_a_gap_in_a_queue_is_skipped(store: MessageStore, tag_codes: set[int] | 
 
 
 def test_a_missing_queue_file_is_skipped(store: MessageStore) -> None:
-    """A consumer would ask for ever for messages whose units are gone."""
+    """A consumer would pull messages without units forever."""
     put(store, *range(120))
     store.flush(thorough=True)
     store.queues.queues["T", 0].files.take_first().delete()
@@ -255,7 +271,7 @@ def test_a_missing_queue_file_is_skipped(store: MessageStore) -> None:
     ("delta", "number"), [(-100_000, 0), (0, 40), (3, 40), (5, 40), (6, 41), (100_000, 119)]
 )
 def test_messages_are_found_by_time(store: MessageStore, tmp_path: Path, delta: int, number: int) -> None:
-    """Resetting a consumer to a point in time would lead somewhere else."""
+    """A consumer that is reset to a point in time would start at another message."""
     put(store, *range(120))
     store.flush(thorough=True)
     for position, file in enumerate(sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())):
@@ -337,19 +353,19 @@ def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> Non
     store.close()
 
 
-def test_listener_hears_of_each_queue_that_grew_once_a_run(store: MessageStore) -> None:
-    """Long-polling consumers would wait for their time-out, or be woken for every message."""
-    heard: list[tuple[str, int, int]] = []
-    store.set_arrival_listener(lambda *news: heard.append(news))
+def test_the_listener_is_called_once_for_each_queue_of_a_run(store: MessageStore) -> None:
+    """Long-polling consumers would wait for their timeout, or be woken for every message."""
+    arrivals: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *arrival: arrivals.append(arrival))
     for number in range(6):
         store.append(message(number, queue_id=number % 2))
     store.append(MessageInner("T", 5, b"half", sys_flag=4))
     store.write_out()
-    assert heard == []
+    assert arrivals == []
     assert store.dispatch_behind_bytes == store.max_physical_offset
     assert store.dispatch() == 7
     assert store.dispatch_behind_bytes == 0
-    assert sorted(heard) == [("T", 0, 3), ("T", 1, 3)]
+    assert sorted(arrivals) == [("T", 0, 3), ("T", 1, 3)]
     store.close()
 
 
@@ -415,8 +431,8 @@ def test_properties_are_read_as_java_reads_them(
     assert index_fields(properties) == fields
 
 
-def test_a_search_that_takes_too_long_ends_behind_what_it_looked_at(store: MessageStore) -> None:
-    """A filter that is slow would hold up everybody else, or its consumer would look at the same again."""
+def test_a_search_beyond_its_time_returns_the_offset_that_it_reached(store: MessageStore) -> None:
+    """A slow filter would block other clients, or its consumer would filter the same messages twice."""
     put(store, *range(10))
     seen = 0
 

@@ -15,7 +15,7 @@ from rocketpy_broker.store.queue.queue_reader import offset_by_time
 
 
 class Log:
-    """What the search asks of a commit log: where it begins, and when a record was stored."""
+    """The methods of a commit log that the search uses: its first offset, and the store time of a record."""
 
     def __init__(self, times: Mapping[int, int], min_offset: int = 0) -> None:
         self.min_offset = min_offset

@@ -1,4 +1,4 @@
-"""Recovery's fast path must leave the files that live dispatch leaves; else look-ups fail after a crash."""
+"""Recovery's fast path must write the files that live dispatch writes; else queries fail after a crash."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy_broker.store import CommitLogConfig, IndexConfig, MessageInner, MessageStore, RecoveryConfig
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_hash import key_hashes, positive_hash
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.log.log_scan import LogScan
 from rocketpy_broker.store.log.messages import QueueCursor
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
-from rocketpy_broker.store.queue.dispatch import ConsumeQueueTable, Dispatcher
+from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
+from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 from rocketpy_broker.store.recovery.bulk_scan import BulkScan
+from tests.store_checks import check_store
 from tests.unit.store.helpers import index_content, kill, message, put, queue_content, small_config
 
 _V4 = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
@@ -87,7 +88,7 @@ def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> Non
 
 @pytest.mark.parametrize("slots", [50, 50_000])
 def test_a_run_leaves_the_files_that_single_messages_leave(tmp_path: Path, slots: int) -> None:
-    """Else what a look-up finds depends on how busy the broker was."""
+    """The result of a query would depend on the load at the time of the dispatch."""
     messages = _mixed(2000, plain=True)
     contents = []
     for run in (1, 64, 500):
@@ -176,7 +177,7 @@ def test_plain_records_are_taken_wherever_they_are_in_a_file(tmp_path: Path) -> 
         (88, b"?"), (95, b"\x02"), (96, b"U"), (97, b"\xff"), (100, b"\0"),
     ],
 )  # fmt: skip
-def test_the_fast_way_stops_at_what_is_unusual(tmp_path: Path, at: int, value: bytes) -> None:
+def test_the_fast_path_stops_at_unusual_records(tmp_path: Path, at: int, value: bytes) -> None:
     """Recovery would put a damaged record, or one of no queue, into a queue without looking at it."""
     with MessageStore(small_config(tmp_path)) as store:
         data, starts = _one_by_one(store, range(30))
@@ -192,13 +193,13 @@ def test_the_fast_way_stops_at_what_is_unusual(tmp_path: Path, at: int, value: b
 
 
 def test_hashes_of_many_keys_are_java_s_of_each() -> None:
-    chooser = random.Random(1)
+    chooser, printable = random.Random(1), range(33, 127)
     for _ in range(400):
         count, length = chooser.randint(1, 50), chooser.randint(1, 110)
-        shared = bytes(chooser.randrange(33, 127) for _ in range(chooser.randint(0, length)))
+        shared = bytes(chooser.choices(printable, k=chooser.randint(0, length)))
         same = chooser.random() < 0.5
         keys = [
-            (shared + bytes(chooser.randrange(33, 127) for _ in range(length)))[
+            (shared + bytes(chooser.choices(printable, k=length)))[
                 : length if same else chooser.randint(0, length)
             ]
             for _ in range(count)
@@ -222,7 +223,7 @@ def test_the_hash_that_has_no_positive_number() -> None:
             assert key_hashes([0] * (count + 1), [*[key] * count, other])[:count] == [0] * count
 
 
-def test_fields_read_by_a_learned_pattern_are_those_read_with_care() -> None:
+def test_fields_read_by_a_learned_pattern_equal_decoded_fields() -> None:
     texts = [text.replace(b"%d", b"7").replace(b"%032X", b"9" * 32) for text in _PROPERTIES]
     texts += [b"KEYS\x01\x02", b"KEYS\x01a\x02KEYS\x01b\x02", b"KEYS\x01a", b"\x02", b"X\x02TAGS\x01t\x02"]
     chooser = random.Random(3)

@@ -19,7 +19,7 @@ from tests.unit.store.helpers import bodies, message, small_config
 from tests.waiting import LIMIT_S, until
 
 
-async def test_messages_are_flushed_and_dispatched_without_being_asked(tmp_path: Path) -> None:
+async def test_messages_are_flushed_and_dispatched_periodically(tmp_path: Path) -> None:
     """An idle broker would keep messages in memory, where power loss and consumers miss them."""
     flush = FlushConfig(commit_log_interval_ms=5, consume_queue_interval_ms=10)
     store = MessageStore(small_config(tmp_path, flush=flush))
@@ -64,7 +64,7 @@ async def test_dispatch_is_not_put_off_for_a_message_that_is_awaited(tmp_path: P
     store = MessageStore(small_config(tmp_path))
     driver = StoreDriver(store)
     await driver.start()
-    driver.connect(polled_queues={("T", 7)})
+    driver.polled_queues = {("T", 7)}
     for number in range(3):
         store.put_message(message(number, queue_id=7 if number == place else 1))
     driver.schedule_dispatch(delay_s=3600)
@@ -158,43 +158,43 @@ async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
     assert not (tmp_path / "commitlog" / f"{65536:020d}").exists()
 
 
-async def test_failed_flush_stops_the_store_and_says_so(tmp_path: Path) -> None:
-    """A broker whose disk fails would go on acknowledging."""
+async def test_a_failed_flush_stops_the_store_with_its_reason(tmp_path: Path) -> None:
+    """A broker whose disk fails would continue to acknowledge messages."""
     disk = FaultyDisk(only="fdatasync", code=errno.EIO)
     store = MessageStore(small_config(tmp_path), disk=disk)
-    told: list[StoreError] = []
-    driver = StoreDriver(store, on_failure=told.append)
+    failures: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=failures.append)
     await driver.start()
     store.put_message(message(1))
     disk.calls, disk.fail_at = 0, 1
     with pytest.raises(FlushFailed):
         await driver.flush()
-    assert len(told) == 1
+    assert len(failures) == 1
     assert "flush failed" in str(driver.health().failure)
     with pytest.raises(FlushFailed):
         await driver.flush()
     await driver.close()
 
 
-async def test_a_write_that_cannot_be_undone_is_told_as_a_failed_flush_is(tmp_path: Path) -> None:
-    """The broker would refuse every message, and run on without anybody being told to start it again."""
+async def test_a_write_that_cannot_be_undone_is_reported_like_a_failed_flush(tmp_path: Path) -> None:
+    """The broker would reject every message without reporting that it must be restarted."""
     disk = FaultyDisk(only="pwrite", code=errno.EIO)
     store = MessageStore(small_config(tmp_path), disk=disk)
-    told: list[StoreError] = []
-    driver = StoreDriver(store, on_failure=told.append)
+    failures: list[StoreError] = []
+    driver = StoreDriver(store, on_failure=failures.append)
     await driver.start()
     disk.fail_at, disk.fail_count = disk.calls + 1, 2
     with pytest.raises(StoreError, match="planned failure"):
         store.put_message(message(1))
     assert driver.health().failure is not None
-    await until(lambda: bool(told))
-    assert str(told[0]) == driver.health().failure
+    await until(lambda: bool(failures))
+    assert str(failures[0]) == driver.health().failure
     await driver.close()
-    assert len(told) == 1
+    assert len(failures) == 1
 
 
-async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
-    """Consumers would get messages that power loss takes back, or wait in vain for those that are safe."""
+async def test_sync_flush_shows_only_flushed_messages(tmp_path: Path) -> None:
+    """Consumers would get messages that power loss removes, or not get flushed ones."""
     flush = FlushConfig(
         disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
     )
@@ -204,17 +204,17 @@ async def test_sync_flush_shows_only_what_is_flushed(tmp_path: Path) -> None:
     store.put_message(message(1))
     store.dispatch()
     assert store.max_offset_in_queue("T", 0) == 0
-    heard: list[tuple[str, int, int]] = []
-    store.set_arrival_listener(lambda *news: heard.append(news))
+    arrivals: list[tuple[str, int, int]] = []
+    store.set_arrival_listener(lambda *arrival: arrivals.append(arrival))
     await driver.flush()
-    await until(lambda: bool(heard))
-    assert heard == [("T", 0, 1)]
+    await until(lambda: bool(arrivals))
+    assert arrivals == [("T", 0, 1)]
     assert store.max_offset_in_queue("T", 0) == 1
     await driver.close()
 
 
 async def test_the_flushed_mark_follows_every_flush(tmp_path: Path) -> None:
-    """Rot in what was acknowledged a moment ago would pass for a torn tail at the next start, and be cut."""
+    """Damage to a message acknowledged a moment ago would pass for a torn tail, and be cut."""
     flush = FlushConfig(
         disk_type=FlushDiskType.SYNC_FLUSH, commit_log_interval_ms=60_000, consume_queue_interval_ms=60_000
     )
@@ -234,7 +234,7 @@ async def test_the_flushed_mark_follows_every_flush(tmp_path: Path) -> None:
     ("pages", "thorough_ms", "flushed"),
     [(0, 60_000, True), (4, 60_000, False), (4, 1, True), (1, 60_000, True)],
 )
-async def test_few_pages_wait_for_more_but_not_for_ever(
+async def test_few_pages_are_flushed_after_the_thorough_interval(
     tmp_path: Path, pages: int, thorough_ms: int, *, flushed: bool
 ) -> None:
     """The setting flushCommitLogLeastPages would save no flush, or keep the last messages from the disk."""
@@ -249,7 +249,7 @@ async def test_few_pages_wait_for_more_but_not_for_ever(
     await driver.start()
     store.put_message(message(1))
     await driver.flush()
-    await driver.flush()  # after one that the driver has perhaps begun by itself
+    await driver.flush()  # after one that the driver has perhaps started by itself
     store.put_message(message(2, body=bytes(4096 * 3 // 2)))
     if flushed:
         await until(lambda: store.flushed_offset == store.max_physical_offset)
@@ -309,7 +309,7 @@ async def _start(tmp_path: Path, disk: FaultyDisk | None = None) -> tuple[StoreD
 
 
 async def _has_failed(driver: StoreDriver, failures: list[StoreError]) -> None:
-    """Wait for a failure: it is told once, shown, final, and does not keep the store open."""
+    """Wait for a failure: it is reported once, shown by the health, and final; the store still closes."""
     await until(lambda: bool(failures))
     store = driver.store
     assert failures == [store.failure]
@@ -373,7 +373,7 @@ async def test_work_that_ends_unexpectedly_fails_the_store(
 async def test_a_flush_that_fails_in_an_unknown_way_is_final(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both flush tasks would end, nothing be flushed again, and sends be acknowledged all the same."""
+    """Both flush tasks would end, so that nothing is flushed while sends are still acknowledged."""
     driver, failures = await _start(tmp_path)
     real = getattr(driver.store, method)
 
@@ -409,7 +409,7 @@ async def test_a_disk_call_that_fails_in_an_unknown_way_is_final(
     await _has_failed(driver, failures)
 
 
-async def test_files_are_closed_and_unlocked_whatever_closing_raises(
+async def test_files_are_closed_and_unlocked_even_if_closing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store would stay locked until the process ends."""

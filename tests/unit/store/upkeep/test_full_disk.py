@@ -13,9 +13,9 @@ import pytest
 from rocketpy.errors import DiskFull
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.upkeep.cleaner import Cleaner
 from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.store_checks import check_store
 from tests.unit.store.helpers import bodies, message, put, small_config
 
 HOUR = 3_600_000
@@ -65,7 +65,7 @@ def opened(root: Path, disk: FullDisk, **changes: object) -> MessageStore:
 
 
 def fill(store: MessageStore, first: int, count: int, **where: object) -> None:
-    """Store messages in runs of all sizes, those of one and those that are taken column by column."""
+    """Store messages in runs of all sizes, both single messages and those encoded by column."""
     random, number = Random(1), first
     while number < first + count:
         run = min(random.choice((1, 3, 40)), first + count - number)
@@ -77,7 +77,7 @@ def texts(first: int, end: int) -> list[bytes]:
     return [f"body {number}".encode() for number in range(first, end)]
 
 
-def test_what_was_stored_can_be_read(tmp_path: Path) -> None:
+def test_stored_messages_can_be_read(tmp_path: Path) -> None:
     """Consumers could not empty a broker whose disk is full: 848 of 4,998 messages were readable."""
     disk = FullDisk()
     store = opened(tmp_path, disk)
@@ -85,7 +85,7 @@ def test_what_was_stored_can_be_read(tmp_path: Path) -> None:
     fill(store, 30, 1000)
     fill(store, 0, 300, topic="New")  # a queue whose first file cannot be made
     assert store.dispatcher.waiting == 0
-    assert disk.refused < 100  # it is not asked for space with every message
+    assert disk.refused < 100  # the disk is not asked for its free space with every message
     before = disk.refused
     assert bodies(store) == texts(0, 1030)
     assert bodies(store, "New") == texts(0, 300)
@@ -156,7 +156,7 @@ def test_an_index_that_cannot_grow_does_not_stop_the_queues(tmp_path: Path) -> N
 
 
 def test_expired_files_go_from_a_full_disk(tmp_path: Path) -> None:
-    """A broker whose disk is full would never get room again."""
+    """A broker whose disk is full would never get free space."""
     disk = FullDisk()
     store = opened(tmp_path, disk, retention=RetentionConfig(max_used_percent=0))
     fill(store, 30, 1500)
@@ -179,7 +179,7 @@ def test_expired_files_go_from_a_full_disk(tmp_path: Path) -> None:
 async def test_a_lasting_trouble_is_logged_once_a_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """25 equal lines a second fill what is left of the disk, and hide everything else."""
+    """25 equal lines a second would fill the rest of the disk, and hide all other lines."""
     disk = FullDisk()
     flush = FlushConfig(consume_queue_interval_ms=5)
     driver = StoreDriver(MessageStore(small_config(tmp_path, flush=flush), disk=disk))

@@ -13,7 +13,6 @@ import pytest
 from rocketpy.errors import ConfigInvalid, DiskFull, StoreError
 from rocketpy_broker.handlers.admin.admin import drop_unused_queues
 from rocketpy_broker.store import FlushConfig, IndexConfig, MessageStore, RetentionConfig
-from rocketpy_broker.store.inspect.checker import check_store
 from rocketpy_broker.store.queue.queue_reader import GetMessageStatus
 from rocketpy_broker.store.upkeep.cleaner import (
     Cleaner,
@@ -26,6 +25,7 @@ from rocketpy_broker.store.upkeep.cleaner import (
     is_hour_of,
 )
 from rocketpy_broker.store.upkeep.driver import StoreDriver
+from tests.store_checks import check_store
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
 from tests.waiting import LIMIT_S
@@ -61,7 +61,7 @@ def test_hours_of_delete_when() -> None:
     ],
 )
 def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) -> None:
-    """A full disk that nobody cleans stops the broker; one cleaned too early loses messages."""
+    """A full disk without retention stops the broker; early retention loses messages."""
     for use in (DiskUse(used, 0.0), DiskUse(0.0, used)):
         decision = decide(FORCED, use, at_hour(12))
         assert reason in decision.reason
@@ -70,7 +70,6 @@ def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) ->
         by_default = decide(CONFIG, use, at_hour(12))
         assert (by_default.at_once, by_default.refuse_writes) == (False, refuse)
     assert decide(CONFIG, EMPTY, at_hour(4)).reason
-    assert decide(CONFIG, EMPTY, at_hour(12), manual=True).reason
 
 
 def test_which_files_expire() -> None:
@@ -115,7 +114,7 @@ def later(store: MessageStore) -> int:
     return now if not is_hour_of("04", now) else now + 2 * HOUR
 
 
-def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> None:
+def test_retention_deletes_old_files_and_their_entries(tmp_path: Path) -> None:
     """QUIRKS 50: a queue keeps units below the log's start, and its min offset is computed."""
     store, disks, cleaner = filled(tmp_path)
     files, now = store.commit_log.files, later(store)
@@ -149,7 +148,7 @@ def test_a_pass_takes_old_files_and_what_points_into_them(tmp_path: Path) -> Non
 
 
 def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
-    """Acknowledged messages that nobody has read would be lost because of other files on the disk."""
+    """Acknowledged messages that were not read would be deleted because of other files on the disk."""
     store, disks, cleaner = filled(tmp_path)
     files = store.commit_log.files
     count, left = len(files.mapped_files), bodies(store)
@@ -162,7 +161,7 @@ def test_young_files_stay_however_full_the_disk(tmp_path: Path) -> None:
 
 
 def test_forced_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An operator who asked for RocketMQ's behaviour would not learn which messages it has deleted."""
+    """An operator who configured RocketMQ's behaviour would not learn which messages were deleted."""
     store, disks, cleaner = filled(tmp_path, retention=FORCED)
     files = store.commit_log.files
     now = files.mapped_files[-1].modified_ms() + 1000
@@ -198,7 +197,7 @@ def test_expired_files_are_no_forced_deletion(tmp_path: Path, caplog: pytest.Log
     store.close()
 
 
-def test_a_full_disk_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_messages_until_there_is_room(tmp_path: Path) -> None:
     store, disks, cleaner = filled(tmp_path)
     disks.used = 0.95
     cleaner.run(later(store))
@@ -232,8 +231,8 @@ def test_a_file_being_read_stays_for_the_grace_and_can_be_read_to_its_end(tmp_pa
     store.close()
 
 
-def test_queues_of_topics_that_are_gone(tmp_path: Path) -> None:
-    """A deleted topic's queues would stay for ever; its numbers must not be given twice."""
+def test_queues_of_deleted_topics(tmp_path: Path) -> None:
+    """The queues of a deleted topic would stay on the disk, or its offsets would be assigned twice."""
     store, _, _ = filled(tmp_path)
     put(store, 1, topic="Gone")
     put(store, 2, topic="SCHEDULE_TOPIC_XXXX")
@@ -272,7 +271,7 @@ def test_how_full_a_disk_is(tmp_path: Path) -> None:
 async def test_a_file_that_could_not_be_deleted_is_deleted_later(
     kind: str, count: int, tmp_path: Path
 ) -> None:
-    """It would stay until the next start: a disk that is full would stay so, though its messages are gone."""
+    """Such a file would stay until the next start, so a full disk would stay full."""
     store, _, _ = filled(tmp_path)
     store.close()
     disk = FaultyDisk(only=kind, code=errno.EIO)
@@ -291,22 +290,9 @@ async def test_a_file_that_could_not_be_deleted_is_deleted_later(
     await driver.close()
 
 
-@pytest.mark.parametrize(("passes", "deletes"), [(19, True), (20, False)])
-def test_a_request_to_clean_counts_for_twenty_passes(tmp_path: Path, passes: int, *, deletes: bool) -> None:
-    """`mqadmin cleanExpiredCQ` would do nothing, or keep on deleting at any hour."""
-    store, _, cleaner = filled(tmp_path)
-    young = store.commit_log.files.mapped_files[-1].modified_ms() + 1000
-    young += 0 if not is_hour_of("04", young) else 2 * HOUR
-    cleaner.request_manual_delete()
-    for _ in range(passes):
-        assert cleaner.run(young) == 0
-    assert (cleaner.run(later(store)) > 0) is deletes
-    store.close()
-
-
 @pytest.mark.parametrize("field", ["flushed_offset", "dispatched_offset"])
 def test_files_that_may_not_be_flushed_stay(tmp_path: Path, field: str) -> None:
-    """Power loss would leave queues that go on behind a log which has lost what they point to."""
+    """Power loss would leave queues that point after the end of a log that lost its records."""
     store, disks, cleaner = filled(tmp_path)
     files = store.commit_log.files
     second = files.mapped_files[1]

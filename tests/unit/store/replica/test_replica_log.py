@@ -9,19 +9,13 @@ import pytest
 from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy_broker.replication.ha.wire import Frame, FrameReader
 from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, IndexConfig, MessageStore
-from rocketpy_broker.store.copy.backlog import Backlog
-from rocketpy_broker.store.copy.replica import ReplicaLog
 from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.replica.backlog import Backlog
+from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from tests import golden_data
 from tests.crash.disk import RecordingDisk
 from tests.unit.store.faulty_disk import FaultyDisk
-from tests.unit.store.helpers import message, put, small_config
-
-
-def log_bytes(store: MessageStore) -> bytes:
-    """All of a commit log that is written."""
-    files = store.commit_log.files
-    return b"".join(file.read(0, file.wrote) for file in files.mapped_files)
+from tests.unit.store.helpers import log_bytes, message, put, small_config
 
 
 def queue_bytes(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
@@ -62,7 +56,7 @@ def copy(data: bytes, target: ReplicaLog, chance: random.Random, offset: int = 0
 def test_a_copy_is_equal_and_can_be_read(
     master: MessageStore, tmp_path: Path, seed: int, rush_bytes: int | None
 ) -> None:
-    """Without this consumers of a slave would miss messages, or a promoted slave number them anew."""
+    """Consumers of a slave would miss messages, or a promoted slave would assign their offsets twice."""
     chance = random.Random(seed)
     with MessageStore(small_config(tmp_path / "slave")) as slave:
         backlog = Backlog(slave, rush_bytes=rush_bytes) if rush_bytes else None
@@ -82,8 +76,8 @@ def test_a_copy_is_equal_and_can_be_read(
 
 
 @pytest.mark.parametrize("cut", range(0, 70000, 9973))
-def test_a_restart_in_the_middle_goes_on(master: MessageStore, tmp_path: Path, cut: int) -> None:
-    """Without this a slave stopped within a record, or at a file's end, would not start again."""
+def test_a_restart_in_the_middle_continues(master: MessageStore, tmp_path: Path, cut: int) -> None:
+    """A slave stopped within a record, or at a file's end, would not start."""
     data = log_bytes(master)
     for position in (
         cut,
@@ -104,7 +98,7 @@ def test_a_restart_in_the_middle_goes_on(master: MessageStore, tmp_path: Path, c
 
 
 def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> None:
-    """Without this what a slave copied fast would be in no queue once its process was killed."""
+    """Messages that a slave copied fast would be in no queue after its process was killed."""
     disk = RecordingDisk()
     config = small_config(tmp_path / "slave")
     slave = MessageStore(config, disk=disk)
@@ -125,7 +119,7 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
 
 
 def test_a_backlog_is_worked_off_in_pieces(master: MessageStore, tmp_path: Path) -> None:
-    """Consumers of a slave that has caught up would never get what came in the rush."""
+    """Consumers of a slave that has caught up would never get the messages of the rush."""
     with MessageStore(small_config(tmp_path / "slave")) as slave:
         backlog = Backlog(slave, rush_bytes=1)
         ReplicaLog(slave, backlog).append(0, log_bytes(master))
@@ -137,7 +131,7 @@ def test_a_backlog_is_worked_off_in_pieces(master: MessageStore, tmp_path: Path)
 
 
 def test_a_copy_may_begin_later(master: MessageStore, tmp_path: Path) -> None:
-    """Without this a slave could not follow a master whose first files have expired."""
+    """A slave could not follow a master whose first files have expired."""
     with MessageStore(small_config(tmp_path / "slave")) as slave:
         with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
             ReplicaLog(slave).append(1000, b"")
@@ -153,7 +147,7 @@ def test_a_copy_may_begin_later(master: MessageStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "store"), [("ha2-conn1", "slave2"), ("ha4-conn1", "slave4")])
 def test_a_java_masters_stream_makes_the_files_of_a_java_slave(tmp_path: Path, name: str, store: str) -> None:
-    """Without this a slave's directory could not be given to RocketMQ (QUIRKS 45, 54, 55)."""
+    """A slave's directory could not be given to RocketMQ (QUIRKS 45, 54, 55)."""
     expected = golden_data.extract_store(f"store-{store}", tmp_path / "expected")
     config = small_config(tmp_path / "slave", consume_queue=ConsumeQueueConfig(segment_bytes=2000))
     with MessageStore(config) as slave:
@@ -170,8 +164,8 @@ def test_a_java_masters_stream_makes_the_files_of_a_java_slave(tmp_path: Path, n
             assert ours.rstrip(b"\0") == theirs.rstrip(b"\0")[: len(ours)], path
 
 
-def test_what_is_no_record_is_not_written(master: MessageStore, tmp_path: Path) -> None:
-    """Without this a damaged master, or one with other file sizes, would damage its slaves."""
+def test_bytes_that_are_no_record_are_not_written(master: MessageStore, tmp_path: Path) -> None:
+    """A damaged master, or one with other file sizes, would damage its slaves."""
     data = log_bytes(master)
     late = len(data) - 500  # in a record of a queue that is known by then
     wrongs = (
@@ -190,7 +184,7 @@ def test_what_is_no_record_is_not_written(master: MessageStore, tmp_path: Path) 
 
 
 def test_a_full_disk_leaves_nothing_half_done(master: MessageStore, tmp_path: Path) -> None:
-    """Without this a slave would report bytes that it lost, or write some twice after it has room again."""
+    """A slave would report bytes that it lost, or write some twice after its disk has free space."""
     disk = FaultyDisk(only="pwrite")
     slave = MessageStore(small_config(tmp_path / "slave"), disk=disk)
     slave.open()
@@ -210,8 +204,8 @@ def test_a_full_disk_leaves_nothing_half_done(master: MessageStore, tmp_path: Pa
     master.close()
 
 
-def test_what_is_cut_is_gone_from_queues_and_index(master: MessageStore, tmp_path: Path) -> None:
-    """Without this consumers would be shown the loser's messages, or its successor's twice."""
+def test_truncated_records_leave_queues_and_index(master: MessageStore, tmp_path: Path) -> None:
+    """Consumers would get messages that only the losing master had, or the new master's messages twice."""
     data = log_bytes(master)
     units = sorted(unit for units in queue_bytes(master).values() for unit in units)
     ends = sorted(offset + size for _, offset, size, _ in units)

@@ -10,8 +10,8 @@ import pytest
 
 from rocketpy_broker.store import IndexConfig, MessageStore, RecoveryConfig, StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, DispatchProgress
-from rocketpy_broker.store.inspect.checker import check_store
 from tests.crash.disk import RecordingDisk
+from tests.store_checks import check_store
 from tests.unit.store.helpers import index_content, kill, message, put, queue_content, small_config
 
 
@@ -28,7 +28,7 @@ def _content(store: MessageStore) -> Content:
 
 
 def _killed(root: Path, *, entries: int = 5000, flushed: int = 300, more: int = 40) -> Content:
-    """What a store held that had so many messages flushed thoroughly, more behind, and was killed."""
+    """The content of a killed store with this many flushed messages and more unflushed ones."""
     store = MessageStore(_config(root, entries))
     store.open()
     for number in range(flushed):
@@ -42,7 +42,7 @@ def _killed(root: Path, *, entries: int = 5000, flushed: int = 300, more: int = 
 
 
 @pytest.mark.parametrize("entries", [5000, 400])
-def test_only_the_tail_is_dispatched_again(
+def test_only_the_tail_is_dispatched_twice(
     tmp_path: Path, entries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = _killed(tmp_path, entries=entries)
@@ -65,7 +65,7 @@ def test_without_the_progress_all_is_rebuilt_to_the_same(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("victim", ["consumequeue/T/1", "consumequeue", "index"])
-def test_what_vanished_since_is_rebuilt(tmp_path: Path, victim: str) -> None:
+def test_missing_files_are_rebuilt(tmp_path: Path, victim: str) -> None:
     before = _killed(tmp_path)
     shutil.rmtree(tmp_path / victim)
     with MessageStore(_config(tmp_path)) as store:
@@ -73,7 +73,7 @@ def test_what_vanished_since_is_rebuilt(tmp_path: Path, victim: str) -> None:
         assert check_store(store).problems == []
 
 
-def test_an_index_file_that_another_broker_finished_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_an_index_file_that_another_broker_finished_is_not_continued(tmp_path: Path) -> None:
     _killed(tmp_path)
     (name,) = (tmp_path / "index").iterdir()
     with name.open("r+b") as file:  # its header counts entries: not the file that the checkpoint means
@@ -93,7 +93,7 @@ def test_progress_under_a_wrong_checksum_is_ignored() -> None:
 
 
 def test_the_checkpoint_has_the_time_of_the_newest_message(tmp_path: Path) -> None:
-    """A Java broker would read more of the log than it has to, or begin behind what is not flushed."""
+    """A Java broker would read more of the log than necessary, or begin after unflushed records."""
     times = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
     store = MessageStore(_config(tmp_path), clock=lambda: next(times))
     store.open()
@@ -109,8 +109,8 @@ def test_the_checkpoint_has_the_time_of_the_newest_message(tmp_path: Path) -> No
     store.close()
 
 
-def test_files_that_were_flushed_are_there_after_power_loss() -> None:
-    """The whole index would be built again from a log that may have gigabytes."""
+def test_flushed_files_exist_after_power_loss() -> None:
+    """The whole index would be rebuilt from a log that may have gigabytes."""
     root = Path("/store")
     disk = RecordingDisk()
     store = MessageStore(_config(root, 100), disk=disk)

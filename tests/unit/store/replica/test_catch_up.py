@@ -7,8 +7,8 @@ from pathlib import Path
 from rocketpy_broker.store import GetMessageStatus, MessageInner, MessageStore, StoreConfig
 
 
-def test_a_reader_does_not_notice_that_dispatch_waits(tmp_path: Path) -> None:
-    """A consumer that asks right after an acknowledged send would be told that there is nothing."""
+def test_readers_see_messages_whose_dispatch_waits(tmp_path: Path) -> None:
+    """A consumer that pulls right after an acknowledged send would get no message."""
     with MessageStore(StoreConfig(root=tmp_path)) as store:
         message = MessageInner("Orders", 0, b"body", b"KEYS\x0142\x02UNIQ_KEY\x01id\x02", born_timestamp=1)
         receipt = store.put_message(message)

@@ -1,0 +1,62 @@
+"""The command rocketpy in this process: a real cluster, but no start of an interpreter for each command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from rocketpy.cli import main
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.access_place import Thread
+from tests.integration.cli.commands import Done
+from tests.integration.sdk_groups import SETTINGS
+
+
+@contextmanager
+def shared_cluster(brokers: int = 1) -> Iterator[EmbeddedCluster]:
+    """A cluster whose event loop runs in a thread, because commands run loops of their own."""
+    thread = Thread()
+    cluster = EmbeddedCluster(brokers=brokers, settings=SETTINGS)
+    try:
+        thread.run(cluster.__aenter__())
+        try:
+            yield cluster
+        finally:
+            thread.run(cluster.__aexit__(None, None, None))
+    finally:
+        thread.close()
+
+
+class Shell:
+    """Runs commands with a cluster."""
+
+    def __init__(self, namesrv: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.namesrv = namesrv
+        self._capsys = capsys
+
+    def run(self, *words: str) -> Done:
+        """Run a command to its end."""
+        status = main(["--namesrv", self.namesrv, *words])
+        return Done(status, *self._capsys.readouterr())
+
+    def text(self, *words: str) -> str:
+        """Run a command that succeeds; return what people read."""
+        done = self.run(*words)
+        assert (done.status, done.err) == (0, "")
+        return done.out
+
+    def rows(self, *words: str) -> list[dict[str, Any]]:
+        """Run a command that succeeds; return what programs read."""
+        return [json.loads(line) for line in self.text("--json", *words).splitlines()]
+
+    def fails(self, *words: str, status: int = 1) -> str:
+        """Run a command that fails with one line; return that line."""
+        done = self.run(*words)
+        assert (done.status, done.out) == (status, "")
+        assert done.err.startswith("rocketpy: ")
+        assert done.err.count("\n") == 1
+        return done.err

@@ -1,0 +1,151 @@
+"""What all commands of rocketpy share: clusters, errors, exit statuses; creating topics; servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rocketpy
+from rocketpy import AdminClient
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.cli.commands import COMMAND, run, start
+from tests.waiting import LIMIT_S
+
+NOWHERE = "127.0.0.1:1"
+
+
+async def test_version() -> None:
+    """A bug report could not name the version."""
+    assert await run("--version") == (0, f"rocketpy {rocketpy.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("topic create", "Missing argument"),
+        ("topic create T --queues 0", "--queues"),
+        ("bogus", "No such command 'bogus'"),
+        ("topic create T --bogus", "No such option: --bogus"),
+        ("topic create T", f"create topic T with 4 queues on each broker at {NOWHERE}"),
+    ],
+)
+async def test_wrong_usage_is_status_2(line: str, says: str) -> None:
+    """A script could not tell a mistake of its own from a failure of the cluster."""
+    done = await run(*line.split(), NAMESRV_ADDR=NOWHERE)
+    assert (done.status, done.out) == (2, "")
+    assert says in done.err
+
+
+async def test_a_failure_is_one_line_and_status_1() -> None:
+    """A user would search a traceback for the reason."""
+    done = await run("topic", "create", "T", "--yes", "--namesrv", NOWHERE)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"rocketpy: name server {NOWHERE} cannot be reached")
+    assert done.err.count("\n") == 1
+
+
+async def test_verbose_shows_the_traceback() -> None:
+    """A maintainer could not see where an error comes from."""
+    done = await run("topic", "create", "T", "--yes", "--namesrv", NOWHERE, "--verbose")
+    assert done.status == 1
+    assert "Traceback (most recent call last)" in done.err
+
+
+async def test_create_a_topic(cluster: EmbeddedCluster) -> None:
+    """The command would print success without a topic."""
+    address = cluster.namesrv_address
+    done = await run("topic", "create", "New", "--queues", "3", "--yes", NAMESRV_ADDR=address)
+    text = f"created topic New with 3 queues on each broker of {address} (no profile)\n"
+    assert done == (0, text, "")
+    async with AdminClient(address) as admin:
+        assert len(await admin.fetch_publish_message_queues("New")) == 3
+
+
+async def test_results_as_json(cluster: EmbeddedCluster) -> None:
+    """A program would have to parse sentences."""
+    done = await run("--json", "topic", "create", "New", "--yes", "-n", cluster.namesrv_address)
+    assert done.out == f'{{"topic": "New", "queues": 4, "cluster": "{cluster.namesrv_address}"}}\n'
+
+
+@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"n\n", 1)])
+async def test_a_change_is_confirmed_on_a_terminal(
+    cluster: EmbeddedCluster, answer: bytes, status: int
+) -> None:
+    """A change meant for a test cluster could reach production."""
+    terminal, side = pty.openpty()
+    environment = {**os.environ, "ROCKETPY_NAMESRV": cluster.namesrv_address}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "topic", "create", "New", stdin=side, stdout=side, stderr=side, env=environment
+        )
+        os.write(terminal, answer)
+        async with asyncio.timeout(LIMIT_S):
+            assert await process.wait() == status
+        shown = os.read(terminal, 4096).decode()
+    finally:
+        os.close(terminal)
+        os.close(side)
+    question = (
+        f"create topic New with 4 queues on each broker at {cluster.namesrv_address} (no profile)? [y/N]"
+    )
+    assert question in " ".join(shown.split())
+    async with AdminClient(cluster.namesrv_address) as admin:
+        assert ("New" in await _topics(admin)) == (status == 0)
+
+
+async def _topics(admin: AdminClient) -> list[str]:
+    found = []
+    for topic in ("New", "T"):
+        try:
+            await admin.fetch_publish_message_queues(topic)
+        except rocketpy.RocketError:
+            continue
+        found.append(topic)
+    return found
+
+
+async def test_a_profile_names_the_cluster(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """A user would have to repeat the address with every command."""
+    file = tmp_path / "rocketpy.toml"
+    file.write_text(f'[test]\nnamesrv = "{cluster.namesrv_address}"\n', "utf-8")
+    done = await run("topic", "create", "New", "--yes", "--profile", "test", ROCKETPY_CONFIG=str(file))
+    assert done.status == 0
+    assert f"of {cluster.namesrv_address} (profile test)" in done.out
+
+
+async def test_development_servers() -> None:
+    """The first command of the guide would not start a cluster."""
+    process = await start("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")
+    assert process.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        address = (await process.stdout.readline()).decode().split()[-1]
+        await process.stdout.readline()
+    done = await run("topic", "create", "New", "--yes", "--namesrv", address)
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(LIMIT_S):
+        _, err = await process.communicate()
+    assert (done.status, process.returncode, err) == (0, 0, b"")
+
+
+def test_without_its_extra_the_command_names_it() -> None:
+    """A user who installed the SDK only would see a traceback about typer."""
+    program = "import sys; sys.modules['typer'] = None; from rocketpy.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == ('rocketpy: the command needs the package typer: pip install "rocketpy-mq[cli]"\n')
+
+
+def test_the_sdk_does_not_load_the_command() -> None:
+    """Applications would need typer, and start more slowly."""
+    program = (
+        "import sys, rocketpy, rocketpy.sync; print({'typer', 'rich', 'rocketpy.cli'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

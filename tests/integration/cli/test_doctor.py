@@ -1,0 +1,402 @@
+"""rocketpy doctor finds planted faults of real servers and of this machine, and names what helps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from rocketpy import AdminClient, Message, Producer
+from rocketpy.cli.doctor.brokers import Place, State, _check_version
+from rocketpy.cli.doctor.findings import Findings
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration import processes
+from tests.integration.access_place import Servers
+from tests.integration.cli.commands import run
+from tests.integration.consumer.test_dead_letters import dead
+from tests.integration.ha_pair import pair
+from tests.integration.sdk_groups import Seen, consuming
+from tests.integration.security.test_tls import servers, tls_settings
+from tests.interop.processes import free_broker_port
+from tests.waiting import LIMIT_S
+
+NOBODY = "127.0.0.1:1"
+ADMIN = {"ROCKETPY_ACCESS_KEY": "operator", "ROCKETPY_SECRET_KEY": "operator-secret"}
+
+SHIFTED = """
+import sys, time
+from rocketpy_broker.cli import main
+
+ahead_s = float(sys.argv[1])
+real, real_ns = time.time, time.time_ns
+time.time = lambda: real() + ahead_s
+time.time_ns = lambda: real_ns() + round(ahead_s * 1e9)
+sys.exit(main(sys.argv[2:]))
+"""
+"""A server whose clock is wrong."""
+
+
+class Line(NamedTuple):
+    """One finding, as --json prints it."""
+
+    check: str
+    level: str
+    subject: str
+    text: str
+    remedy: str
+
+
+class Report(NamedTuple):
+    """The exit status and the findings of a run."""
+
+    status: int | None
+    lines: list[Line]
+
+    def only(self, level: str) -> Line:
+        """The one finding of this level."""
+        (line,) = [line for line in self.lines if line.level == level]
+        return line
+
+    def of(self, check: str, level: str) -> Line:
+        """The first finding of a check with this level."""
+        found = [line for line in self.lines if (line.check, line.level) == (check, level)]
+        assert found, self.lines
+        return found[0]
+
+
+async def examine(namesrv: str, *options: str, **environment: str) -> Report:
+    """What the command finds."""
+    # A machine's disk may be as full as it likes, except in the test of that.
+    done = await run("doctor", "--json", "-n", namesrv, "--disk", "100", *options, given=b"", **environment)
+    assert done.err == "", done.err
+    return Report(done.status, [Line(**json.loads(line)) for line in done.out.splitlines()])
+
+
+# -- nothing wrong ----------------------------------------------------------------------------
+
+
+async def test_a_healthy_cluster(cluster: EmbeddedCluster) -> None:
+    """False alarms would hide the real ones."""
+    report = await examine(cluster.namesrv_address)
+    assert (report.status, {line.level for line in report.lines}) == (0, {"ok"})
+    assert {line.check for line in report.lines} >= {
+        "module", "profile", "name server", "reach", "clock", "disk", "permission",
+    }  # fmt: skip
+
+
+async def test_a_report_for_people(cluster: EmbeddedCluster) -> None:
+    """A user would read JSON."""
+    done = await run("doctor", "-n", f"{cluster.namesrv_address};{NOBODY}", "--disk", "100")
+    assert (done.status, done.err) == (1, "")
+    assert f"problem  name server {NOBODY}: cannot be reached" in done.out
+    assert "→ Correct host and port" in done.out
+    assert done.out.splitlines()[-1].startswith("1 problems, 0 warnings, ")
+
+
+# -- name servers -----------------------------------------------------------------------------
+
+
+async def test_nothing_listens() -> None:
+    """A wrong port would look like a cluster that is down."""
+    report = await examine(NOBODY)
+    line = report.only("problem")
+    assert (report.status, line.check) == (1, "name server")
+    assert "connection refused" in line.text
+    assert "Correct host and port" in line.remedy
+
+
+async def test_a_broker_as_name_server(cluster: EmbeddedCluster) -> None:
+    """The commonest mistake of newcomers."""
+    report = await examine(str(cluster.brokers[0].address))
+    assert (report.status, report.only("problem").text) == (1, "it is a broker, not a name server")
+    assert "9876" in report.only("problem").remedy
+
+
+async def test_a_web_server_as_name_server() -> None:
+    """The dashboard's address would be taken for one that does not respond."""
+
+    async def answer(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        report = await examine(f"{host}:{port}")
+    assert report.status == 1
+    assert "it is no RocketMQ server: " in report.only("problem").text
+    assert "web server" in report.only("problem").remedy
+
+
+async def test_tls_that_is_required(tmp_path: Path) -> None:
+    """A connection that ends at once would say nothing about TLS."""
+    settings = tls_settings(trustme.CA(), tmp_path, "enforcing")
+    async with servers(tmp_path, settings) as (names, _):
+        report = await examine(str(replace(names.address, scheme="tcp")))
+    assert report.status == 1
+    assert report.of("tls", "problem").text.startswith("it requires TLS")
+    assert "tls://" in report.of("tls", "problem").remedy
+
+
+async def test_tls_that_is_not_spoken(cluster: EmbeddedCluster) -> None:
+    """A failed handshake would look like a wrong certificate."""
+    report = await examine(f"tls://{cluster.namesrv_address}")
+    assert report.status == 1
+    assert report.of("tls", "problem").text.startswith("it does not speak TLS")
+    assert "without tls://" in report.of("tls", "problem").remedy
+
+
+async def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    """The profile lacks the authority."""
+    async with servers(tmp_path, tls_settings(trustme.CA(), tmp_path, "enforcing")) as (names, _):
+        report = await examine(str(names.address))
+    assert report.status == 1
+    assert "tls_ca" in report.of("tls", "problem").remedy
+
+
+async def test_name_servers_that_disagree(cluster: EmbeddedCluster) -> None:
+    """Producers and consumers would see different clusters, by chance."""
+    async with EmbeddedCluster() as other:
+        report = await examine(f"{cluster.namesrv_address};{other.namesrv_address}")
+    line = report.of("agreement", "problem")
+    assert report.status == 1
+    assert f"broker broker-a id 0: {cluster.brokers[0].address} at {cluster.namesrv_address}" in line.text
+    assert "namesrvAddr of every broker" in line.remedy
+
+
+# -- access -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({}, "no access key was given"),
+        ({**ADMIN, "ROCKETPY_SECRET_KEY": "wrong-secret"}, "the secret key is wrong"),
+        ({**ADMIN, "ROCKETPY_ACCESS_KEY": "nobody"}, "it does not know the access key"),
+    ],
+)
+async def test_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
+) -> None:
+    """All three look alike in the code of the response."""
+    async with Servers(tmp_path, monkeypatch) as place:
+        report = await examine(str(place.names), **environment)
+    line = report.of("access", "problem")
+    assert report.status == 1
+    assert says in line.text
+    assert "ROCKETPY_SECRET_KEY" in line.remedy
+
+
+async def test_the_right_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks would not be signed."""
+    async with Servers(tmp_path, monkeypatch) as place:
+        report = await examine(str(place.names), **ADMIN)
+    assert (report.status, {line.level for line in report.lines}) == (0, {"ok"})
+
+
+async def test_the_keys_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its account may not read the state of brokers, which is no fault of the cluster."""
+    keys = {"ROCKETPY_ACCESS_KEY": "my-account", "ROCKETPY_SECRET_KEY": "my-secret"}
+    async with Servers(tmp_path, monkeypatch) as place:
+        report = await examine(str(place.names), **keys)
+    line = report.of("access", "warning")
+    assert report.status == 0
+    assert "admin: true" in line.remedy
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def broker_process(
+    root: Path, *options: str, clock_ahead_s: float = 0
+) -> AsyncIterator[tuple[str, str]]:
+    """The addresses of a name server and a broker, in processes of their own."""
+    names, namesrv = await processes.start("namesrv", "--listen", "127.0.0.1:0")
+    address = f"127.0.0.1:{free_broker_port()}"
+    broker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SHIFTED, str(clock_ahead_s), "broker", "--listen", address,
+        "--namesrv", namesrv, "--store", str(root), "--set", "mappedFileSizeCommitLog=1048576", *options,
+        stdout=PIPE, stderr=PIPE,
+    )  # fmt: skip
+    try:
+        assert broker.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            assert b" ready at " in await broker.stdout.readline()
+        yield namesrv, address
+    finally:
+        await processes.stop(broker)
+        await processes.stop(names)
+
+
+@pytest.mark.parametrize(("ahead_s", "says"), [(3600, "3600 s ahead of"), (-30, "30 s behind")])
+async def test_a_wrong_clock(tmp_path: Path, ahead_s: float, says: str) -> None:
+    """Messages would get wrong times, and nobody would look there."""
+    async with broker_process(tmp_path, clock_ahead_s=ahead_s) as (namesrv, _):
+        report = await examine(namesrv)
+    assert report.status == 1
+    assert says in report.only("problem").text
+    assert "NTP" in report.only("problem").remedy
+
+
+async def test_an_address_that_cannot_be_reached(tmp_path: Path) -> None:
+    """The classic of containers: routes have an address that only the broker knows."""
+    async with broker_process(tmp_path, "--set", "brokerIP1=127.0.0.2") as (namesrv, _):
+        report = await examine(namesrv)
+    line = report.of("reach", "problem")
+    assert (report.status, "127.0.0.2" in line.subject) == (1, True)
+    assert "brokerIP1" in line.remedy
+
+
+async def test_a_disk_that_is_too_full(cluster: EmbeddedCluster) -> None:
+    """The broker would refuse messages at 90 %. Here the limit is lower than what the disk has."""
+    report = await examine(cluster.namesrv_address, "--disk", "0")
+    line = report.of("disk", "problem")
+    assert report.status == 1
+    assert "% full (limit 0 %)" in line.text
+    assert "fileReservedTime" in line.remedy
+
+
+async def test_a_master_that_is_gone(tmp_path: Path) -> None:
+    """Consumers read on from the slave, so that only producers notice."""
+    async with pair(tmp_path) as place:
+        master = await place.master()
+        await place.slave()
+        await place.stop(master)
+        report = await examine(place.namesrv_address)
+    line = report.of("master", "problem")
+    assert (report.status, line.subject) == (1, "broker pair")
+    assert "rocketpy-broker promote" in line.remedy
+
+
+async def test_a_slave_that_stays_behind(tmp_path: Path) -> None:
+    """Its messages would be missing when the master fails."""
+    async with pair(tmp_path) as place:
+        await place.master(haSecret="one secret")
+        await place.slave(haSecret="another secret")
+        async with Producer("p", place.namesrv_address) as producer:
+            await producer.send(Message("T", b"x"))
+        report = await examine(place.namesrv_address)
+    line = report.of("slave", "problem")
+    assert (report.status, "copies nothing" in line.text) == (1, True)
+    assert "haSecret" in line.remedy
+
+
+async def test_a_slave_that_copies(tmp_path: Path) -> None:
+    """A healthy pair would be reported."""
+    async with pair(tmp_path) as place:
+        await place.master()
+        slave = await place.slave()
+        async with Producer("p", place.namesrv_address) as producer:
+            await producer.send(Message("T", b"x"))
+        report = await examine(place.namesrv_address)
+        assert slave.store.max_physical_offset > 0
+    assert report.of("slave", "ok").text == "it has all messages of its master"
+
+
+async def test_a_wiped_write_permission(cluster: EmbeddedCluster) -> None:
+    """An operator forgot to undo it, and the broker gets no messages."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.brokers.wipe_write_permission("broker-a")
+    report = await examine(cluster.namesrv_address)
+    line = report.only("problem")
+    assert (report.status, line.check) == (1, "permission")
+    assert "add_write_permission('broker-a')" in line.remedy
+
+
+async def test_a_feature_that_is_off() -> None:
+    """Transactions would fail with a code that says nothing of a setting."""
+    async with EmbeddedCluster(settings={"rejectTransactionMessage": "true"}) as other:
+        report = await examine(other.namesrv_address)
+    assert (report.status, report.only("warning").text) == (0, "it refuses transactions")
+    assert "rejectTransactionMessage=false" in report.only("warning").remedy
+    assert "SQL92 filters (enablePropertyFilter=false)" in report.of("features", "ok").text
+
+
+@pytest.mark.parametrize(
+    ("version", "lacks"), [("V4_1_0", "batches"), ("V4_4_0", "requests"), ("V4_9_4", "")]
+)
+def test_an_old_version(version: str, lacks: str) -> None:
+    """Its errors name request codes. No server that old can run here, so its report is given."""
+    findings = Findings()
+    _check_version(findings, Place("a", 0, "h:1"), State({"brokerVersionDesc": version}, None))
+    assert [lacks in finding.text and "Upgrade" in finding.remedy for finding in findings] == [True] * bool(
+        lacks
+    )
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+async def test_a_group_that_is_behind(cluster: EmbeddedCluster) -> None:
+    """A consumer that nobody started again would go unnoticed."""
+    namesrv = cluster.namesrv_address
+    seen = Seen()
+    async with Producer("p", namesrv) as producer:
+        await producer.send(Message("T", b"first"))
+        async with consuming(cluster, seen):
+            await seen.until(1)
+        for number in range(5):
+            await producer.send(Message("T", b"%d" % number))
+    report = await examine(namesrv, "--lag", "4")
+    line = report.of("lag", "warning")
+    assert (report.status, line.subject) == (0, "group g")
+    assert line.text == "it is 5 messages behind, with 0 members online"
+    assert "Start its consumers" in line.remedy
+    assert (await examine(namesrv, "--lag", "5")).of("lag", "ok")
+
+
+async def test_dead_letters_that_wait(cluster: EmbeddedCluster) -> None:
+    """Messages that nobody handled would expire."""
+    await dead(cluster, 3)
+    report = await examine(cluster.namesrv_address)
+    line = report.of("dead letters", "warning")
+    assert (report.status, line.subject, line.text) == (0, "group g", "3 dead letters wait")
+    assert "rocketpy dlq resend g --all" in line.remedy
+
+
+# -- this machine -----------------------------------------------------------------------------
+
+
+async def test_the_other_package_of_the_name(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """The flight simulator has replaced files of this package; this is what pip leaves of it."""
+    info = tmp_path / "rocketpy-1.9.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rocketpy\nVersion: 1.9.0\n")
+    report = await examine(cluster.namesrv_address, PYTHONPATH=str(tmp_path))
+    line = report.only("problem")
+    assert (report.status, line.check) == (1, "module")
+    assert "rocketpy 1.9.0, a flight simulator" in line.text
+    assert "pip uninstall rocketpy rocketpy-mq" in line.remedy
+
+
+@pytest.mark.parametrize(("mode", "level"), [(0o644, "problem"), (0o600, "ok")])
+async def test_a_secret_that_others_can_read(
+    cluster: EmbeddedCluster, tmp_path: Path, mode: int, level: str
+) -> None:
+    """Every user of the machine could act as the account."""
+    file = tmp_path / "rocketpy.toml"
+    file.write_text('[staging]\naccess_key = "someone"\nsecret_key = "a secret"\n')
+    file.chmod(mode)
+    report = await examine(cluster.namesrv_address, ROCKETPY_CONFIG=str(file))
+    line = report.of("profile", level)
+    assert ("chmod 600" in line.remedy) == (level == "problem")
+    assert "a secret" not in line.text.replace("no secret key", "")
+
+
+async def test_a_profile_that_does_not_exist() -> None:
+    """The command would end with a line on stderr instead of a report."""
+    done = await run("doctor", "--json", "--profile", "nowhere")
+    assert done.status == 1
+    assert "would hold the profile nowhere" in done.out

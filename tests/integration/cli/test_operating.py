@@ -1,0 +1,352 @@
+"""rocketpy topic, group, broker, namesrv, message and acl: commands that show and change a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy import Message, MessageQueue
+from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.access_place import Servers, Thread
+from tests.integration.cli.in_process import Shell, shared_cluster
+from tests.waiting import LIMIT_S
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[EmbeddedCluster]:
+    with shared_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shell(running: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(running.namesrv_address, capsys)
+
+
+@pytest.fixture(scope="module")
+def admin(running: EmbeddedCluster) -> Iterator[AdminClient]:
+    with AdminClient(running.namesrv_address) as started:
+        yield started
+
+
+def fill(shell: Shell, admin: AdminClient, topic: str, group: str) -> None:
+    """Three messages in one queue, of which a group has consumed two."""
+    admin.topics.create(topic, 1)
+    with Producer("senders", shell.namesrv) as producer:
+        for number in range(3):
+            producer.send(Message(topic, b"%d" % number))
+    admin.groups.create(group)
+    assert shell.run("group", "reset", group, topic, "--to", "2", "--yes").status == 0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Repeat a command until it shows something."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end
+
+
+# -- topics -----------------------------------------------------------------------------------
+
+
+def test_topics_are_created_listed_and_described(shell: Shell, admin: AdminClient) -> None:
+    """A user could not see which topics a cluster has, and what is in them."""
+    fill(shell, admin, "Described", "readers")
+    assert {"topic": "Described"} in shell.rows("topic", "list", "--cluster", "DefaultCluster")
+    assert "Described" in shell.text("topic", "list").split()
+    (found,) = shell.rows("topic", "describe", "Described")
+    assert found["groups"] == ["readers"]
+    assert found["brokers"] == [
+        {"broker_name": "broker-a", "read_queues": 1, "write_queues": 1, "perm": "rw", "ordered": False}
+    ]
+    (queue,) = found["queues"]
+    assert queue.pop("last_stored_timestamp") > 0
+    assert queue == {
+        "broker_name": "broker-a",
+        "queue_id": 0,
+        "min_offset": 0,
+        "max_offset": 3,
+        "messages": 3,
+    }
+    lines = shell.text("topic", "describe", "Described").splitlines()
+    assert lines[0].endswith("groups: readers")
+    assert lines[2].split() == ["broker", "read", "queues", "write", "queues", "perm", "ordered"]
+    assert lines[6].split()[:5] == ["broker-a", "0", "0", "3", "3"]
+
+
+def test_a_topic_is_altered(shell: Shell, admin: AdminClient) -> None:
+    """A setting would not reach the broker, or would reset the others."""
+    shell.text("topic", "create", "Altered", "-q", "2", "--ordered", "--perm", "r", "--yes")
+    shell.text("topic", "alter", "Altered", "--queues", "4", "--write-queues", "3", "--yes")
+    settings = admin.topics.describe("Altered").brokers["broker-a"]
+    assert (settings.read_queues, settings.write_queues, settings.ordered) == (4, 3, True)
+    (done,) = shell.rows("topic", "alter", "Altered", "--perm", "rw", "--unordered", "--yes")
+    assert done == {"topic": "Altered", "perm": "rw", "ordered": False, "cluster": shell.namesrv}
+    settings = admin.topics.describe("Altered").brokers["broker-a"]
+    assert (int(settings.perm), settings.write_queues, settings.ordered) == (6, 3, False)
+    assert shell.run("topic", "alter", "Altered", "--yes").status == 2
+
+
+def test_a_topic_is_deleted_after_a_dry_run(shell: Shell, admin: AdminClient) -> None:
+    """A preview would delete the topic, or the command would keep it."""
+    fill(shell, admin, "Deleted", "leavers")
+    (shown,) = shell.rows("topic", "delete", "Deleted", "--dry-run")
+    assert shown["queues"][0]["messages"] == 3
+    assert "Deleted" in admin.topics.list()
+    shell.text("topic", "delete", "Deleted", "--yes")
+    assert "Deleted" not in admin.topics.list()
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+def test_lag(shell: Shell, admin: AdminClient) -> None:
+    """An operator could not see how far a group is behind."""
+    fill(shell, admin, "Late", "latecomers")
+    (row,) = shell.rows("group", "lag", "latecomers", "--topic", "Late")
+    assert row.pop("last_consumed_timestamp") > 0
+    assert row == {
+        "topic": "Late",
+        "broker_name": "broker-a",
+        "queue_id": 0,
+        "end_offset": 3,
+        "group_offset": 2,
+        "lag": 1,
+    }
+    (total,) = shell.rows("group", "lag", "latecomers", "--total")
+    assert (total["group"], total["lag"]) == ("latecomers", 1)
+    lines = shell.text("group", "lag", "latecomers", "--clients").splitlines()
+    assert lines[1].split()[:6] == ["Late", "broker-a", "0", "3", "2", "1"]
+    assert lines[-1].startswith("lag of group latecomers: 1; ")
+    assert "group nobody has no offsets" in shell.fails("group", "lag", "nobody")
+
+
+def test_a_dry_run_of_a_reset_changes_nothing(shell: Shell, admin: AdminClient) -> None:
+    """A group would skip or repeat messages after a preview."""
+    fill(shell, admin, "Kept", "keepers")
+    queue = MessageQueue("Kept", "broker-a", 0)
+    change = {"topic": "Kept", "broker_name": "broker-a", "queue_id": 0, "old_offset": 2}
+    for to, new in (("begin", 0), ("end", 3), ("1", 1), ("1h", 0)):
+        assert shell.rows("group", "reset", "keepers", "Kept", "--to", to, "--dry-run") == [
+            change | {"new_offset": new}
+        ]
+        assert admin.groups.lag("keepers", "Kept").queues[queue].group_offset == 2
+    assert "nothing was changed" in shell.text(
+        "group", "reset", "keepers", "Kept", "--to", "end", "--dry-run"
+    )
+    assert shell.rows("group", "reset", "keepers", "Kept", "--to", "begin", "--yes") == [
+        change | {"new_offset": 0}
+    ]
+    assert admin.groups.lag("keepers", "Kept").queues[queue].group_offset == 0
+    assert shell.run("group", "reset", "keepers", "Kept", "--to", "-3", "--dry-run").status == 2
+
+
+def test_offsets_are_cloned(shell: Shell, admin: AdminClient) -> None:
+    """A new group would begin elsewhere than the one it replaces."""
+    fill(shell, admin, "Shared", "old-group")
+    admin.groups.create("new-group")
+    shell.text("group", "clone", "old-group", "new-group", "--topic", "Shared", "--yes")
+    assert admin.groups.lag("new-group", "Shared").total == 1
+
+
+def test_a_group_is_created_altered_and_deleted(shell: Shell, admin: AdminClient) -> None:
+    """A setting would not reach the broker, or a preview would delete the group."""
+    shell.text("group", "create", "passing", "--max-retries", "3", "--no-broadcast", "--yes")
+    shell.text("group", "alter", "passing", "--disabled", "--yes")
+    (row,) = [one for one in shell.rows("group", "list") if one["group"] == "passing"]
+    settings = (row["max_retries"], row["broadcast"], row["enabled"], row["notify_changes"])
+    assert settings == (3, False, False, True)
+    assert shell.run("group", "alter", "passing", "--yes").status == 2
+    (shown,) = shell.rows("group", "delete", "passing", "--dry-run")
+    assert (shown["group"], shown["members"], shown["brokers"]) == ("passing", [], [row])
+    shell.text("group", "delete", "passing", "--yes")
+    assert "passing" not in [group.name for group in admin.groups.list()]
+    assert "there is no group passing" in shell.fails("group", "describe", "passing")
+
+
+def test_members(shell: Shell, admin: AdminClient) -> None:
+    """An operator could not see who consumes what."""
+    fill(shell, admin, "Read", "members")
+    assert shell.text("group", "members", "members") == "group members has no members online\n"
+    consumer = LitePullConsumer("members", shell.namesrv)
+    consumer.subscribe("Read", "*")
+    with consumer:
+        consumer.poll(5000)
+        (member,) = shell.rows("group", "members", "members")
+        (shown,) = shell.rows("group", "describe", "members")
+        assert "stopped" not in shell.text("group", "describe", "members")
+        refused = shell.fails("group", "reset", "members", "Read", "--to", "0", "--yes")
+    assert (member["language"], member["brokers"]) == ("PYTHON", ["broker-a"])
+    assert shown["members"] == [member]
+    assert shown["subscriptions"]["Read"] == "*"
+    assert "1 members online" in refused
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+def test_brokers_and_their_state(shell: Shell, admin: AdminClient, running: EmbeddedCluster) -> None:
+    """An operator could not see which brokers there are, and how they are."""
+    fill(shell, admin, "Counted", "counters")
+    (row,) = shell.rows("broker", "list")
+    address = str(running.brokers[0].address)
+    assert (row["cluster"], row["broker_name"], row["broker_id"]) == ("DefaultCluster", "broker-a", 0)
+    assert (row["address"], row["version"], row["error"]) == (address, "V4_6_0", None)
+    assert shell.text("broker", "list").splitlines()[0].split()[-2:] == ["in/s", "out/s"]
+    for named in ("broker-a", address):
+        (state,) = shell.rows("broker", "runtime", named)
+        assert int(state["putMessageTimesTotal"]) >= 3
+    first = shell.rows("broker", "stats", "broker-a", "TOPIC_PUT_NUMS", "Counted")[0]
+    assert (first["period"], first["total"]) == ("minute", 3)
+    assert shell.rows("broker", "producers", "nobody") == []
+    assert "it knows: broker-a" in shell.fails("broker", "runtime", "other").replace("the name server", "it")
+
+
+def test_settings_of_a_broker(shell: Shell) -> None:
+    """An operator could not see a setting, or a refused change would look done."""
+    assert shell.rows("broker", "config", "get", "broker-a", "brokerName") == [{"brokerName": "broker-a"}]
+    assert "has no setting bogus" in shell.fails("broker", "config", "get", "broker-a", "bogus")
+    refused = shell.fails("broker", "config", "set", "broker-a", "fileReservedTime=48", "--yes")
+    assert "remoteConfigUpdateEnable" in refused
+    assert shell.run("broker", "config", "set", "broker-a", "word", "--yes").status == 2
+
+
+def test_settings_of_name_servers(shell: Shell) -> None:
+    """A key would not be set, or a preview would delete it."""
+    shell.text("namesrv", "put", "shop", "region", "north", "--yes")
+    row = {"key": "region", "value": "north"}
+    for words in (["get", "shop"], ["get", "shop", "region"], ["delete", "shop", "region", "--dry-run"]):
+        assert shell.rows("namesrv", *words) == [row]
+    shell.text("namesrv", "delete", "shop", "region", "--yes")
+    assert "namespace shop has no key region" in shell.fails("namesrv", "get", "shop", "region")
+    settings = {row["name"] for row in shell.rows("namesrv", "config", "get")}
+    assert "listenPort" in settings
+    assert "remoteConfigUpdateEnable" in shell.fails("namesrv", "config", "set", "a=b", "--yes")
+
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+def test_messages_by_offset_and_time(shell: Shell, admin: AdminClient) -> None:
+    """A user who knows where or when a message was stored could not see it."""
+    fill(shell, admin, "Found", "finders")
+    assert shell.text("message", "at", "Found", "broker-a", "0", "1", "--format", "text") == "1\n"
+    found = shell.rows("message", "at", "Found", "broker-a", "0", "1", "--count", "9")
+    assert [row["queue_offset"] for row in found] == [1, 2]
+    assert "its offsets: 0 to 2" in shell.fails("message", "at", "Found", "broker-a", "0", "3")
+    found = shell.rows("message", "between", "Found", "--from", "1h")
+    assert [row["body"] for row in found] == ["0", "1", "2"]
+    assert len(shell.rows("message", "between", "Found", "--from", "1h", "--count", "2")) == 2
+    assert shell.rows("message", "between", "Found", "--from", "2h", "--to", "1h") == []
+    assert shell.run("message", "between", "Found", "--from", "begin").status == 2
+
+
+def test_who_consumed_a_message(shell: Shell, admin: AdminClient) -> None:
+    """An operator could not see whether a group got a message, or give it to a consumer."""
+    fill(shell, admin, "Tracked", "trackers")
+    ids = [row["message_id"] for row in shell.rows("message", "between", "Tracked", "--from", "1h")]
+    states = [shell.rows("message", "consumers", one, "--topic", "Tracked") for one in ids]
+    assert [state["state"] for (state,) in states] == ["consumed", "consumed", "waiting"]
+    assert states[0] == [{"group": "trackers", "state": "consumed", "online": False}]
+    seen: list[bytes] = []
+    consumer = PushConsumer("handlers", shell.namesrv, lambda message: seen.append(message.body))
+    consumer.subscribe("Tracked")
+    to = ["--group", "handlers", "--topic", "Tracked", "--yes"]
+    with consumer:
+        wait_until(lambda: shell.rows("group", "members", "handlers"))
+        (member,) = shell.rows("group", "members", "handlers")
+        (done,) = shell.rows("message", "deliver", ids[1], "--client", member["client_id"], *to)
+    assert (done["status"], seen[-1]) == ("CR_SUCCESS", b"1")
+    shell.fails("message", "deliver", ids[1], "--client", "nobody", *to)
+
+
+# -- access control ---------------------------------------------------------------------------
+
+
+def test_accounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An account would not be added, or a change would take an administrator's rights."""
+    thread, servers = Thread(), Servers(tmp_path, monkeypatch)
+    try:
+        thread.run(servers.__aenter__())
+        try:
+            shell = Shell(str(servers.names), capsys)
+            monkeypatch.setenv("ROCKETPY_ACCESS_KEY", "operator")
+            monkeypatch.setenv("ROCKETPY_SECRET_KEY", "operator-secret")
+            _change_accounts(shell, tmp_path / "secret")
+        finally:
+            thread.run(servers.__aexit__(None, None, None))
+    finally:
+        thread.close()
+
+
+def _change_accounts(shell: Shell, secret: Path) -> None:
+    def account() -> dict[str, Any] | None:
+        found = [row for row in shell.rows("acl", "list") if row["access_key"] == "newcomer"]
+        return found[0] if found else None
+
+    secret.write_text("fresh-secret\n", "utf-8")
+    (before,) = shell.rows("acl", "version")
+    put = ["acl", "put", "newcomer", "--yes"]
+    shell.text(*put, "--secret-file", str(secret), "--admin", "--topic", "News=PUB", "--topic", "Old=SUB")
+    shell.text(*put, "--default-group", "SUB")
+    found = account()
+    assert found is not None
+    assert (found["admin"], found["default_group"]) == (True, "SUB")
+    assert found["topics"] == {"News": "PUB", "Old": "SUB"}
+    (after,) = shell.rows("acl", "version")
+    assert after["version"] > before["version"]
+    assert shell.rows("acl", "delete", "newcomer", "--dry-run") == [found]
+    assert account() == found
+    shell.text("acl", "delete", "newcomer", "--yes")
+    assert account() is None
+    assert "there is no account newcomer" in shell.fails("acl", "delete", "newcomer", "--dry-run")
+    shell.text("acl", "set-white-addresses", "10.9.8.7", "--yes")
+    assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
+
+
+def test_write_permission(capsys: pytest.CaptureFixture[str]) -> None:
+    """Producers would go on sending to a broker that is about to stop."""
+    with shared_cluster(brokers=2) as cluster, AdminClient(cluster.namesrv_address) as admin:
+        shell = Shell(cluster.namesrv_address, capsys)
+        admin.topics.create("Moved", 1)
+        (hidden,) = shell.rows("broker", "wipe-writes", "broker-a", "--yes")
+        assert (hidden["broker_name"], hidden["topics"] > 0) == ("broker-a", True)
+        assert [queue.broker_name for queue in admin.fetch_publish_message_queues("Moved")] == ["broker-b"]
+        shell.text("broker", "restore-writes", "broker-a", "--yes")
+        assert len(admin.fetch_publish_message_queues("Moved")) == 2
+        assert "no topics of broker other" in shell.fails("broker", "wipe-writes", "other", "--yes")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topic alter T --queues 2",
+        "topic delete T",
+        "group create g",
+        "group alter g --disabled",
+        "group delete g",
+        "group reset g T --to begin",
+        "group clone g h --topic T",
+        "broker config set broker-a fileReservedTime=48",
+        "broker wipe-writes broker-a",
+        "broker restore-writes broker-a",
+        "acl put newcomer",
+        "acl delete newcomer",
+        "acl set-white-addresses 10.0.0.1",
+        "namesrv put shop region north",
+        "namesrv delete shop region",
+        "namesrv config set serverWorkerThreads=8",
+        "message deliver 7F --group g --client c",
+    ],
+)
+def test_every_change_is_confirmed(shell: Shell, line: str) -> None:
+    """A command meant for a test cluster could change production."""
+    refused = shell.fails(*line.split(), status=2)
+    assert f"at {shell.namesrv} (no profile): without a terminal, give --yes" in refused

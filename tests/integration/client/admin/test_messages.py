@@ -1,0 +1,295 @@
+"""admin.messages: stored messages by id, key, offset and time, and what groups did with them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    Later,
+    Message,
+    MessageExt,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    ProducerConfig,
+    SendResult,
+)
+from rocketpy.admin import MessageTrack, TrackState
+from rocketpy.errors import (
+    BrokerError,
+    BrokersFailed,
+    ClientClosed,
+    MessageInvalid,
+    RouteNotFound,
+    TransportError,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.broker.test_broker import send_header
+from tests.integration.raw_client import RawClient
+from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming
+from tests.waiting import LIMIT_S, until
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[EmbeddedCluster]:
+    """Two brokers with topic T, of two queues on each."""
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 2)
+        yield cluster
+
+
+async def sent(
+    cluster: EmbeddedCluster, *messages: Message, queue: MessageQueue | None = None, namespace: str = ""
+) -> list[SendResult]:
+    """Send messages, one after the other, to one queue after the other."""
+    config = ProducerConfig(batching=False)
+    client = ClientConfig(namespace=namespace)
+    async with Producer("p", cluster.namesrv_address, config=config, client=client) as producer:
+        if namespace:
+            await producer.create_topic("T", 2)
+        return [await producer.send(message, queue=queue) for message in messages]
+
+
+async def indexed(cluster: EmbeddedCluster) -> None:
+    """Wait until the index has all messages."""
+    await until(lambda: all(broker.store.dispatch() == 0 for broker in cluster.brokers))
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_a_message_is_found_in_every_way(two: EmbeddedCluster, namespace: str) -> None:
+    """An operator would get another message, or that of another tenant, or none."""
+    messages = [Message("T", b"%d" % n, tags="t", keys=[f"k{n}", "all"]) for n in range(8)]
+    results = await sent(two, *messages, namespace=namespace)
+    await indexed(two)
+    assert {result.queue.broker_name for result in results} == {"broker-a", "broker-b"}
+    async with AdminClient(two.namesrv_address, client=ClientConfig(namespace=namespace)) as admin:
+        for n, result in enumerate(results):
+            assert result.offset_message_id is not None
+            found = [
+                await admin.messages.by_id(result.offset_message_id),
+                await admin.messages.by_unique_id("T", result.message_id),
+                *(await admin.messages.by_key("T", f"k{n}")).messages,
+                await admin.messages.by_offset(result.queue, result.queue_offset),
+            ]
+            assert [message.body for message in found] == [b"%d" % n] * 4
+            assert {message.topic for message in found} == {"T"}
+            assert {message.queue_offset for message in found} == {result.queue_offset}
+            assert {message.queue for message in found[1:]} == {result.queue}
+        assert len((await admin.messages.by_key("T", "all")).messages) == 8
+        assert (await admin.messages.by_key("T", "all", end_ms=1)).messages == []
+        with pytest.raises(BrokerError, match="no message of topic T"):
+            await admin.messages.by_unique_id("T", results[0].message_id[:-1] + "F")
+
+
+async def test_what_is_not_there_is_an_error(two: EmbeddedCluster) -> None:
+    """An operator would mistake a wrong id, or a broker that is away, for a lost message."""
+    (result,) = await sent(two, Message("T", b"x", keys=["k"]))
+    async with AdminClient(two.namesrv_address) as admin:
+        for malformed in ("", "xyz", "7F00", "Z" * 32):
+            with pytest.raises(MessageInvalid):
+                await admin.messages.by_id(malformed)
+            with pytest.raises(MessageInvalid):
+                await admin.messages.by_unique_id("T", malformed)
+        with pytest.raises(TransportError, match=r"127\.0\.0\.1:1\b"):
+            await admin.messages.by_id("7F000001" + "00000001" + "0" * 16)
+        with pytest.raises(BrokerError, match="has no message at offset 1; its offsets: 0 to 0"):
+            await admin.messages.by_offset(result.queue, 1)
+        empty = MessageQueue("T", result.queue.broker_name, 1 - result.queue.queue_id)
+        with pytest.raises(BrokerError, match="its offsets: none") as missing:
+            await admin.messages.by_offset(empty, 0)
+        assert missing.value.code == ResponseCode.QUERY_NOT_FOUND
+        with pytest.raises(MessageInvalid, match="negative"):
+            await admin.messages.by_offset(result.queue, -1)
+        with pytest.raises(RouteNotFound):
+            await admin.messages.by_offset(MessageQueue("T", "broker-z", 0), 0)
+        for find in (admin.messages.by_key("Gone", "k"), all_of(admin, "Gone")):
+            with pytest.raises(RouteNotFound):
+                await find
+    with pytest.raises(ClientClosed):
+        await admin.messages.by_offset(result.queue, 0)
+
+
+async def test_an_expired_offset_names_the_range() -> None:
+    """An operator who asks for an expired message would get another one in its place."""
+    settings = SETTINGS | {"fileReservedTime": "0", "deleteWhen": ";".join(f"{n:02}" for n in range(24))}
+    async with (
+        EmbeddedCluster(settings=settings) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        Producer("p", cluster.namesrv_address) as producer,
+    ):
+        await producer.create_topic("T", 1)
+        queue = MessageQueue("T", "broker-a", 0)
+        for _ in range(12):
+            await producer.send(Message("T", random.Random(1).randbytes(200_000)))
+        async with asyncio.timeout(LIMIT_S):
+            while not await cluster.brokers[0]._driver.clean():  # noqa: ASYNC110 - the checkpoint has no event
+                await asyncio.sleep(0.05)
+        low = await admin.min_offset(queue)
+        assert 0 < low < 12
+        with pytest.raises(BrokerError, match=f"at offset 0; its offsets: {low} to 11"):
+            await admin.messages.by_offset(queue, 0)
+        assert (await admin.messages.by_offset(queue, low)).queue_offset == low
+        assert [message.queue_offset for message in await all_of(admin)] == list(range(low, 12))
+
+
+async def all_of(
+    admin: AdminClient, topic: str = "T", begin_ms: int = 0, end_ms: int = 2**63 - 1
+) -> list[MessageExt]:
+    return [message async for message in admin.messages.by_time(topic, begin_ms, end_ms)]
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_messages_of_a_time_are_read(two: EmbeddedCluster, namespace: str) -> None:
+    """Messages at the limits, or one of several with the same store time, would be missing."""
+    times: list[tuple[int, int]] = []
+    async with AdminClient(two.namesrv_address, client=ClientConfig(namespace=namespace)) as admin:
+        for part in range(3):
+            results = await sent(two, *(Message("T", b"%d" % part) for _ in range(50)), namespace=namespace)
+            stored = [
+                (await admin.messages.by_offset(result.queue, result.queue_offset)).store_timestamp
+                for result in results
+            ]
+            times.append((min(stored), max(stored)))
+            await until(lambda: time.time_ns() // 1_000_000 > times[-1][1])
+        assert len(await all_of(admin)) == 150
+        for begin, end, parts in (
+            (times[1][0], times[1][1], {b"1"}),
+            (times[1][0], times[2][1], {b"1", b"2"}),
+            (0, times[0][1], {b"0"}),
+            (times[0][1] + 1, times[1][0] - 1, set()),
+            (times[2][1] + 1, 2**63 - 1, set()),
+        ):
+            found = await all_of(admin, "T", begin, end)
+            assert {message.body for message in found} == parts
+            assert len(found) == 50 * len(parts)
+        found = await all_of(admin)
+        assert {message.topic for message in found} == {"T"}
+        places = [(message.queue, message.queue_offset) for message in found]
+        assert places == sorted(places)
+
+
+async def test_messages_of_a_queue_are_read(two: EmbeddedCluster) -> None:
+    """An operator would read another part of a queue than the wanted one."""
+    queue = MessageQueue("T", "broker-b", 1)
+    await sent(two, *(Message("T", b"%d" % n) for n in range(40)), queue=queue)
+    async with AdminClient(two.namesrv_address) as admin:
+        for begin, end, wanted in (
+            (0, None, range(40)),
+            (3, 36, range(3, 36)),
+            (39, 99, [39]),
+            (40, None, []),
+        ):
+            found = [message async for message in admin.messages.of_queue(queue, begin, end)]
+            assert [message.queue_offset for message in found] == list(wanted)
+
+
+async def test_a_broker_that_is_lost_in_a_search_is_noticed(two: EmbeddedCluster) -> None:
+    """An operator would take a part of the messages for all of them."""
+    await sent(two, *(Message("T", b"x", keys=["k"]) for _ in range(8)))
+    await indexed(two)
+    async with AdminClient(two.namesrv_address) as admin:
+        assert len((await admin.messages.by_key("T", "k")).messages) == 8
+        search = admin.messages.by_time("T")
+        assert (await anext(search)).queue.broker_name == "broker-a"
+        await two.brokers[1].close()
+        with pytest.raises((TransportError, RouteNotFound)):
+            [_ async for _ in search]
+        with pytest.raises(BrokersFailed) as failure:
+            await admin.messages.by_key("T", "k")
+        assert set(failure.value.errors) == {"broker-b"}
+        assert len((await admin.query_message("T", "k")).messages) == 4  # which logs it
+
+
+async def test_undecodable_messages_are_shown() -> None:
+    """One of them would hide all later messages from an operator."""
+    async with (
+        EmbeddedCluster(settings=SETTINGS) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        await RawClient.open(cluster.brokers[0].address) as client,
+    ):
+        unknown = MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK
+        for flag in (0, unknown, 0):
+            header = send_header(sys_flag=flag)
+            assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"raw")).code == 0
+        found = await all_of(admin)
+        assert [message.decode_error is None for message in found] == [True, False, True]
+        assert {message.body for message in found} == {b"raw"}
+        one = await admin.messages.by_offset(found[1].queue, found[1].queue_offset)
+        assert one.decode_error is not None
+
+
+async def test_groups_that_consumed_a_message(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """An operator would send a message again that a group has handled, or wait for one that it never gets."""
+    queue = MessageQueue("T", "broker-a", 0)
+    quick: dict[str, Any] = {"persist_interval_ms": 10, "suspend_timeout_ms": 50}
+    (first,) = await sent(cluster, Message("T", b"first", tags="t"), queue=queue)
+    everyone = Seen()
+    async with consuming(cluster, everyone, group="left", **quick):
+        await everyone.until(1)
+    async with (
+        AdminClient(cluster.namesrv_address) as admin,
+        consuming(cluster, Seen(), group="all", name="1", **quick),
+        consuming(cluster, Seen(), "other", group="filters", name="2", **quick),
+        consuming(
+            cluster, Seen(), group="broadcast", name="3", model=MessageModel.BROADCASTING,
+            offset_directory=tmp_path,
+        ),
+    ):  # fmt: skip
+        (second,) = await sent(cluster, Message("T", b"second", tags="t"), queue=queue)
+        await until(lambda: committed(cluster, "all") == committed(cluster, "filters") == 2)
+        message = await admin.messages.by_offset(second.queue, second.queue_offset)
+        assert second.offset_message_id is not None
+        for one in (message, await admin.messages.by_id(second.offset_message_id)):
+            assert await admin.messages.consumers_of(one) == (
+                MessageTrack("all", TrackState.CONSUMED, is_online=True),
+                MessageTrack("broadcast", TrackState.UNKNOWN, is_online=True),
+                MessageTrack("filters", TrackState.FILTERED, is_online=True),
+                MessageTrack("left", TrackState.WAITING, is_online=False),
+            )
+        before = await admin.messages.by_offset(first.queue, first.queue_offset)
+        states = {track.group: track.state for track in await admin.messages.consumers_of(before)}
+        assert states["left"] is TrackState.CONSUMED
+        with pytest.raises(RouteNotFound, match="broker-z"):
+            await admin.messages.consumers_of(before.with_queue(MessageQueue("T", "broker-z", 0)))
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_one_consumer_is_given_a_message(cluster: EmbeddedCluster, namespace: str) -> None:
+    """A message would go to another consumer, or be handled twice, or its result be lost."""
+    (result,) = await sent(cluster, Message("T", b"again"), namespace=namespace)
+    outcomes = [None, Later(), ValueError("cannot handle it")]
+
+    def says(_: MessageExt) -> Later | None:
+        outcome = outcomes[min(len(seen.messages) - 2, 2)] if len(seen.messages) > 1 else None
+        if isinstance(outcome, ValueError):
+            raise outcome
+        return outcome
+
+    seen = Seen(says)
+    async with (
+        AdminClient(cluster.namesrv_address, client=ClientConfig(namespace=namespace)) as admin,
+        consuming(cluster, seen, name="1", namespace=namespace) as consumer,
+    ):
+        await seen.until(1)
+        client_id = consumer.member.client.client_id
+        message = await admin.messages.by_offset(result.queue, result.queue_offset)
+        found = [await admin.messages.deliver(message, "g", client_id) for _ in range(3)]
+        assert [one.status for one in found] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
+        assert "cannot handle it" in (found[2].remark or "")
+        assert seen.bodies == {b"again": 4}
+        with pytest.raises(BrokerError, match="not online"):
+            await admin.messages.deliver(message, "g", "nobody@1")
+        with pytest.raises(BrokerError, match="not online"):
+            await admin.messages.deliver(message, "others", client_id)

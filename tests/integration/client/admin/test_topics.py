@@ -1,0 +1,298 @@
+"""AdminClient.topics with this project's servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from rocketpy import AdminClient, ClientConfig, Credentials, Message, Producer
+from rocketpy.admin import Permission, TopicSettings
+from rocketpy.errors import (
+    BrokerError,
+    BrokersFailed,
+    ConfigInvalid,
+    ConnectFailed,
+    RouteNotFound,
+    TopicInvalid,
+)
+from rocketpy.transport import Address
+from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
+from rocketpy_broker.config.model import ListenConfig
+from tests.integration.access_place import Servers
+from tests.integration.client.admin.admin_place import CLUSTER, OTHER, missing_broker, other_cluster
+from tests.integration.sdk_groups import SETTINGS, Seen, consuming
+from tests.waiting import until
+
+BOTH = Permission.READ | Permission.WRITE
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmbeddedCluster]:
+    """Two brokers."""
+    async with EmbeddedCluster(brokers=2, settings=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(cluster: EmbeddedCluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.namesrv_address) as client:
+        yield client
+
+
+async def test_topics_are_created_on_every_broker(admin: AdminClient) -> None:
+    """A broker would lack the topic, or have it with other settings."""
+    await admin.topics.create("Plain")
+    await admin.topics.create("Special", 2, perm=Permission.READ)
+    plain = TopicSettings(4, 4, BOTH, ordered=False)
+    assert (await admin.topics.describe("Plain")).brokers == {"broker-a": plain, "broker-b": plain}
+    special = TopicSettings(2, 2, Permission.READ, ordered=False)
+    assert (await admin.topics.describe("Special")).brokers == {"broker-a": special, "broker-b": special}
+    await admin.topics.create("Special", 3)  # repeated
+    assert set((await admin.topics.describe("Special")).brokers.values()) == {
+        TopicSettings(3, 3, BOTH, ordered=False)
+    }
+    with pytest.raises(TopicInvalid):
+        await admin.topics.create("no name")
+    with pytest.raises(ConfigInvalid, match="queues is 0"):
+        await admin.topics.create("Plain", 0)
+    with pytest.raises(ConfigInvalid, match=f"no cluster 'Nowhere'.* knows: {CLUSTER}"):
+        await admin.topics.create("Plain", cluster="Nowhere")
+
+
+async def test_topics_are_listed(admin: AdminClient, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """A topic would be missing, or those that brokers make for themselves be among them."""
+    async with other_cluster(cluster, tmp_path):
+        await admin.topics.create("B")
+        await admin.topics.create("A", cluster=OTHER)
+        await admin.topics.create("C", cluster=CLUSTER)
+        assert await admin.topics.list() == ("A", "B", "C")
+        assert await admin.topics.list(OTHER) == ("A", "B")
+        assert await admin.topics.list(CLUSTER) == ("B", "C")
+        with_system = await admin.topics.list(include_system=True)
+        assert {"A", "B", "C", "TBW102", "broker-a", OTHER} <= set(with_system)
+        with pytest.raises(ConfigInvalid, match="there is no cluster 'Nowhere'"):
+            await admin.topics.list("Nowhere")
+        assert set((await admin.topics.describe("A")).brokers) == {"other-a"}
+
+
+async def test_a_description_has_offsets_groups_and_rate(
+    admin: AdminClient, cluster: EmbeddedCluster
+) -> None:
+    """An operator would see a queue of one broker only, or miss a group."""
+    await admin.topics.create("T", 2)
+    async with Producer("p", cluster.namesrv_address) as producer:
+        queues = await producer.fetch_publish_message_queues("T")
+        for queue in queues:
+            results = [await producer.send(Message("T", b"x"), queue=queue) for _ in range(3)]
+            assert [result.queue_offset for result in results] == [0, 1, 2]
+    seen = Seen()
+    async with consuming(cluster, seen, group="online"):
+        await seen.until(1)
+        found = await admin.topics.describe("T")
+    assert found.name == "T"
+    assert list(found.queues) == sorted(queues)
+    assert len(found.queues) == 4
+    assert {(at.min_offset, at.max_offset) for at in found.queues.values()} == {(0, 3)}
+    assert all((at.last_stored_ms or 0) > 1_600_000_000_000 for at in found.queues.values())
+    assert found.groups == ("online",)
+    assert found.messages_per_second >= 0
+    await admin.topics.create("Empty", 1)
+    empty = await admin.topics.describe("Empty")
+    assert set(empty.queues.values()) == {(0, 0, None)}
+    assert (empty.groups, empty.messages_per_second) == ((), 0.0)
+
+
+async def test_unknown_topics_are_reported(admin: AdminClient) -> None:
+    """A misspelt name would look like a topic without messages."""
+    with pytest.raises(RouteNotFound, match="Nowhere"):
+        await admin.topics.describe("Nowhere")
+    with pytest.raises(RouteNotFound, match="Nowhere"):
+        await admin.topics.alter("Nowhere", read_queues=1)
+    await admin.topics.delete("Nowhere")  # it is already as it should be
+
+
+async def test_only_given_settings_are_altered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """Brokers with different settings would all get those of one of them."""
+    await admin.topics.create("T", 4)
+    table = cluster.brokers[0].topics
+    config = table.get("T")
+    assert config is not None
+    config.topic_sys_flag = 1
+    config.read_queue_nums, config.perm = 7, Permission.READ.value
+    await admin.topics.alter("T", write_queues=2)
+    assert (await admin.topics.describe("T")).brokers == {
+        "broker-a": TopicSettings(7, 2, Permission.READ, ordered=False),
+        "broker-b": TopicSettings(4, 2, BOTH, ordered=False),
+    }
+    altered = table.get("T")
+    assert altered is not None
+    assert altered.topic_sys_flag == 1
+    await admin.topics.alter("T", perm=BOTH, read_queues=3)
+    assert set((await admin.topics.describe("T")).brokers.values()) == {
+        TopicSettings(3, 2, BOTH, ordered=False)
+    }
+    with pytest.raises(ConfigInvalid, match="give a setting"):
+        await admin.topics.alter("T")
+    with pytest.raises(ConfigInvalid, match="write_queues is -1"):
+        await admin.topics.alter("T", write_queues=-1)
+
+
+async def test_a_topic_stays_ordered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """Brokers would reset the setting with their next registration, which brings the name servers' table."""
+    assert cluster.namesrv is not None
+    kv = cluster.namesrv.kv
+
+    async def expect(ordered: bool, text: str | None) -> None:
+        assert kv.get("ORDER_TOPIC_CONFIG", "T") == text
+        for broker in cluster.brokers:
+            await broker.topics.all_changed()
+            assert broker._registrar is not None
+            await broker._registrar.wait_registered()
+            await broker.topics.all_changed()  # after the changes that the name server's response made
+        settings = (await admin.topics.describe("T")).brokers.values()
+        assert {one.ordered for one in settings} == {ordered}
+
+    await admin.topics.create("T", 2, ordered=True)
+    await expect(True, "broker-a:2;broker-b:2")
+    await admin.topics.alter("T", write_queues=3)
+    await expect(True, "broker-a:3;broker-b:3")
+    await admin.topics.alter("T", ordered=False)
+    await expect(False, None)
+    await admin.topics.alter("T", ordered=True)
+    await expect(True, "broker-a:3;broker-b:3")
+    await admin.topics.delete("T")
+    assert kv.get("ORDER_TOPIC_CONFIG", "T") is None
+
+
+async def test_a_deleted_topic_is_gone(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A broker or a name server would keep it."""
+    await admin.topics.create("T")
+    await admin.topics.create("Stays")
+    await admin.topics.delete("T")
+    assert await admin.topics.list() == ("Stays",)
+    assert [broker.topics.get("T") for broker in cluster.brokers] == [None, None]
+    with pytest.raises(RouteNotFound):
+        await admin.topics.describe("T")
+    with pytest.raises(BrokersFailed, match=r"2 of 2 servers failed: .*reserved"):
+        await admin.topics.delete("SELF_TEST_TOPIC")
+
+
+async def test_a_topic_is_deleted_in_one_cluster_only(
+    admin: AdminClient, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Name servers delete the routes of all clusters: producers of another one could not send any more."""
+    async with other_cluster(cluster, tmp_path):
+        await admin.topics.create("T", 3)
+        await admin.topics.delete("T", cluster=CLUSTER)
+        found = await admin.topics.describe("T")
+        assert found.brokers == {"other-a": TopicSettings(3, 3, BOTH, ordered=False)}
+        async with Producer("p", cluster.namesrv_address) as producer:
+            queues = await producer.fetch_publish_message_queues("T")
+        assert {queue.broker_name for queue in queues} == {"other-a"}
+        await admin.topics.delete("T", cluster=OTHER)
+        assert await admin.topics.list() == ()
+
+
+async def test_a_namespace_has_its_own_topics(cluster: EmbeddedCluster, admin: AdminClient) -> None:
+    """A tenant would see or delete the topics of another."""
+    await admin.topics.create("T", 1)
+    async with AdminClient(cluster.namesrv_address, client=ClientConfig(namespace="tenant")) as tenant:
+        assert await tenant.topics.list() == ()
+        await tenant.topics.create("T", 2, ordered=True)
+        assert await tenant.topics.list() == ("T",)
+        assert await admin.topics.list() == ("T", "tenant%T")
+        found = await tenant.topics.describe("T")
+        assert found.name == "T"
+        assert {queue.topic for queue in found.queues} == {"T"}
+        async with consuming(cluster, Seen(), namespace="tenant"):
+            assert (await tenant.topics.describe("T")).groups == ("g",)
+        await tenant.topics.alter("T", read_queues=5)
+        assert {one.read_queues for one in (await admin.topics.describe("T")).brokers.values()} == {1}
+        await tenant.topics.delete("T")
+    assert await admin.topics.list() == ("T",)
+
+
+async def test_a_broker_that_is_away_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A change would silently miss a broker, or a query return a part."""
+    async with missing_broker(cluster, "T"):
+        with pytest.raises(BrokersFailed, match=r"1 of 3 servers failed: broker-z: ") as failed:
+            await admin.topics.create("T")
+        assert isinstance(failed.value.errors["broker-z"], ConnectFailed)
+        assert set(failed.value.results) == {"broker-a", "broker-b"}
+        assert [broker.topics.get("T") is not None for broker in cluster.brokers] == [True, True]
+        for call in (
+            admin.topics.describe("T"),
+            admin.topics.alter("T", perm=BOTH),
+            admin.topics.delete("T"),
+        ):
+            with pytest.raises(BrokersFailed, match="broker-z"):
+                await call
+    async with missing_broker(cluster, "Alone"):
+        with pytest.raises(ConnectFailed):
+            await admin.topics.describe("Alone")
+    await admin.topics.create("T")  # repeated without the broker
+    assert set((await admin.topics.describe("T")).brokers) == {"broker-a", "broker-b"}
+
+
+async def test_a_broker_without_a_master_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A change would silently miss a broker whose master is being replaced."""
+    async with missing_broker(cluster, broker_id=1):
+        with pytest.raises(BrokersFailed, match="broker-z has no master now") as failed:
+            await admin.topics.create("T")
+        assert isinstance(failed.value.errors["broker-z"], RouteNotFound)
+
+
+async def test_an_account_without_rights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator would not learn that the account lacks a right, or which broker says so."""
+    async with Servers(tmp_path, monkeypatch) as servers:
+
+        def client(key: str, secret: str) -> AdminClient:
+            return AdminClient(
+                str(servers.names),
+                client=ClientConfig(credentials=Credentials(access_key=key, secret_key=secret)),
+            )
+
+        async with client("operator", "operator-secret") as admin:
+            await admin.topics.create("Mine")
+        async with client("my-account", "my-secret") as admin:
+            for call in (
+                admin.topics.create("Mine"),
+                admin.topics.alter("Mine", read_queues=1),
+                admin.topics.delete("Mine"),
+                admin.topics.describe("Mine"),
+            ):
+                with pytest.raises(BrokerError, match="my-account") as refused:
+                    await call
+                assert refused.value.broker == servers.broker.config.name
+        async with client("operator", "operator-secret") as admin:
+            assert set((await admin.topics.describe("Mine")).queues.values()) == {(0, 0, None)}
+
+
+async def test_every_name_server_forgets_a_topic(tmp_path: Path) -> None:
+    """Clients of another name server would go on with a deleted topic, or with its order."""
+    listen = ListenConfig(address=Address("tcp", "127.0.0.1", 0))
+    servers = [NameServer(NamesrvConfig(listen=listen)) for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await server.start()
+            stack.push_async_callback(server.close)
+        addresses = ";".join(str(server.address) for server in servers)
+        settings = {"namesrvAddr": addresses, "storePathRootDir": str(tmp_path), "listen": "127.0.0.1:0"}
+        broker = Broker(load_broker_config(overrides=SETTINGS | settings))
+        await broker.start()
+        stack.push_async_callback(broker.close)
+        admin = await stack.enter_async_context(AdminClient(addresses))
+
+        def known() -> list[tuple[bool, str | None]]:
+            return [
+                (server.routes.route("T") is not None, server.kv.get("ORDER_TOPIC_CONFIG", "T"))
+                for server in servers
+            ]
+
+        await admin.topics.create("T", 2, ordered=True)
+        await until(lambda: known() == [(True, f"{broker.config.name}:2")] * 2)
+        await admin.topics.delete("T")
+        assert known() == [(False, None)] * 2

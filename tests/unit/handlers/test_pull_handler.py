@@ -1,0 +1,443 @@
+"""PullHandler: responses, held pulls, filters, and pulls that are rejected."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import RocketError, StoreError
+from rocketpy.protocol import fastjson
+from rocketpy.protocol.bodies import MessageQueue, SubscriptionData, SubscriptionGroupConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.record import decode_all
+from rocketpy.protocol.message.sysflag import PullSysFlag
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
+from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.handlers.pull.pull import OffsetMovedEvent, offset_moved_message
+from rocketpy_broker.store.busy import Reason
+from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, pull_header, served, topic
+from tests.waiting import until
+
+LONG_MS = 15_000
+SQL92 = ConsumeConfig(property_filter=True)
+
+
+def bodies(response: Command) -> list[bytes]:
+    """Return the bodies of the messages in a response."""
+    return [record.body for record in decode_all(response.body)]
+
+
+def next_offset(response: Command) -> int:
+    """Return where the consumer continues."""
+    return int(response.ext_fields()["nextBeginOffset"])
+
+
+async def hold(
+    parts: BrokerParts, client: PartsClient, offset: int, **header: Any
+) -> asyncio.Future[Command]:
+    """Send a pull, wait until it is held, and return its future response."""
+    count = len(parts.holds)
+    pulling = asyncio.ensure_future(client.pull(offset, wait_ms=LONG_MS, **header))
+    await until(lambda: len(parts.holds) > count)
+    return pulling
+
+
+# -- responses ----------------------------------------------------------------------------------
+
+
+async def test_a_pull_returns_messages_and_where_to_continue(tmp_path: Path) -> None:
+    """A consumer skips messages, or gets them twice, when nextBeginOffset is wrong."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        for number in range(3):
+            await client.send(b"%d" % number)
+        response = await client.pull(1)
+        assert (response.code, response.remark, bodies(response)) == (0, "FOUND", [b"1", b"2"])
+        assert response.ext_fields() == {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": "3", "minOffset": "0", "maxOffset": "3",
+        }  # fmt: skip
+        assert bodies(await client.pull(0, max_msg_nums=1)) == [b"0"]
+        parts.stats.sample(0, ())
+        counter = parts.stats.find("GROUP_GET_NUMS", "T@g")
+        assert counter is not None
+
+
+@pytest.mark.parametrize(
+    ("offset", "queue_id", "code", "remark", "moved"),
+    [
+        (1, 0, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", []),
+        (9, 0, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", [(9, 0)]),
+        (0, 1, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", []),
+        (5, 1, ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", [(5, 0)]),
+    ],
+)
+async def test_a_pull_without_messages_gets_the_reason(
+    tmp_path: Path, offset: int, queue_id: int, code: int, remark: str, moved: list[tuple[int, int]]
+) -> None:
+    """QUIRKS 34. The code tells a consumer whether to wait, or to continue from another offset."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        response = await client.pull(offset, queue_id=queue_id)
+        assert (response.code, response.remark, parts.moved) == (code, remark, moved)
+
+
+async def test_a_pull_commits_the_offset_in_it(tmp_path: Path) -> None:
+    """Consumers of the push API commit with their pulls; a slave must not change the offsets."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    flag = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
+    async with served(parts) as (client,):
+        await client.pull(sys_flag=flag, commit_offset=3)
+        assert parts.offsets.get("g", "T", 0) == 3
+        parts.store.reject(Reason.SLAVE, StoreError("a slave"))
+        await client.pull(sys_flag=flag, commit_offset=4)
+        assert parts.offsets.get("g", "T", 0) == 3
+
+
+@pytest.mark.parametrize("hold_ms", [0, LONG_MS])
+async def test_a_slave_does_not_move_the_offset_of_a_consumer(tmp_path: Path, hold_ms: int) -> None:
+    """A slave that lacks the newest messages would reset a consumer, which gets all messages again."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        parts.store.reject(Reason.SLAVE, StoreError("a slave"))
+        pulling = asyncio.ensure_future(client.pull(9, wait_ms=hold_ms))
+        await until(lambda: parts.holds or not hold_ms)
+        parts.now_ms += 1000  # the time of a short poll: an offset that a slave lacks is not held longer
+        parts.pull.sweep()
+        response = await pulling
+    assert (response.code, next_offset(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 9)
+    assert parts.moved == []
+
+
+@pytest.mark.parametrize(("slave_read", "broker_id"), [(False, "0"), (True, "3")])
+async def test_the_group_decides_which_broker_is_read(
+    tmp_path: Path, slave_read: bool, broker_id: str
+) -> None:
+    """slaveReadEnable: consumers read from a slave although its operator switched that off."""
+    parts = BrokerParts(tmp_path, consume=ConsumeConfig(slave_read=slave_read))
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await parts.groups.update(SubscriptionGroupConfig(group_name="g", broker_id=3))
+        response = await client.pull()
+        assert response.ext_fields()["suggestWhichBrokerId"] == broker_id
+
+
+# -- rejections ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "header", "code", "remark"),
+    [
+        ({"permission": 2}, {}, ResponseCode.NO_PERMISSION, "the broker[broker-a]"),
+        ({}, {"topic": "Missing"}, ResponseCode.TOPIC_NOT_EXIST, "topic[Missing] not exist"),
+        ({}, {"topic": "WriteOnly"}, ResponseCode.NO_PERMISSION, "the topic[WriteOnly]"),
+        ({}, {"queue_id": 2}, ResponseCode.SYSTEM_ERROR, "queueId[2] is illegal"),
+        ({}, {"queue_id": -1}, ResponseCode.SYSTEM_ERROR, "queueId[-1] is illegal"),
+        ({}, {"consumer_group": "off"}, ResponseCode.NO_PERMISSION, "no permission, off"),
+        (
+            {"consume": ConsumeConfig(auto_create_group=False)},
+            {"consumer_group": "unknown"},
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "[unknown] does not exist",
+        ),
+        ({}, {"sub": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "contains no tag"),
+        ({}, {"sub": "a = 1", "kind": "SQL92"}, ResponseCode.SYSTEM_ERROR, "filter message by SQL92"),
+        (
+            {"consume": SQL92},
+            {"sub": "a =", "kind": "SQL92"},
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "parse the consumer's subscription failed",
+        ),
+        ({}, {"sub": None}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "group info not exist"),
+    ],
+)
+async def test_forbidden_pulls_are_rejected(
+    tmp_path: Path, settings: dict[str, Any], header: dict[str, Any], code: int, remark: str
+) -> None:
+    """An operator cannot stop a group or a topic, or a consumer waits without knowing the reason."""
+    parts = BrokerParts(tmp_path, **settings)
+    parts.add_topics("T")
+    parts.add_topics("WriteOnly", perm=2)
+    async with served(parts) as (client,):
+        await parts.groups.update(SubscriptionGroupConfig(group_name="off", consume_enable=False))
+        response = await client.pull(**header)
+        assert (response.code, remark in (response.remark or "")) == (code, True), response.remark
+
+
+def subscription(text: str, version: int = 1, kind: str = "TAG", **more: Any) -> SubscriptionData:
+    """Return a subscription to T, as a heartbeat has it."""
+    codes = {tags_code(tag) for tag in text.split("||")} if text != "*" and kind == "TAG" else set()
+    return SubscriptionData(
+        topic="T", sub_string=text, sub_version=version, code_set=codes, expression_type=kind, **more
+    )
+
+
+async def test_a_push_consumer_is_filtered_by_its_last_heartbeat(tmp_path: Path) -> None:
+    """QUIRKS 32, 35. A consumer gets messages of another tag, or loses those of a new one."""
+    parts = BrokerParts(tmp_path, consume=SQL92)
+    parts.add_topics("T", "Other")
+    async with served(parts) as (client,):
+        for tag in (b"a", b"b"):
+            await client.send(tag, f"TAGS\x01{tag.decode()}\x02")
+        await client.beat(subscriptions=(subscription("b", version=5),))
+        assert bodies(await client.pull(sub=None, sub_version=5)) == [b"b"]
+        assert bodies(await client.pull(sub=None, sub_version=6)) == [b"a", b"b"]
+        newer = await client.pull(sub=None, sub_version=6, kind="SQL92")
+        assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        other = await client.pull(sub=None, topic="Other")
+        assert (other.code, "subscription not exist" in (other.remark or "")) == (
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            True,
+        )
+        await client.beat(subscriptions=(subscription("a =", version=7, kind="SQL92"),))
+        wrong = await client.pull(sub=None, sub_version=7)
+        assert wrong.code == ResponseCode.FILTER_DATA_NOT_EXIST
+        await client.beat(subscriptions=(subscription("x" * 20_000, version=8),))
+        wrong = await client.pull(sub=None, sub_version=8)
+        assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        await client.beat(subscriptions=(subscription("*", version=9, class_filter_mode=True),))
+        assert (await client.pull(sub=None, sub_version=10)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+async def test_an_expression_that_is_switched_off_later_is_rejected(tmp_path: Path) -> None:
+    """enablePropertyFilter: consumers that are online would go on to use expressions."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.beat(subscriptions=(subscription("a = 1", kind="SQL92"),))
+        response = await client.pull(sub=None, sub_version=1)
+        assert (response.code, "by SQL92" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+async def test_a_group_may_not_broadcast(tmp_path: Path) -> None:
+    """consumeBroadcastEnable=false: each member of a group would get all messages."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        settings = SubscriptionGroupConfig(group_name="g", consume_broadcast_enable=False)
+        await parts.groups.update(settings)
+        await client.beat(model="BROADCASTING", subscriptions=(subscription("*"),))
+        response = await client.pull(sub=None)
+        assert (response.code, response.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "the consumer group[g] can not consume by broadcast way",
+        )
+
+
+async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> None:
+    """filterSupportRetry: a member gets retries that its filter would drop."""
+    parts = BrokerParts(tmp_path, consume=ConsumeConfig(filter_retries=True, property_filter=True))
+    parts.add_topics("%RETRY%g")
+    retries = SubscriptionData(topic="%RETRY%g", sub_string="*", sub_version=1)
+    async with served(parts) as (client,):
+        await client.beat(subscriptions=(subscription("n = 1", kind="SQL92"), retries))
+        for number in (1, 2):
+            text = f"n\x01{number}\x02RETRY_TOPIC\x01T\x02"
+            await client.send(b"%d" % number, text, topic="%RETRY%g", max_reconsume_times=9)
+        response = await client.pull(sub=None, topic="%RETRY%g", sub_version=1)
+        assert bodies(response) == [b"1"]
+
+
+# -- held pulls ---------------------------------------------------------------------------------
+
+
+async def test_a_held_pull_gets_the_next_message(tmp_path: Path) -> None:
+    """A consumer gets a new message only when its pull times out."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send(b"first")
+        pulling = await hold(parts, consumer, 1)
+        await producer.send(b"second")
+        assert bodies(await pulling) == [b"second"]
+        assert not parts.holds
+
+
+async def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
+    """A consumer whose pull gets no response takes the broker for dead."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send(b"first")
+        pulling = await hold(parts, client, 1)
+        parts.now_ms = LONG_MS - 1
+        parts.pull.sweep()
+        assert len(parts.holds) == 1
+        parts.now_ms = LONG_MS
+        parts.pull.sweep()
+        response = await pulling
+        assert (response.code, next_offset(response)) == (ResponseCode.PULL_NOT_FOUND, 1)
+
+
+@pytest.mark.parametrize("wanted_ms", [200_000, 1000])
+async def test_the_broker_limits_how_long_a_pull_is_held(tmp_path: Path, wanted_ms: int) -> None:
+    """longPollingEnable=false, and consumers that ask for more than 2 minutes: pulls would pile up."""
+    long = wanted_ms > 1000
+    parts = BrokerParts(tmp_path, consume=ConsumeConfig(long_polling=long, short_polling_ms=500))
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        pulling = asyncio.ensure_future(client.pull(1, wait_ms=wanted_ms))
+        await until(lambda: parts.holds)
+        parts.now_ms = 120_000 if long else 500
+        parts.pull.sweep()
+        assert (await pulling).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_pulls_that_may_not_wait_are_answered_at_once(tmp_path: Path) -> None:
+    """A manual pull blocks its caller, or a oneway pull gets a response."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        assert (await client.pull(1)).code == ResponseCode.PULL_NOT_FOUND
+        command = Command.request(RequestCode.PULL_MESSAGE, pull_header(1, wait_ms=LONG_MS))
+        command.flag |= FLAG_ONEWAY
+        client.channel.oneway(command)
+        header = pull_header(1)
+        header.sys_flag |= PullSysFlag.SUSPEND  # for 0 ms
+        assert (await client.call(RequestCode.PULL_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
+        assert not parts.holds
+
+
+async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
+    """A consumer of a rare tag pulls after every message, or reads filtered messages twice."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulling = await hold(parts, consumer, 1, sub="rare")
+        await producer.send(b"often", "TAGS\x01often\x02")
+        (held,) = parts.holds.waiting_below("T", 0, 99)
+        assert held.offset == 2
+        await producer.send(b"rare", "TAGS\x01rare\x02")
+        response = await pulling
+        assert (bodies(response), next_offset(response)) == ([b"rare"], 3)
+        late = await hold(parts, consumer, 3, sub="rare")
+        await producer.send(b"often", "TAGS\x01often\x02")
+        parts.now_ms = LONG_MS
+        parts.pull.sweep()
+        response = await late
+        assert (response.code, next_offset(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 4)
+
+
+async def test_a_closed_connection_leaves_no_held_pull(tmp_path: Path) -> None:
+    """Held pulls of consumers that are gone fill the memory of the broker."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (gone, other):
+        await other.send()
+        pulling = await hold(parts, gone, 1)
+        gone.channel.close()
+        await until(lambda: not parts.holds)
+        with pytest.raises(RocketError):
+            await pulling
+        await other.send()
+
+
+@pytest.mark.parametrize("ends_by", ["arrival", "time"])
+async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> None:
+    """A consumer whose topic lost its read permission gets the messages that arrive while it waits."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulling = await hold(parts, consumer, 1)
+        await parts.topics.update(topic("T", perm=2))
+        if ends_by == "arrival":
+            await producer.send(b"secret")
+        else:
+            parts.now_ms = LONG_MS
+            parts.pull.sweep()
+        response = await pulling
+        assert (response.code, response.body) == (ResponseCode.NO_PERMISSION, b"")
+
+
+@pytest.mark.parametrize("ends_by", ["arrival", "time"])
+async def test_a_held_pull_that_cannot_be_read_is_answered(
+    tmp_path: Path, ends_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer waits for a pull whose read fails, until its own timeout."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("the disk is gone")
+
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulling = await hold(parts, consumer, 1)
+        monkeypatch.setattr(parts.store, "get_message", fail)
+        if ends_by == "arrival":
+            await producer.send()
+        else:
+            parts.now_ms = LONG_MS
+            parts.pull.sweep()
+        response = await pulling
+        assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "the disk is gone")
+
+
+# -- slow filters -------------------------------------------------------------------------------
+
+
+def slow_filters(parts: BrokerParts) -> None:
+    """Let every reading of the clock, which follows each filtered message, take 0.2 ms."""
+    readings = itertools.count()
+    parts.pull.now_ms = lambda: next(readings) / 5
+
+
+async def send_many(client: PartsClient, count: int) -> None:
+    """Send messages that the filter of the tests drops, and then one that it accepts."""
+    texts = [b"x\x012\x02"] * count + [b"n\x011\x02"]
+    body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
+    assert (await client.send(body, batch=True)).code == ResponseCode.SUCCESS
+
+
+async def test_a_slow_filter_stops_after_its_time(tmp_path: Path) -> None:
+    """A pull with a filter of 600 terms blocked all other clients for 1.7 s."""
+    parts = BrokerParts(tmp_path, consume=SQL92)
+    parts.add_topics("T")
+    slow_filters(parts)
+    async with served(parts) as (client,):
+        await send_many(client, 70)
+        offsets = [0]
+        while (response := await client.pull(offsets[-1], sub="n = 1", kind="SQL92")).code:
+            assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            offsets.append(next_offset(response))
+        assert offsets == [0, 10, 20, 30, 40, 50, 60, 70]
+        assert bodies(response) == [b"70"]
+
+
+async def test_held_pulls_share_the_time_for_filters(tmp_path: Path) -> None:
+    """Many held pulls with slow filters block the broker each time that a message arrives."""
+    parts = BrokerParts(tmp_path, consume=SQL92)
+    parts.add_topics("T")
+    slow_filters(parts)
+    async with served(parts, clients=2) as (consumer, producer):
+        await producer.send()
+        pulls = [await hold(parts, consumer, 1, sub="n = 1", kind="SQL92") for _ in range(20)]
+        await send_many(producer, 70)
+        responses = [await pull for pull in pulls]
+        assert {response.code for response in responses} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+        assert [next_offset(response) for response in responses].count(1) >= 15
+
+
+def test_an_event_describes_a_moved_offset() -> None:
+    """QUIRKS 50. Operators find out from these messages which consumer lost its place."""
+    queue = MessageQueue("T", "b", 0)
+    event = OffsetMovedEvent(consumer_group="g", message_queue=queue, offset_new=3, offset_request=9)
+    message = offset_moved_message(event, HOST, 5)
+    assert (message.topic, message.born_timestamp, message.born_host) == ("OFFSET_MOVED_EVENT", 5, HOST)
+    assert fastjson.loads(message.body)["offsetNew"] == 3
+    assert message.properties == b"KEYS\x01g\x02DELAY\x010\x02TAGS\x01g\x02"

@@ -1,0 +1,107 @@
+"""SendBackHandler: returned messages become delayed retries, or dead letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.protocol.bodies import SubscriptionGroupConfig
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.record import Record
+from rocketpy.protocol.remoting.command import Command
+from rocketpy_broker.config.model import ConsumeConfig
+from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, served
+
+SCHEDULED = "SCHEDULE_TOPIC_XXXX"
+
+
+async def send_back(client: PartsClient, offset: int, level: int = 0, **header: Any) -> Command:
+    """Return a message, as a consumer of group g."""
+    settings: dict[str, Any] = {"offset": offset, "group": "g", "delay_level": level}
+    wanted = ConsumerSendMsgBackRequestHeader(**{**settings, **header})
+    return await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, wanted)
+
+
+def only(records: list[Record]) -> Record:
+    """Return the only record."""
+    (record,) = records
+    return record
+
+
+@pytest.mark.parametrize(("level", "used"), [(1, 1), (0, 3), (9, 4)])
+async def test_a_returned_message_is_delivered_again_later(tmp_path: Path, level: int, used: int) -> None:
+    """QUIRKS 37. Without a delay, a consumer gets the message again while its problem lasts."""
+    parts = BrokerParts(tmp_path, delay_levels="1s 2s 3s 4s")
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send(b"hard", "TAGS\x01t\x02")
+        assert (await send_back(client, 0, level)).code == ResponseCode.SUCCESS
+        record = only(parts.records(SCHEDULED, used - 1))
+        assert (record.body, record.reconsume_times, parts.delayed) == (b"hard", 1, [used])
+        assert props.decode(record.properties) == {
+            "TAGS": "t", "CLUSTER": "DefaultCluster", "RETRY_TOPIC": "T", "WAIT": "false",
+            "ORIGIN_MESSAGE_ID": message_id(HOST, 0), "DELAY": str(used), "REAL_TOPIC": "%RETRY%g",
+            "REAL_QID": "0",
+        }  # fmt: skip
+        assert parts.sent_back == [("g", "T")]
+
+
+@pytest.mark.parametrize(("level", "limit"), [(-1, 16), (1, 0)])
+async def test_a_message_that_cannot_be_consumed_becomes_a_dead_letter(
+    tmp_path: Path, level: int, limit: int
+) -> None:
+    """QUIRKS 37. A consumer could not get rid of a message that it can never process."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send(b"bad")
+        response = await send_back(client, 0, level, max_reconsume_times=limit)
+        assert response.code == ResponseCode.SUCCESS
+        assert only(parts.records("%DLQ%g")).body == b"bad"
+        assert parts.delayed == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "header", "code", "remark"),
+    [
+        ({}, {"offset": 1 << 40}, ResponseCode.SYSTEM_ERROR, "look message by offset failed"),
+        ({}, {"offset": -1}, ResponseCode.SYSTEM_ERROR, "look message by offset failed"),
+        ({}, {"group": "no/group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no/group"),
+        ({"permission": 4}, {}, ResponseCode.NO_PERMISSION, "the broker[broker-a]"),
+        ({"delay_levels": ""}, {}, ResponseCode.SYSTEM_ERROR, "messageDelayLevel is empty"),
+    ],
+)
+async def test_a_message_that_cannot_be_returned_is_reported(
+    tmp_path: Path, settings: dict[str, Any], header: dict[str, Any], code: int, remark: str
+) -> None:
+    """A consumer commits the offset of a message that is neither retried nor a dead letter."""
+    parts = BrokerParts(tmp_path, **settings)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send()
+        response = await send_back(client, **{"offset": 0, **header})
+        assert (response.code, remark in (response.remark or "")) == (code, True), response.remark
+        assert parts.sent_back == []
+
+
+async def test_the_group_decides_about_retries(tmp_path: Path) -> None:
+    """retryQueueNums=0, and a retry topic without write permission: an operator stops the retries."""
+    parts = BrokerParts(tmp_path, consume=ConsumeConfig(auto_create_group=False))
+    parts.add_topics("T")
+    parts.add_topics("%RETRY%closed", perm=4)
+    async with served(parts) as (client,):
+        await parts.groups.update(SubscriptionGroupConfig(group_name="none", retry_queue_nums=0))
+        await parts.groups.update(SubscriptionGroupConfig(group_name="closed"))
+        await client.send()
+        assert (await send_back(client, 0, group="none")).code == ResponseCode.SUCCESS
+        response = await send_back(client, 0, group="closed")
+        assert (response.code, response.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "the topic[%RETRY%closed] sending message is forbidden",
+        )
+        assert parts.store.max_physical_offset == only(parts.records()).size

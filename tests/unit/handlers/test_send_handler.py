@@ -1,0 +1,402 @@
+"""SendHandler: where messages are stored, which sends are rejected, and when responses leave."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketpy.errors import StoreError
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import SendMessageRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.batch import encode_batch
+from rocketpy.protocol.message.message_id import message_id
+from rocketpy.protocol.message.record import host_bytes
+from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
+from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
+from rocketpy.runtime.tasks import Tasks
+from rocketpy_broker.config.model import ConsumeConfig, SendConfig, TopicsConfig
+from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
+from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters
+from rocketpy_broker.handlers.send.send import _host, _waits
+from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC
+from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
+from tests.unit.handlers.broker_parts import HOST, BrokerParts, send_header, served
+from tests.unit.store.faulty_disk import FaultyDisk
+from tests.unit.store.helpers import message
+from tests.waiting import until
+
+PREPARED = MessageSysFlag.TRANSACTION_PREPARED
+READ = 4
+
+
+async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
+    """QUIRKS 22. A consumer gets a changed message when the handler alters body, flag or properties."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        response = await client.send(b"body", "TAGS\x01t\x02", flag=7, born_timestamp=5)
+        (record,) = parts.records()
+    assert response.ext_fields() == {
+        "MSG_REGION": "r", "TRACE_ON": "true", "msgId": message_id(HOST, 0), "queueId": "0",
+        "queueOffset": "0",
+    }  # fmt: skip
+    assert (record.body, record.flag, record.born_timestamp) == (b"body", 7, 5)
+    assert record.properties == b"TAGS\x01t\x02CLUSTER\x01DefaultCluster\x02"
+
+
+async def test_sends_of_one_buffer_are_written_together(tmp_path: Path) -> None:
+    """A pipelining producer assigns offsets to the wrong messages when responses change their order."""
+    disk = FaultyDisk(only="pwrite")
+    parts = BrokerParts(tmp_path, disk=disk)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        await client.send(b"first")
+        await parts.topics.saver.drain()
+        writes = disk.calls
+        responses = await asyncio.gather(*(client.send(b"%d" % number) for number in range(20)))
+        assert disk.calls - writes == 1
+    assert [response.ext_fields()["queueOffset"] for response in responses] == [str(i) for i in range(1, 21)]
+
+
+async def test_version_1_of_the_request_stores_the_same(tmp_path: Path) -> None:
+    """Clients with sendSmartMsg=false cannot send without SEND_MESSAGE."""
+    parts = BrokerParts(tmp_path)
+    header = SendMessageRequestHeader(
+        producer_group="p", topic="New", default_topic="TBW102", default_topic_queue_nums=1, queue_id=-1,
+        sys_flag=0, born_timestamp=1, flag=0, properties="a\x01b",
+    )  # fmt: skip
+    async with served(parts) as (client,):
+        assert (await client.call(RequestCode.SEND_MESSAGE, header, b"x")).code == ResponseCode.SUCCESS
+        (record,) = parts.records("New")
+    assert record.properties == b"a\x01b\x02CLUSTER\x01DefaultCluster\x02"
+
+
+async def test_a_oneway_send_gets_no_response(tmp_path: Path) -> None:
+    """A response to a oneway send could be taken for that of another request."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        for body in (b"one", encode_batch([(0, b"two", b"")])):
+            header = send_header(batch=body != b"one")
+            command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
+            command.flag |= FLAG_ONEWAY
+            client.channel.oneway(command)
+        assert (await client.send(b"three")).ext_fields()["queueOffset"] == "2"
+        assert [record.body for record in parts.records()] == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "code", "remark"),
+    [
+        ({"queue_id": 2}, b"x", ResponseCode.SYSTEM_ERROR, "request queueId[2] is illegal"),
+        ({"topic": "Missing", "default_topic": "None"}, b"x", ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+        ({"topic": "no topic"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "no topic"),
+        ({"topic": "TBW102"}, b"x", ResponseCode.SYSTEM_ERROR, "system reserved words"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, b"x", ResponseCode.SYSTEM_ERROR, "system reserved words"),
+        ({"sys_flag": PREPARED}, b"x", ResponseCode.MESSAGE_ILLEGAL, "without the property TRAN_MSG=true"),
+        ({"properties": "DELAY\x01soon\x02"}, b"x", ResponseCode.MESSAGE_ILLEGAL, "DELAY is 'soon'"),
+        ({"properties": "TRAN_MSG\x01true\x02"}, b"x", ResponseCode.NO_PERMISSION, "transaction message"),
+        ({"batch": True}, b"", ResponseCode.MESSAGE_ILLEGAL, "holds no message"),
+        ({"batch": True}, b"123", ResponseCode.MESSAGE_ILLEGAL, ""),
+        (
+            {"batch": True},
+            encode_batch([(0, b"x", b"DELAY\x011\x02")]),
+            ResponseCode.MESSAGE_ILLEGAL,
+            "cannot be delayed",
+        ),
+        ({"topic": "%RETRY%g", "batch": True}, b"", ResponseCode.MESSAGE_ILLEGAL, "retry group"),
+        ({"topic": "%RETRY%unknown"}, b"x", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "unknown"),
+    ],
+)
+async def test_invalid_sends_are_rejected(
+    tmp_path: Path, header: dict[str, Any], body: bytes, code: int, remark: str
+) -> None:
+    """QUIRKS 18, 24. A producer believes that a message is stored which no consumer can get."""
+    parts = BrokerParts(
+        tmp_path, send=SendConfig(reject_transactions=True), consume=ConsumeConfig(auto_create_group=False)
+    )
+    parts.add_topics("T", "%RETRY%g", "%RETRY%unknown")
+    async with served(parts) as (client,):
+        text = header.pop("properties", "")
+        response = await client.send(body, text, **header)
+        assert (response.code, remark in (response.remark or "")) == (code, True), response.remark
+        assert response.ext_fields()["MSG_REGION"] == "r"
+    assert not parts.records()
+
+
+async def test_no_send_is_accepted_before_the_configured_time(tmp_path: Path) -> None:
+    """startAcceptSendRequestTimeStamp: producers would send while operators still prepare the broker."""
+    parts = BrokerParts(tmp_path, send=SendConfig(start_accept_ms=100))
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        parts.time_ms = 99
+        response = await client.send()
+        assert (response.code, "until 100 ms" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        parts.time_ms = 100
+        assert (await client.send()).code == ResponseCode.SUCCESS
+
+
+async def test_an_ordered_topic_follows_the_permission_of_the_broker(tmp_path: Path) -> None:
+    """An operator removes the write permission to move ordered topics to other brokers."""
+    parts = BrokerParts(tmp_path, permission=READ)
+    parts.add_topics("Ordered", order=True)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        response = await client.send(topic="Ordered")
+        assert (response.code, response.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "the broker[broker-a] sending message is forbidden",
+        )
+        assert (await client.send()).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "code", "remark"),
+    [
+        (Reason.SLAVE, StoreError("a slave"), ResponseCode.SERVICE_NOT_AVAILABLE, "a slave"),
+        (Reason.BUSY, StoreBusy("slow"), ResponseCode.SYSTEM_BUSY, "the store takes no messages: slow"),
+        (Reason.BUSY, PendingFull("full"), ResponseCode.SYSTEM_ERROR, PC_BUSY),
+    ],
+)
+async def test_the_reason_of_the_store_decides_the_code(
+    tmp_path: Path, reason: Reason, error: StoreError, code: int, remark: str
+) -> None:
+    """QUIRKS 39. Clients try another broker, wait or give up, depending on the code."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    parts.store.reject(reason, error)
+    async with served(parts) as (client,):
+        for header in (
+            {},
+            {"text": "DELAY\x010\x02"},
+            {"batch": True, "body": encode_batch([(0, b"x", b"")])},
+        ):
+            response = await client.send(**header)
+            assert (response.code, response.remark) == (code, remark)
+
+
+async def test_a_failed_write_fails_every_send_of_the_buffer(tmp_path: Path) -> None:
+    """A producer gets SEND_OK for a message that is not in the log when one response ignores the error."""
+    disk = FaultyDisk(only="pwrite")
+    parts = BrokerParts(tmp_path, disk=disk)
+    parts.add_topics("T")
+    errors: list[StoreError | None] = []
+    async with served(parts) as (client,):
+        await client.send(b"first")
+        parts.send.append(message(1), errors.append)
+        disk.fail_at, disk.fail_count = disk.calls + 1, 1000
+        responses = await asyncio.gather(*(client.send(b"x") for _ in range(3)))
+        assert {response.code for response in responses} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+        assert len(errors) == 1
+        assert isinstance(errors[0], StoreError)
+        disk.fail_at = 0
+
+
+# -- properties ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("CLUSTER\x01other\x02a\x01b\x02", b"a\x01b\x02"),
+        ("MY_CLUSTER\x01c\x02", b"MY_CLUSTER\x01c\x02"),
+        ("SLA_DELAY\x015\x02", b"SLA_DELAY\x015\x02"),
+        ("NO_TRAN_MSG\x01true\x02", b"NO_TRAN_MSG\x01true\x02"),
+        ("", b""),
+    ],
+)
+async def test_the_broker_sets_the_property_cluster(tmp_path: Path, text: str, stored: bytes) -> None:
+    """QUIRKS 22. A client could claim another cluster, or a name that ends in CLUSTER would be lost."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        assert (await client.send(text=text)).code == ResponseCode.SUCCESS
+        (record,) = parts.records()
+    assert record.properties == stored + b"CLUSTER\x01DefaultCluster\x02"
+    assert parts.delayed == []
+
+
+async def test_a_topic_with_several_tags_marks_its_messages(tmp_path: Path) -> None:
+    """RocketMQ's consumers read the flag MULTI_TAGS of messages of such topics."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T", topic_filter_type="MULTI_TAG")
+    async with served(parts) as (client,):
+        await client.send()
+        (record,) = parts.records()
+    assert record.sys_flag == MessageSysFlag.MULTI_TAGS
+
+
+async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
+    """QUIRKS 18, 23. Consumers see one message instead of the messages of a batch."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    body = encode_batch([(number, b"%d" % number, b"KEYS\x01k\x02") for number in range(3)])
+    async with served(parts) as (client,):
+        response = await client.send(body, "WAIT\x01true\x02", batch=True)
+        records = parts.records()
+    assert [(record.flag, record.body, record.properties) for record in records] == [
+        (number, b"%d" % number, b"KEYS\x01k\x02") for number in range(3)
+    ]
+    ids = [message_id(HOST, record.physical_offset) for record in records]
+    assert response.ext_fields()["msgId"] == ",".join(ids)
+
+
+# -- delayed messages, transactions, retries ------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "used"), [("1", 1), ("2", 2), ("9", 2), ("0", 0), ("-1", 0)])
+async def test_a_delayed_message_goes_to_the_queue_of_its_level(
+    tmp_path: Path, level: str, used: int
+) -> None:
+    """QUIRKS 20, 29. A level above the last one would name a queue that nothing delivers from."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        response = await client.send(text=f"DELAY\x01{level}\x02", queue_id=1)
+        assert response.ext_fields()["queueId"] == "1"
+        assert parts.delayed == [used] * (used > 0)
+        (record,) = parts.records("SCHEDULE_TOPIC_XXXX", used - 1) if used else parts.records("T", 1)
+    found = props.decode(record.properties)
+    assert (found.get("REAL_TOPIC"), found.get("REAL_QID")) == (("T", "1") if used else (None, None))
+
+
+async def test_without_delay_levels_a_message_is_stored_in_its_topic(tmp_path: Path) -> None:
+    """With an empty messageDelayLevel, the queue of a level does not exist."""
+    parts = BrokerParts(tmp_path, delay_levels="")
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        assert (await client.send(text="DELAY\x011\x02")).code == ResponseCode.SUCCESS
+        assert len(parts.records()) == 1
+
+
+async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:
+    """QUIRKS 27. Consumers read a message whose transaction may be rolled back."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        text = "TRAN_MSG\x01true\x02DELAY\x011\x02"
+        assert (await client.send(text=text, sys_flag=PREPARED)).code == ResponseCode.SUCCESS
+        assert parts.records() == []
+        (record,) = parts.records(HALF_TOPIC)
+    assert (record.sys_flag & MessageSysFlag.TRANSACTION_MASK, parts.delayed) == (0, [])
+    assert "DELAY" not in props.decode(record.properties)
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "topic"), [(1, 2, "%RETRY%g"), (2, 2, "%DLQ%g"), (16, None, "%DLQ%g")]
+)
+async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
+    tmp_path: Path, times: int, limit: int | None, topic: str
+) -> None:
+    """QUIRKS 37. A consumer that sends retries itself gets a message without end."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("%RETRY%g")
+    async with served(parts) as (client,):
+        header: dict[str, Any] = {"topic": "%RETRY%g", "reconsume_times": times, "max_reconsume_times": limit}
+        assert (await client.send(text="DELAY\x011\x02", **header)).code == ResponseCode.SUCCESS
+        stored_in = "SCHEDULE_TOPIC_XXXX" if topic == "%RETRY%g" else topic
+        (record,) = parts.records(stored_in)
+    assert record.reconsume_times == times
+    assert parts.delayed == [1] * (topic == "%RETRY%g")
+
+
+@pytest.mark.parametrize(
+    ("topic", "flags"),
+    [("U", TopicSysFlag.UNIT), ("%RETRY%g", TopicSysFlag.UNIT_SUB)],
+)
+async def test_topics_of_units_are_marked(tmp_path: Path, topic: str, flags: int) -> None:
+    """Name servers list the topics of units by these flags."""
+    parts = BrokerParts(tmp_path)
+    async with served(parts) as (client,):
+        assert (await client.send(topic=topic, unit_mode=True)).code == ResponseCode.SUCCESS
+        created = parts.topics.get(topic)
+    assert created is not None
+    assert created.topic_sys_flag == flags
+
+
+async def test_a_retry_topic_is_created_without_a_model(tmp_path: Path) -> None:
+    """A consumer whose retry topic is missing loses the messages that it returns."""
+    parts = BrokerParts(tmp_path, topics=TopicsConfig(auto_create=False))
+    async with served(parts) as (client,):
+        assert (await client.send(topic="%RETRY%g")).code == ResponseCode.SUCCESS
+        assert (await client.send(topic="Other")).code == ResponseCode.TOPIC_NOT_EXIST
+        assert len(parts.records("%RETRY%g")) == 1
+
+
+# -- responses ----------------------------------------------------------------------------------
+
+
+async def test_only_sends_that_wait_are_parked(tmp_path: Path) -> None:
+    """SYNC_FLUSH, SYNC_MASTER: a producer with WAIT=false would wait, or one without it would not."""
+    parked: list[tuple[list[ParkedResponse], int]] = []
+    parts = BrokerParts(tmp_path, park=lambda sends, end: parked.append((sends, end)))
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        assert (await client.send(text="WAIT\x01false\x02")).code == ResponseCode.SUCCESS
+        waiting = asyncio.ensure_future(client.send(b"waits"))
+        await until(lambda: len(parked) == 2)
+        assert not waiting.done()
+        (none, first_end), ((one,), end) = parked
+        assert (none, one.request.body, end) == ([], b"", parts.store.max_physical_offset)
+        assert 0 < first_end < end
+        one.channel.reply(SendResponses(store_host=HOST, region_id="r", trace_on=True).stored(one))
+        assert (await waiting).code == ResponseCode.SUCCESS
+
+
+async def test_a_peer_of_a_group_responds_after_the_commit(tmp_path: Path) -> None:
+    """DLedger: a producer gets SEND_OK for a message that no majority has."""
+
+    def commits(answers: SendResponses, tasks: Tasks, store: MessageStore) -> CommitWaiters:
+        return CommitWaiters(
+            answers,
+            tasks,
+            appended=lambda: store.max_physical_offset,
+            push=lambda: None,
+            timeout_ms=600_000,
+        )
+
+    parts = BrokerParts(tmp_path, make_commits=commits)
+    parts.add_topics("T")
+    assert parts.commits is not None
+    async with served(parts) as (client,):
+        waiting = asyncio.ensure_future(client.send())
+        await until(lambda: parts.store.max_physical_offset)
+        assert not waiting.done()
+        parts.commits.committed(parts.store.max_physical_offset)
+        assert (await waiting).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("properties", "waits"),
+    [
+        (b"", True),
+        (b"WAIT\x01true\x02", True),
+        (b"WAIT\x01TRUE\x02", True),
+        (b"WAIT\x01false\x02", False),
+        (b"MY_WAIT\x01false\x02", True),
+        (b"MY_WAIT\x01false\x02WAIT\x01false\x02", False),
+        (b"MY_WAIT\x01true\x02WAIT\x01no\x02", False),
+    ],
+)
+def test_only_the_property_wait_decides_whether_a_send_waits(properties: bytes, waits: bool) -> None:
+    """A user's property such as MY_WAIT would switch off the guarantee of SYNC_FLUSH."""
+    assert _waits(properties) is waits
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:1", host_bytes("127.0.0.1", 1)),
+        ("[::ffff:1.2.3.4]:5", host_bytes("1.2.3.4", 5)),
+        ("[fe80::1%eth0]:9", host_bytes("fe80::1", 9)),
+        ("memory://x#1", bytes(8)),
+    ],
+)
+def test_the_born_host_is_the_address_of_the_connection(address: str, expected: bytes) -> None:
+    """Operators find the sender of a message by its born host."""
+    assert _host(address) == expected
