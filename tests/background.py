@@ -1,4 +1,4 @@
-"""What tests of background tasks have in common: finding them, and ending them as a bug would."""
+"""Shared parts of tests of background tasks: finding them, and ending them as a bug would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import LIMIT_S
 
 
 class Bug(InvariantError):
-    """An exception that no task expects, whatever it handles."""
+    """An exception that no task expects, whatever errors it handles."""
 
 
 def running(pattern: str, *owners: Tasks) -> list[asyncio.Task[Any]]:
@@ -24,7 +24,7 @@ def running(pattern: str, *owners: Tasks) -> list[asyncio.Task[Any]]:
 
 
 async def kill(pattern: str, *owners: Tasks) -> None:
-    """Raise a Bug in the one task with such a name, at the place where it waits then."""
+    """Raise a Bug in the one task with this name, at the place where it waits."""
     [task] = running(pattern, *owners)
     async with asyncio.timeout(LIMIT_S):
         while _waits_for(task) is None:  # noqa: ASYNC110 - there is no event for it
@@ -40,7 +40,7 @@ def _waits_for(task: asyncio.Task[Any]) -> asyncio.Future[object] | None:
 
 
 def assert_logged(failure: RocketError | None, caplog: pytest.LogCaptureFixture) -> None:
-    """Hold a failure against the log: one ERROR says it, with its traceback."""
+    """Compare a failure with the log: one ERROR reports it, with its traceback."""
     assert isinstance(failure, TaskFailed)
     records = [record for record in caplog.records if record.name == "rocketpy.tasks"]
     assert [record.getMessage() for record in records] == [str(failure)]

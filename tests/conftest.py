@@ -1,7 +1,65 @@
 """Settings shared by every test."""
 
+import gc
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - directories in it are made by tempfile and pytest, which are private
+_MEMORY_BYTES = 4 << 30
+
+# Stores flush thousands of times; on a disk, tests would mostly wait for that. TMPDIR chooses another place.
+if "TMPDIR" not in os.environ and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+    os.environ["TMPDIR"] = str(_MEMORY)
+    tempfile.tempdir = None
+
+_MODULE_MARK = re.compile(r"^pytestmark = pytest\.mark\.(\w+)$", re.MULTILINE)
 
 # Two busy cores make single examples slow without anything being wrong, so no deadline.
 settings.register_profile("rocketpy", deadline=None, print_blob=True)
 settings.load_profile("rocketpy")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip modules whose only mark the option -m excludes: each worker would import PySpark, for example.
+
+    Returns True for such a module, and None to leave the decision to others.
+    """
+    if not collection_path.name.startswith("test_") or not collection_path.is_file():
+        return None
+    mark = _MODULE_MARK.search(collection_path.read_text("utf-8"))
+    return True if mark and mark[1] in _excluded_marks(str(config.option.markexpr)) else None
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all that collection made from garbage collection: each search of it took 0.1 s."""
+    gc.collect()
+    gc.freeze()
+
+
+def _excluded_marks(expression: str) -> set[str]:
+    """The marks that an expression such as ``a and not b and not c`` excludes; of others none."""
+    if re.search(r"\bor\b|\(", expression):
+        return set()
+    return {term.removeprefix("not ") for term in expression.split(" and ") if term.startswith("not ")}
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_stays_blocked() -> Iterator[None]:
+    """Fail a test that leaves signals blocked: processes that later tests start would ignore them."""
+    yield
+    if blocked := signal.pthread_sigmask(signal.SIG_SETMASK, ()):
+        pytest.fail(f"the test left signals blocked: {blocked}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start two workers a core for ``-n auto``, because tests wait about half of their time."""
+    return 2 * (os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Loads what the real RocketMQ 4.6.0 produced (tests/golden; its README says how it was recorded)."""
+"""Loads recordings of the real RocketMQ 4.6.0 (tests/golden; its README says how they were made)."""
 
 import gzip
 import json
@@ -63,7 +63,7 @@ def catalog() -> list[Json]:
 
 @cache
 def vectors(key: str) -> list[Json]:
-    """What pure functions of the 4.6.0 jars returned, such as `vectors("hashCodes")`."""
+    """Results of pure functions of the 4.6.0 jars, such as `vectors("hashCodes")`."""
     return cast(list[Json], _read_json(GOLDEN / "vectors" / "encode-vectors.json")[key])
 
 

@@ -48,6 +48,7 @@ REQUEST_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.UNREGISTER_BROKER: headers.UnRegisterBrokerRequestHeader,
     RequestCode.QUERY_DATA_VERSION: headers.QueryDataVersionRequestHeader,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: headers.WipeWritePermOfBrokerRequestHeader,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: headers.AddWritePermOfBrokerRequestHeader,
     RequestCode.GET_TOPICS_BY_CLUSTER: headers.GetTopicsByClusterRequestHeader,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: headers.DeleteTopicInNamesrvRequestHeader,
     RequestCode.PUT_KV_CONFIG: headers.PutKVConfigRequestHeader,

@@ -1,13 +1,15 @@
-"""What tests wait for, and how long at most."""
+"""Waiting for conditions, with one limit for all tests."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 LIMIT_S: Final = 60
-"""Ends a test that would hang; nothing else takes as long, even where a machine stands still for seconds."""
+"""Ends a test that would hang; no other test takes as long, even on a machine that pauses for seconds."""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -15,3 +17,13 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
             await asyncio.sleep(0.01)
+
+
+async def until_collected(ref: weakref.ref[Any]) -> None:
+    """Wait until an object is gone. Callbacks in the next turns of the event loop may still refer to it."""
+
+    def is_gone() -> bool:
+        gc.collect()
+        return ref() is None
+
+    await until(is_gone)

@@ -1,7 +1,7 @@
 """Eight good clients: four producers and four consumers of groups of their own.
 
-`python -m tests.attack.clients NAMESRV` says "ready", answers each line of its input with the figures since
-the line before, and the end of its input with what each consumer lacks of what was acknowledged.
+`python -m tests.attack.clients NAMESRV` prints "ready", and for each line of its input the figures since
+the line before. At the end of its input it prints how many acknowledged messages each consumer lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLIENTS = 4
 
 @dataclass(slots=True)
 class _Work:
-    """What the clients have done. sends_ms, deliveries_ms: since the last figures."""
+    """The counters of the clients. sends_ms, deliveries_ms: since the last figures."""
 
     sends_ms: list[float] = field(default_factory=list)
     deliveries_ms: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class _Work:
     received: list[set[str]] = field(default_factory=lambda: [set() for _ in range(_CLIENTS)])
 
     def figures(self) -> dict[str, object]:
-        """The figures since they were asked for last."""
+        """The figures since the last call."""
         sends, self.sends_ms = self.sends_ms, []
         deliveries, self.deliveries_ms = self.deliveries_ms, []
         failures, self.failures = self.failures, []
@@ -75,7 +75,7 @@ class _Work:
                 await asyncio.sleep(_PAUSE_S)
 
     def consumer(self, namesrv: str, number: int) -> PushConsumer:
-        """One that notes what it gets."""
+        """A client that records its messages."""
 
         async def handle(message: MessageExt) -> None:
             name, begun = message.body.decode().split()
@@ -90,7 +90,7 @@ class _Work:
         return consumer
 
     async def read_all(self) -> list[int]:
-        """Wait until each consumer has what was acknowledged; return how many each lacks."""
+        """Wait until each consumer has the acknowledged messages; return how many each lacks."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READ_S):
                 await _until(lambda: all(self.acknowledged <= got for got in self.received))
@@ -122,17 +122,17 @@ async def _run(namesrv: str) -> None:
         for consumer in consumers:
             await consumer.start()
         await _until(lambda: all(work.received))
-        _say("ready")
+        _print_json("ready")
         while await asyncio.to_thread(sys.stdin.readline):
-            _say(work.figures())
+            _print_json(work.figures())
         stop.set()
     lacking = await work.read_all()
-    _say({"acknowledged": len(work.acknowledged), "lost": lacking})
+    _print_json({"acknowledged": len(work.acknowledged), "lost": lacking})
     for consumer in consumers:
         await consumer.close()
 
 
-def _say(value: object) -> None:
+def _print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

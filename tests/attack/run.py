@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.attack.kinds import HOSTILE, Visit, harmless
+from tests.attack.kinds import HOSTILE, RawConnection, harmless
 from tests.attack.turns import TURNS
 from tests.fuzz.servers import ServerProcess, running_servers
 
 _SERVERS_CORE, _OTHERS_CORE = 0, 1
 _OPEN_MAX = 500
-"""Connections of ours at a time."""
+"""Number of concurrent connections of this client."""
 _CALM_S = 60
-"""How long the servers' memory may take to come down."""
+"""How long the servers' memory may take to shrink."""
 _GROWTH_MAX = 64 << 20
 _P99_TIMES = 3
 
@@ -75,7 +75,7 @@ async def attack(plan: Plan, folder: Path) -> Outcome:
 
 
 def _pin(process: int, core: int, cores: set[int]) -> None:
-    """Bind a process to a core; a machine with one only, or without such a thing, goes on as it is."""
+    """Bind a process to a core; do nothing on a machine with one core, or without affinity."""
     if core in cores:
         os.sched_setaffinity(process, {core})
 
@@ -111,15 +111,15 @@ async def _figures(clients: Process) -> Any:
 async def _phases(plan: Plan, servers: ServerProcess, clients: Process) -> Outcome:
     outcome = Outcome()
     await _figures(clients)  # without the start
-    begun_s = _processor_s(servers)
-    await _visits(plan, servers, outcome, {"harmless": harmless}, "harmless")
+    started_s = _processor_s(servers)
+    await _open_connections(plan, servers, outcome, {"harmless": harmless}, "harmless")
     calm = await _figures(clients)
     before, _ = servers.memory()
     calm_s = _processor_s(servers)
     kinds = {name: act for name, act in HOSTILE.items() if not plan.kinds or name in plan.kinds}
-    await _visits(plan, servers, outcome, kinds, "hostile")
+    await _open_connections(plan, servers, outcome, kinds, "hostile")
     attacked = await _figures(clients)
-    used = f"{calm_s - begun_s:.1f}", f"{_processor_s(servers) - calm_s:.1f}"
+    used = f"{calm_s - started_s:.1f}", f"{_processor_s(servers) - calm_s:.1f}"
     outcome.rows.append(("servers' processor time, s", *used))
     during, _ = servers.memory()
     after = await _settled(servers, before)
@@ -128,24 +128,26 @@ async def _phases(plan: Plan, servers: ServerProcess, clients: Process) -> Outco
     clients.stdin.close()
     end = await _line(clients)
     _judge(plan, outcome, calm, attacked, (before, during, after), end)
-    mishaps = await servers.mishaps()
+    errors = await servers.unexpected_errors()
     ms, _, what = (servers.stall_file.parent / TURNS).read_text(encoding="utf-8").partition(" ")
     outcome.rows.append(("longest turn, processor ms", "", ms))
     outcome.require(float(ms) <= plan.turn_ms_max, f"one turn of the servers' loop took {ms} ms: {what}")
-    outcome.rows.append(("tracebacks logged", "0", str(len(mishaps))))
-    outcome.problems += [f"logged: {text}" for text in mishaps[:3]]
+    outcome.rows.append(("tracebacks logged", "0", str(len(errors))))
+    outcome.problems += [f"logged: {text}" for text in errors[:3]]
     return outcome
 
 
-async def _visits(plan: Plan, servers: ServerProcess, outcome: Outcome, kinds: Any, what: str) -> None:
+async def _open_connections(
+    plan: Plan, servers: ServerProcess, outcome: Outcome, kinds: Any, what: str
+) -> None:
     """Make the connections at the plan's rate, each of a kind that is drawn for its number."""
-    begun = time.monotonic()
+    started = time.monotonic()
     names = list(kinds)
     room = asyncio.Semaphore(_OPEN_MAX)
 
-    async def visit(name: str, draw: random.Random) -> None:
-        one = Visit(servers.addresses, draw)
-        act: Callable[[Visit], Awaitable[None]] = kinds[name]
+    async def open_one(name: str, rng: random.Random) -> None:
+        one = RawConnection(servers.addresses, rng)
+        act: Callable[[RawConnection], Awaitable[None]] = kinds[name]
         try:
             await act(one)
         except OSError:  # TimeoutError too: refused, cut off, or no longer read from
@@ -157,16 +159,16 @@ async def _visits(plan: Plan, servers: ServerProcess, outcome: Outcome, kinds: A
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(plan.connections):
-            late = begun + number / plan.rate - time.monotonic()
+            late = started + number / plan.rate - time.monotonic()
             if late > 0:
                 await asyncio.sleep(late)
-            if time.monotonic() - begun > plan.budget_s:
+            if time.monotonic() - started > plan.budget_s:
                 break
             await room.acquire()
-            draw = random.Random(f"{plan.seed}-{number}")
-            tasks.create_task(visit(names[number % len(names)], draw))
+            rng = random.Random(f"{plan.seed}-{number}")
+            tasks.create_task(open_one(names[number % len(names)], rng))
     made = sum(outcome.kinds[name] for name in names)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     outcome.rows.append((f"{what} connections", f"{plan.connections:,}", f"{made:,} in {seconds:.0f} s"))
     outcome.require(made >= plan.connections * 0.99, f"only {made:,} {what} connections were made in time")
 

@@ -1,6 +1,6 @@
 """The servers under attack: a name server, a broker, one with access control and one peer of a DLedger group.
 
-`python -m tests.attack.servers FOLDER` talks to its parent as `tests.fuzz.servers` does.
+`python -m tests.attack.servers FOLDER` uses standard input and output as `tests.fuzz.servers` does.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rocketpy.runtime.tasks import close_all
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
-from rocketpy_broker.cli.process import tune_garbage_collection
+from rocketpy_broker.cli.process import tune_memory
 from tests.attack.turns import TURNS, LongestTurn
-from tests.fuzz.servers import STALLS, Mishaps, say, watch_for_stalls
+from tests.fuzz.servers import STALLS, UnexpectedErrors, print_json, watch_for_stalls
 
 _SMALL = {
     "listen": "127.0.0.1:0",
@@ -35,8 +35,8 @@ accounts:
 
 
 async def _serve(folder: Path) -> None:
-    mishaps = Mishaps()
-    logging.basicConfig(level=logging.ERROR, handlers=[mishaps])
+    errors = UnexpectedErrors()
+    logging.basicConfig(level=logging.ERROR, handlers=[errors])
     with (folder / STALLS).open("w") as stalls:
         watch_for_stalls(asyncio.get_running_loop(), stalls)
         namesrv = NameServer(
@@ -48,12 +48,12 @@ async def _serve(folder: Path) -> None:
             await broker.start()
         addresses = {name: str(broker.address) for name, broker in brokers.items()}
         ha, peers = brokers["broker"].replication.server.address, brokers["peer"].config.dledger.peers
-        tune_garbage_collection()  # as the command does
+        tune_memory()  # as the command does
         longest = LongestTurn()
-        say(addresses | {"namesrv": str(namesrv.address), "ha": str(ha), "dledger": str(peers["n0"])})
+        print_json(addresses | {"namesrv": str(namesrv.address), "ha": str(ha), "dledger": str(peers["n0"])})
         while await asyncio.to_thread(sys.stdin.readline):
             longest.write(folder / TURNS)
-            say(mishaps.found)
+            print_json(errors.found)
         await close_all(*brokers.values(), namesrv)
 
 

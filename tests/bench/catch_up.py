@@ -1,4 +1,4 @@
-"""How fast a slave catches up that was stopped, and comes back so many bytes behind.
+"""How fast a slave catches up that was stopped and is this many bytes behind.
 
 Each round begins with the same two stores: the slave's is put back as it was when it was stopped.
 """
@@ -46,7 +46,7 @@ class CatchUp:
 
 
 class Laggard:
-    """A pair whose slave is stopped: the master has `count` messages more, with bodies of `size` bytes."""
+    """A pair whose slave is stopped: the master has `count` more messages, with bodies of `size` bytes."""
 
     def __init__(self, pair: Server, count: int, size: int) -> None:
         self.pair = pair
@@ -151,7 +151,7 @@ def wait_until_equal(pair: Server) -> None:
 
 
 def log_end(broker: BrokerProcess) -> int:
-    """Where its commit log ends. Raises OSError while it does not answer."""
+    """The end of its commit log. Raises OSError while it does not respond."""
     code, _, body = probe.ask(broker.address, _RUNTIME_INFO)
     if code:
         raise ConnectionError(f"{broker.name} answers {code}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy import MessageColumns
+from rocketpy.protocol.java import string_hash, string_hashes
 from rocketpy.protocol.message import batch, properties, record
 from rocketpy.protocol.remoting.frame import Frame
 
@@ -75,6 +76,7 @@ def main() -> None:
     data = b"".join(map(one_record, positions))
     single = one_record(0)
     columns = MessageColumns("T", [BODY] * COUNT, tags=["a"] * COUNT, properties={"shop": ["s"] * COUNT})
+    tags = [f"tag-{number:06}" for number in range(COUNT)]
     new = tuple.__new__
     pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "encode_records, encode_record": (
@@ -95,6 +97,7 @@ def main() -> None:
             lambda: batch.decode_batch(body),
         ),
         "MessageColumns, Message": (lambda: column_texts(columns), lambda: message_texts(columns)),
+        "string_hashes, string_hash": (lambda: string_hashes(tags), lambda: set(map(string_hash, tags))),
         "tuple.__new__, Frame": (
             lambda: [new(Frame, (0, b"", b"")) for _ in range(COUNT)],
             lambda: [Frame(0, b"", b"") for _ in range(COUNT)],

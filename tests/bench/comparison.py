@@ -1,4 +1,4 @@
-"""What runs that drive RocketMQ's servers and ours in turn share: options, heading, where results go."""
+"""Shared parts of benchmarks of RocketMQ's servers and rocketpy's in turn: options, heading, results."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _plain_options(program: str, text: str | None) -> argparse.ArgumentParser:
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of a text such as 1,16,64; none of an empty one."""
+    """Numbers of a text such as 1,16,64; an empty list for an empty text."""
     return [int(part) for part in words(text)]
 
 
 def words(text: str) -> list[str]:
-    """Words of a text such as a,b; none of an empty one."""
+    """Words of a text such as a,b; an empty list for an empty text."""
     return [part for part in text.split(",") if part]
 
 
@@ -90,7 +90,7 @@ def note(results: Results, number: int, key: Key, sample: Sample) -> None:
 
 
 def prepare(version: str) -> JavaPeer | None:
-    """The real RocketMQ; None, and a line that says so, where this machine lacks its tools."""
+    """The real RocketMQ; None, and a line that reports it, where this machine lacks its tools."""
     try:
         return JavaPeer.prepare(version)
     except ToolsMissing as missing:
@@ -128,7 +128,7 @@ def compare(
 
 
 def save(results: Results, about: dict[str, Any], name: str) -> None:
-    """Keep what was measured, and say where. name: what the file begins with."""
+    """Save the results, and print where. name: the beginning of the file's name."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     path = RESULTS / f"{name}{moment}-{about['commit'].rstrip('+')}.json"
     results.save(path, about)
@@ -136,7 +136,7 @@ def save(results: Results, about: dict[str, Any], name: str) -> None:
 
 
 def heading(about: dict[str, Any], what: str = "") -> str:
-    """Two lines: the machine, and what was measured. what: goes before what all benchmarks share."""
+    """Two lines: the machine, and what was measured. what: precedes the texts of all benchmarks."""
     return (
         f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
         f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "

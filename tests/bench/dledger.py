@@ -1,4 +1,4 @@
-"""`python -m tests.bench.dledger`: DLedger groups of three, RocketMQ's and ours in alternating rounds.
+"""`python -m tests.bench.dledger`: DLedger groups of three, RocketMQ's and rocketpy's in alternating rounds.
 
 Ours acknowledges a message once a majority has flushed it; RocketMQ's once a majority has it in memory. Sends
 are those of Java's producer in one warm JVM, one message each: RocketMQ's group takes no batches. *catch-up*:
@@ -44,7 +44,7 @@ from tests.interop.processes import (
 JAVA, OURS = "Java group", "our group"
 _PATIENCE_S = 900
 _HELD_S_MAX = 4
-"""A group that is held for longer than its heartbeats may be missed elects a leader when it goes on."""
+"""A group that is paused for longer than its heartbeats may be missed elects a leader when it continues."""
 _FILLERS = 32
 
 
@@ -61,7 +61,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Running:
-    """A group that is up, and the name server that knows it."""
+    """A running group, and its name server."""
 
     name: str
     group: LedgerGroup
@@ -182,7 +182,7 @@ def server(one: Running) -> Server:
 
 
 def catch_up(group: LedgerGroup, behind: int, size: int) -> Recovery:
-    """Stop a follower, let the others go on, and start it again with an empty store."""
+    """Stop a follower, let the others continue, and restart it with an empty store."""
     leading = wait_for_leader(group)
     follower = next(peer for peer in group.brokers if peer != leading)
     broker = group.brokers[follower]

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.ha`: master and slave, RocketMQ's pair and ours in alternating rounds.
+"""`python -m tests.bench.ha`: master and slave, RocketMQ's pair and rocketpy's in alternating rounds.
 
 Three things. *SYNC_MASTER*: sends that are answered once the slave has them, by Java's producer in one warm
 JVM. *lag*: the same producer waits for no slave (WAIT=false), so that the master runs at full load; how late
@@ -124,7 +124,7 @@ def measure_catch_up(
 
 
 def wait_for_slave(pair: Server) -> None:
-    """Until a send is answered with SEND_OK: a Java slave takes five seconds to say that it is there."""
+    """Until a send returns SEND_OK: a Java slave takes five seconds to report itself."""
     with sync.Producer("bench_waiter", pair.namesrv_address) as producer:
         message = Message(pair.topic, b"is there a slave?")
         probe.wait_until(lambda: producer.send(message).status is SendStatus.SEND_OK, f"{pair.name}'s slave")

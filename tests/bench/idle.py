@@ -1,4 +1,4 @@
-"""`python -m tests.bench.idle`: what idle consumers cost, RocketMQ's broker and ours.
+"""`python -m tests.bench.idle`: the cost of idle consumers, at RocketMQ's broker and rocketpy's.
 
 So many push consumers of our SDK, each a group of its own with its own connection and all queues of a topic
 to which nobody sends: a held pull a queue, renewed every 15 s, a heartbeat every 30 s, offsets every 5 s.
@@ -25,7 +25,7 @@ from tests.mqproducer.place import eventually
 
 
 async def handle(message: MessageExt) -> None:
-    """Nothing comes."""
+    """No messages arrive."""
     raise RuntimeError(f"{message} in a topic to which nobody sends")
 
 

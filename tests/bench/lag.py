@@ -21,7 +21,7 @@ _START = Struct(f">iI{STORE_TIMESTAMP_AT - 8}xq")  # size, magic, store timestam
 
 
 class LogTail:
-    """Records as they come into the log files of `directory`, from `offset` on, where one begins."""
+    """Records as they are written to the log files of `directory`, from the record at `offset` on."""
 
     def __init__(self, directory: Path, offset: int, segment_bytes: int) -> None:
         self._directory = directory
@@ -30,7 +30,7 @@ class LogTail:
         self._map: mmap.mmap | None = None
 
     def timestamps(self) -> Iterator[int]:
-        """Store timestamps of the records that have come since the last call."""
+        """Store timestamps of the records since the last call."""
         while (found := self._next()) is not None:
             size, magic, timestamp = found
             self._offset += size

@@ -1,4 +1,4 @@
-"""What drives a broker: RocketMQ's benchmark producer, a warm Java process of ours, and our SDK."""
+"""The loads of a broker: RocketMQ's benchmark producer, a warm Java process, and rocketpy's client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rocketpy import Message, sync
 from tests.bench.machine import usage
 from tests.bench.results import Sample
 from tests.bench.servers import Server
-from tests.interop.java_peer import EXAMPLES, JavaPeer, java_environment, make_home
+from tests.interop.java_peer import EXAMPLES, REPOSITORY, JavaPeer, java_environment, make_home
 from tests.interop.processes import our_environment
 
 CLIENT_JVM = ("-server", "-Xms512m", "-Xmx512m")
@@ -44,10 +44,17 @@ class LoadProcess:
         return cls(_start(command, home / "console.log", java_environment(home)))
 
     @classmethod
-    def sdk(cls, run: Path, loop: str, module: str = "sdk_load", *options: str) -> Self:
-        """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop; or another module here."""
-        command = [sys.executable, "-m", f"tests.bench.{module}", "--loop", loop, *options]
-        return cls(_start(command, run / f"{module}-{loop}.log", our_environment()))
+    def sdk(
+        cls, run: Path, loop: str, module: str = "sdk_load", *options: str, checkout: Path = REPOSITORY
+    ) -> Self:
+        """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop; or another module here.
+
+        checkout: whose rocketpy it uses.
+        """
+        # By its path: another checkout has modules of this name, too.
+        program = Path(__file__).with_name(f"{module}.py")
+        command = [sys.executable, "-P", str(program), "--loop", loop, *options]
+        return cls(_start(command, run / f"{module}-{loop}.log", our_environment(checkout)))
 
     @classmethod
     def librocketmq(cls, run: Path) -> Self:
@@ -107,7 +114,7 @@ def slave_cpu_s(server: Server) -> float:
 
 
 def fill(server: Server, count: int, size: int) -> None:
-    """Send so many messages with bodies of so many bytes, in batches, to all queues in turn."""
+    """Send this many messages with bodies of this size, in batches, to all queues in turn."""
     with sync.Producer("bench_filler", server.namesrv_address) as producer:
         queues = itertools.cycle(producer.fetch_publish_queues(server.topic))
         batch = [Message(server.topic, b"b" * size, wait_store=False)] * (FILL_BYTES // size)
@@ -131,7 +138,7 @@ def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:
     return Sample(
         rate=rate,
         failed=int(failed + refused),
-        p50_us=average_ms * 1000,  # the average: it tells no other
+        p50_us=average_ms * 1000,  # the average: it reports no other
         broker_cpu_us=(after.cpu_s - before.cpu_s) / (rate * seconds) * 1e6,
         client_cpu_us=(client.cpu_s - client_before.cpu_s) / (rate * seconds) * 1e6,
         broker_resident_bytes=after.resident_bytes,

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.otel`: what telemetry costs a sending client, in CPU time a message.
+"""`python -m tests.bench.otel`: the cost of telemetry for a sending client, in CPU time per message.
 
 Rounds of every kind take turns, and the median over the rounds is told, so that other work on the machine
 weighs on all alike. The peer answers from memory in the same process (its time is the same in every kind).
@@ -43,7 +43,7 @@ Send = Callable[[], Awaitable[None]]
 
 
 class Nowhere(SpanExporter):
-    """Drops spans: what exporting costs is the exporter's."""
+    """Drops spans: the cost of exporting belongs to the exporter."""
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
         return SpanExportResult.SUCCESS
@@ -59,7 +59,7 @@ def providers() -> tuple[SdkTracerProvider, SdkMeterProvider]:
 def by_hand(
     producer: Producer, address: str, tracers: TracerProvider, meters: MeterProvider, message: Message
 ) -> Send:
-    """A send with the span and the metrics that the listener would make, and nothing else."""
+    """A send with the span and the metrics of the listener, and nothing else."""
     tracer, meter = tracers.get_tracer("bench"), meters.get_meter("bench")
     boundaries = list(names.DURATION_BOUNDARIES)
     duration = meter.create_histogram(

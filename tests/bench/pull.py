@@ -1,4 +1,4 @@
-"""`python -m tests.bench.pull`: full pulls of 32 through PULL_MESSAGE, RocketMQ's broker and ours in turn.
+"""`python -m tests.bench.pull`: full pulls of 32 through PULL_MESSAGE, at both brokers in turn.
 
 One connection keeps a pull for each queue in flight and reads every message there is, as consumers do that
 are far behind. The client only cuts frames, so that the brokers set the pace. Printed for each round:
@@ -31,7 +31,7 @@ _BATCH = 500
 
 
 async def fill(server: Server, count: int) -> None:
-    """Send so many messages of 128 bytes with a tag and a key, to all queues in turn."""
+    """Send this many messages of 128 bytes with a tag and a key, to all queues in turn."""
     async with Producer("bench_pull", server.namesrv_address) as producer:
         for start in range(0, count, _BATCH):
             batch = [

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.push`: push consumption, Java's consumer and ours on Java's broker and ours.
+"""`python -m tests.bench.push`: push consumption, both consumers on both brokers.
 
 Two loads. *drain*: a topic that holds `--messages` messages of 128 bytes is consumed from its first to its
 last by a new group. *latency*: one message every two milliseconds; how long from its send to its handler.
@@ -92,7 +92,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
 def start_consumers(
     stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace
 ) -> Iterator[Consumer]:
-    """Java's, and ours by loop and kind of handler."""
+    """Java's, and rocketpy's by loop and kind of handler."""
     yield Consumer("Java consumer", stack.enter_context(LoadProcess.java(peer, run, "PushLoad")))
     for loop in options.sdk_loops:
         for handler in options.handlers:
@@ -108,7 +108,7 @@ def create_latency_topic(server: Server) -> None:
 
 @contextmanager
 def sending(server: Server) -> Iterator[None]:
-    """Send the time, again and again, until the end of the block."""
+    """Send the time repeatedly, until the end of the block."""
     end = threading.Event()
 
     def run() -> None:

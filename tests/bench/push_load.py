@@ -2,6 +2,7 @@
 
 A line in: {"do": "drain" or "latency", "namesrv", "topic", "group", "messages"}; a line out as that of
 java/PushLoad.java. The handler is an ``async def``, or a plain function on threads, or one in the event loop.
+With "lite", a `LitePullConsumer` drains.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rocketpy import ConsumeFrom, MessageExt, PushConfig, PushConsumer
+from rocketpy import ConsumeFrom, LitePullConfig, LitePullConsumer, MessageExt, PushConfig, PushConsumer
 
 HANDLERS = ("async", "threads", "loop")
+LITE = "lite"  # in place of a handler: a lite-pull consumer
 
 
 class Stretch:
@@ -35,7 +37,7 @@ class Stretch:
         self._done = done
 
     def handle(self, message: MessageExt) -> None:
-        """One message. When they are timed, only those count that were sent two seconds after the first."""
+        """One message. With timing, only messages count that were sent two seconds after the first."""
         if not self.first:
             self.first = time.perf_counter()
             self.since_ns = time.time_ns() + 2_000_000_000
@@ -77,6 +79,8 @@ async def stretch(what: dict[str, Any], handler: str) -> dict[str, Any]:
     counted = Stretch(
         what["messages"], timed, partial(asyncio.get_running_loop().call_soon_threadsafe, done.set)
     )
+    if handler == LITE:
+        return await poll(what, counted)
     consumer = PushConsumer(
         what["group"],
         what["namesrv"],
@@ -92,11 +96,23 @@ async def stretch(what: dict[str, Any], handler: str) -> dict[str, Any]:
     return counted.report()
 
 
+async def poll(what: dict[str, Any], counted: Stretch) -> dict[str, Any]:
+    """Drain by a lite-pull consumer."""
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer = LitePullConsumer(what["group"], what["namesrv"], config=config)
+    consumer.subscribe(what["topic"])
+    async with consumer:
+        while counted.count < counted.wanted:
+            for message in await consumer.poll():
+                counted.handle(message)
+    return counted.report()
+
+
 def main() -> None:
     """Pick the loop and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
-    parser.add_argument("--handler", choices=HANDLERS, default="async")
+    parser.add_argument("--handler", choices=[*HANDLERS, LITE], default="async")
     options = parser.parse_args()
     if options.loop == "uvloop":
         importlib.import_module("uvloop").run(serve(options.handler))

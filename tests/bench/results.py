@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Key(NamedTuple):
-    """A row of the table: what drove (`load`, such as "java client, 16 threads") which server."""
+    """A row of the table: the load (such as "java client, 16 threads") and the server."""
 
     load: str
     server: str
@@ -19,7 +19,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured stretch: messages stored a second, latencies and what it cost the broker."""
+    """One measurement: messages stored a second, latencies and the broker's cost."""
 
     rate: float
     failed: int = 0
@@ -33,7 +33,7 @@ class Sample:
 
 @dataclass
 class Results:
-    """All samples so far. notes: what else was measured, for the file."""
+    """All samples so far. notes: other measurements, for the file."""
 
     baseline: str
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def _median(values: Iterable[float]) -> float:
 
 def _milliseconds(micros: Iterable[float]) -> str:
     middle = _median(micros)
-    return f"{middle / 1000:.3f}" if middle else ""  # not every load tells every latency
+    return f"{middle / 1000:.3f}" if middle else ""  # not every load reports every latency
 
 
 def _quartile_range(rates: list[float]) -> float:

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.run`: the Java broker and ours in alternating rounds, and the ratio of medians.
+"""`python -m tests.bench.run`: both brokers in alternating rounds, and the ratio of medians.
 
 Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s a stretch, for it reports each ten
 seconds), the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and our SDK. Other Python
@@ -31,7 +31,7 @@ JAVA_CLIENT = "Java client"
 
 @dataclass(frozen=True)
 class Load:
-    """One row of the plan: its name in the table and how to drive a server with it for so many seconds."""
+    """One row of the plan: its name in the table and how to drive a server with it for some seconds."""
 
     name: str
     measure: Callable[[Server, float], Sample]

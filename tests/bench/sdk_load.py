@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass
 class Tally:
-    """What one stretch did."""
+    """The results of one measurement."""
 
     sent: int = 0
     failed: int = 0
@@ -59,7 +59,7 @@ async def serve() -> None:
 
 
 async def start_producer(namesrv: str, gathers: bool, credentials: str) -> Producer:
-    """A started producer. gathers: whether it sends what is in flight at the same time in batches.
+    """A started producer. gathers: whether it batches sends that are in flight at the same time.
 
     credentials: as JSON.
     """
@@ -74,7 +74,7 @@ async def start_producer(namesrv: str, gathers: bool, credentials: str) -> Produ
 
 
 def any_certificate() -> ssl.SSLContext:
-    """A context that trusts every server; what is measured comes after the handshake."""
+    """A context that trusts every server; the measurement begins after the handshake."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -108,7 +108,7 @@ async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
 async def keep_sending(
     send: Callable[[], Awaitable[R]], stored: Callable[[R], int], tally: Tally, until_ns: int
 ) -> None:
-    """One of the concurrent callers. stored: how many messages a result says are stored."""
+    """One of the concurrent callers. stored: the number of stored messages in a result."""
     clock = time.perf_counter_ns
     now = clock()
     while now < until_ns:

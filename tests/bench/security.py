@@ -1,7 +1,6 @@
-"""`python -m tests.bench.security`: what access control, TLS and limits cost a broker, beside RocketMQ's.
+"""`python -m tests.bench.security`: the cost of access control, TLS and limits, and RocketMQ's.
 
-Brokers of both makes, plain, with access control, and with TLS, driven by our SDK in alternating rounds. With
-`--before DIRECTORY`, another checkout's plain broker takes part, so that two commits can be compared.
+Brokers of both makes, plain, with access control, and with TLS, driven by our SDK in alternating rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from tests.interop.processes import (
     OurNameServer,
 )
 
-OURS, BEFORE = "ours", "ours before"
+OURS = "ours"
 KEYS = {"access_key": "benchmark", "secret_key": "bench-secret"}
 ACCOUNTS = "accounts:\n- accessKey: benchmark\n  secretKey: bench-secret\n  admin: true\n"
 
@@ -45,14 +44,13 @@ class Variant:
     """A broker with its name server, and how clients reach it.
 
     against: the variant that its cost is compared with. signs: with which version of the signature clients
-    sign; 0: neither they nor the broker know accounts. checkout: whose code runs; None: this one's.
+    sign; 0: neither they nor the broker know accounts.
     """
 
     name: str
     against: str
     signs: int = 0
     tls: bool = False
-    checkout: Path | None = None
 
 
 def main(arguments: list[str]) -> int:
@@ -70,18 +68,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
     parser.add_argument("--concurrency", type=numbers, default=[64], help="sends in flight")
     parser.add_argument("--batching", type=words, default=["off", "on"], help="whether the SDK gathers them")
-    parser.add_argument("--before", help="another checkout, whose plain broker takes part")
     parser.add_argument("--only", type=words, default=[], help="names of variants to measure; default: all")
     return parser.parse_args(arguments)
 
 
 def variants(options: argparse.Namespace) -> list[Variant]:
-    """What is measured, the plain ones first."""
-    found = [Variant(JAVA, JAVA)]
-    if options.before is not None:
-        found.append(Variant(BEFORE, BEFORE, checkout=Path(options.before).resolve()))
-    found += [
-        Variant(OURS, BEFORE if options.before is not None else OURS),
+    """The variants, the plain ones first."""
+    found = [
+        Variant(JAVA, JAVA),
+        Variant(OURS, OURS),
         Variant(f"{JAVA}, ACL", JAVA, signs=1),
         Variant(f"{OURS}, ACL", OURS, signs=1),
         Variant(f"{OURS}, ACL v2", OURS, signs=2),
@@ -128,7 +123,7 @@ def drive(
 
 @contextmanager
 def serving(peer: JavaPeer, run: Path, variant: Variant) -> Iterator[Server]:
-    """A variant's name server and broker, up."""
+    """A variant's running name server and broker."""
     home = run / "broker"
     conf = {**CONF, **({"aclEnable": "true"} if variant.signs else {})}
     tls = certificate(run) if variant.tls else {}
@@ -143,26 +138,11 @@ def serving(peer: JavaPeer, run: Path, variant: Variant) -> Iterator[Server]:
         home.mkdir(parents=True)
         accounts = home / "plain_acl.yml"
         names = OurNameServer(run, conf=tls)
-        make = partial(OurCheckout, variant.checkout, run, name="broker", conf={**conf, **tls})
+        make = partial(OurBroker, run, name="broker", conf={**conf, **tls})
     if variant.signs:
         accounts.write_text(ACCOUNTS)
     with stopping([names.start()]), stopping([(broker := make(names.address)).start()]):
         yield Server(variant.name, names, broker)
-
-
-class OurCheckout(OurBroker):
-    """Our broker with the code of a checkout; None: of this one."""
-
-    def __init__(self, checkout: Path | None, run: Path, namesrv: str, **how: Any) -> None:
-        super().__init__(run, namesrv, **how)
-        self._checkout = checkout
-
-    def environment(self) -> dict[str, str]:
-        """With that checkout first on the path."""
-        known = super().environment()
-        if self._checkout is None:
-            return known
-        return {**known, "PYTHONPATH": f"{self._checkout}:{known['PYTHONPATH']}"}
 
 
 def certificate(run: Path) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The servers of a benchmark run: RocketMQ's and ours, up for the whole run, driven in turn."""
+"""The servers of a benchmark: RocketMQ's and rocketpy's, running all the time, driven in turn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Server:
 
 @contextmanager
 def servers(peer: JavaPeer, run: Path, loops: list[str], *, slaves: bool = False) -> Iterator[list[Server]]:
-    """Java's and ours on each event loop, each with the same topic of the same number of queues.
+    """Java's, and rocketpy's on each event loop, each with the same topic and number of queues.
 
     slaves: whether each is a SYNC_MASTER with one slave.
     """

@@ -110,7 +110,7 @@ def by_sink(namesrv: str) -> Callable[[Any], None]:
 
 
 def singly(namesrv: str) -> Callable[[Any], None]:
-    """What a job without the sink does."""
+    """The work of a job without the sink."""
 
     def send(rows: Iterable[Any]) -> None:
         with Producer("spark_bench", namesrv) as producer:
@@ -131,7 +131,7 @@ def by_kafka(address: str) -> Callable[[Any], None]:
 
 
 def stages(namesrv: str) -> dict[str, Callable[[Any], None]]:
-    """What the sink does before it sends, step by step."""
+    """The work of the sink before it sends, step by step."""
     sink = SinkOptions.read({"nameServer": namesrv, "topic": TOPIC})
     columns = Columns([("body", "string")], sink)
 
@@ -142,8 +142,8 @@ def stages(namesrv: str) -> dict[str, Callable[[Any], None]]:
 
     def make(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
-            for start in range(0, batch.num_rows, sink.batch_rows):
-                columns.message_columns(batch.slice(start, sink.batch_rows), "run/0/0/", start)
+            for piece in columns.pieces(batch, 0, lambda *_: None):
+                columns.messages(piece, "run/0/0/")
         return iter(())
 
     def end(frame: Any) -> None:
@@ -202,7 +202,7 @@ def open_ways(stack: ExitStack, run: Path, spark: Any, kafka: Path | None, optio
 
 
 def run_once(way: Way, spark: Any, rows: int) -> Sample:
-    """Write so many rows, in two partitions."""
+    """Write this many rows, in two partitions."""
     jvm = spark.sparkContext._gateway.proc.pid
     frame = spark.range(0, rows, 1, 2).selectExpr("lpad(cast(id AS string), 100, '0') AS body")
 
@@ -221,7 +221,7 @@ def run_once(way: Way, spark: Any, rows: int) -> Sample:
 
 
 def settled(stored: Callable[[], int]) -> int:
-    """How many messages there are, once that does not change: a broker may count them a while later."""
+    """The number of messages, once it does not change: a broker may count them later."""
     count = -1
     while (now := stored()) != count:
         count = now

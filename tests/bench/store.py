@@ -1,4 +1,4 @@
-"""`python -m tests.bench.store`: the store in process, ours and RocketMQ's, in turn; no network.
+"""`python -m tests.bench.store`: both stores in process, in turn, without a network.
 
 Rows: append with async and sync flush for clients in step, sync flush with slow disks (a delay before each
 flush: in our disk layer, and put into Java by `slow_sync.c`), recovery after a kill, reading a full queue,
@@ -26,17 +26,15 @@ from rocketpy_broker.store import (
     FlushConfig,
     FlushDiskType,
     MessageStore,
-    RecoveryConfig,
     StoreConfig,
 )
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.bench.machine import usage
-from tests.bench.store_append import messages
+from tests.bench.store_load import fill, look_up, messages, read_all, recover
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
 
 CLIENTS = (1, 16, 64)
-QUEUES = 4
 _LARGE = bytes(4096)
 
 
@@ -63,7 +61,7 @@ class Table:
         self.figures.setdefault(row, {}).setdefault(side, []).append(figure)
 
     def text(self) -> str:
-        """A line a row: medians, and ours over Java's."""
+        """A line for each row: medians, and the ratio to Java's."""
         lines = [f"{'row':<44}{'ours':>12}{'Java':>12}{'ours/Java':>11}"]
         for row, sides in self.figures.items():
             ours, java = (statistics.median(sides.get(side, [float("nan")])) for side in ("ours", "java"))
@@ -72,33 +70,6 @@ class Table:
 
 
 # -- ours ------------------------------------------------------------------------------------------
-
-
-def fill(root: Path, count: int, *, flush_every_s: float = 1.0) -> float:
-    """Append so many, 64 a run, flushed thoroughly every second as a broker does, and leave as if killed.
-
-    Returns messages a second.
-    """
-    store = MessageStore(StoreConfig(root=root))
-    store.open()
-    begin = flushed = time.perf_counter()
-    for start in range(0, count, 64):
-        for message in messages(start, min(64, count - start)):
-            store.append(message)
-        store.write_out()
-        store.dispatch()
-        if time.perf_counter() - flushed > flush_every_s:
-            store.flush(thorough=True)
-            flushed = time.perf_counter()
-    spent = time.perf_counter() - begin
-    leave(store)
-    return count / spent
-
-
-def leave(store: MessageStore) -> None:
-    """Let go of a store as a killed process would."""
-    store._is_open = False  # there is no call for it, on purpose
-    store._close_files()
 
 
 async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, delay_s: float = 0.0) -> float:
@@ -126,37 +97,8 @@ async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, de
     return count / spent
 
 
-def recover(root: Path, *, progress: bool) -> float:
-    """Seconds to open a killed store."""
-    store = MessageStore(StoreConfig(root=root, recovery=RecoveryConfig(use_progress=progress)))
-    begin = time.perf_counter()
-    store.open()
-    spent = time.perf_counter() - begin
-    leave(store)
-    return spent
-
-
-def read_all(store: MessageStore) -> float:
-    """Messages a second, read 32 at a time from the start of each queue."""
-    begin, done = time.perf_counter(), 0
-    for queue_id in range(QUEUES):
-        offset = 0
-        while (result := store.get_message("BenchmarkTest", queue_id, offset, 32)).count:
-            offset = result.next_begin_offset
-            done += result.count
-    return done / (time.perf_counter() - begin)
-
-
-def look_up(store: MessageStore, count: int) -> float:
-    """Look-ups by unique key a second."""
-    begin = time.perf_counter()
-    for number in range(count):
-        store.query_message("BenchmarkTest", f"C000020200004E0E2F2A6903{number:08X}", 32, 0, 1 << 62)
-    return count / (time.perf_counter() - begin)
-
-
 def memory_growth(root: Path, written: int) -> list[float]:
-    """Resident MiB after each quarter of so many bytes was written, in messages of 4 KiB."""
+    """Resident MiB after each quarter of the bytes was written, in messages of 4 KiB."""
     import os  # noqa: PLC0415  only here
 
     marks: list[float] = []
@@ -200,7 +142,7 @@ def slow_sync(work: Path) -> Path | None:
 def java(
     peer: JavaPeer, work: Path, store: Path, *arguments: str, sync: bool = False, delay_ms: int = 0
 ) -> dict[str, float]:
-    """Run StoreBench on a store; what it printed. delay_ms: see `slow_sync`."""
+    """Run StoreBench on a store; return its output. delay_ms: see `slow_sync`."""
     conf = work / "broker.conf"
     flush = "SYNC_FLUSH" if sync else "ASYNC_FLUSH"
     conf.write_text(
@@ -249,7 +191,7 @@ def step(root: Path, count: int, clients: int, sync: bool, delay_s: float = 0.0)
 
 
 def fresh(work: Path, measure: Callable[[Path], float]) -> float:
-    """A figure of a store that is made for it and goes again."""
+    """A figure of a temporary store."""
     root = work / "fresh"
     try:
         return measure(root)
@@ -269,7 +211,7 @@ def fresh_java(
 
 
 def recovery(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None:
-    """Recovery, reading and look-ups on one store, killed by us, that Java's opens last."""
+    """Recovery, reads and queries of one killed store, which Java's store opens last."""
     root = work / "killed"
     fill(root, count)
     checkpoint = (root / "checkpoint").read_bytes()
@@ -298,7 +240,7 @@ def recovery(table: Table, work: Path, peer: JavaPeer | None, count: int) -> Non
 
 
 def empty(table: Table, work: Path, peer: JavaPeer | None) -> None:
-    """Disk space of an empty store, open and closed again."""
+    """Disk space of an empty store after it was opened and closed."""
     row = "empty store on disk, KiB"
     root = work / "empty"
     with MessageStore(StoreConfig(root=root)):

@@ -10,41 +10,13 @@ import argparse
 import cProfile
 import pstats
 import tempfile
-import time
 from pathlib import Path
 
-from rocketpy_broker.store import MessageInner, MessageStore, StoreConfig
+from rocketpy_broker.store import MessageStore, StoreConfig
+from tests.bench.store_load import append_all, messages
 
 RUNS = (1, 16, 64)
-"""Messages a run: what one, sixteen and sixty-four producers in step leave in a socket buffer."""
-PROPERTIES = b"KEYS\x01key%d\x02UNIQ_KEY\x01C000020200004E0E2F2A6903%08X\x02WAIT\x01true\x02TAGS\x01TagA\x02"
-HOST = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
-
-
-def messages(first: int, count: int) -> list[MessageInner]:
-    """Messages over four queues, as RocketMQ's benchmark producer makes them."""
-    return [
-        MessageInner(
-            "BenchmarkTest", n % 4, b"x" * 128, PROPERTIES % (n % 1000, n), 0, 0, 1_700_000_000_000, HOST
-        )
-        for n in range(first, first + count)
-    ]
-
-
-def append_all(store: MessageStore, batch: list[MessageInner], run: int) -> tuple[float, float, float]:
-    """Seconds spent in append, write_out and dispatch."""
-    spent = [0.0, 0.0, 0.0]
-    clock = time.perf_counter
-    for start in range(0, len(batch), run):
-        begin = clock()
-        for message in batch[start : start + run]:
-            store.append(message)
-        appended = clock()
-        store.write_out()
-        written = clock()
-        store.dispatch()
-        spent = [spent[0] + appended - begin, spent[1] + written - appended, spent[2] + clock() - written]
-    return spent[0], spent[1], spent[2]
+"""Messages a run: the number that one, sixteen and sixty-four producers leave in a socket buffer."""
 
 
 def measure(store: MessageStore, count: int, rounds: int, run: int) -> None:
@@ -58,7 +30,7 @@ def measure(store: MessageStore, count: int, rounds: int, run: int) -> None:
 
 
 def main() -> None:
-    """Measure, then profile when asked."""
+    """Measure, then profile if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("messages", nargs="?", type=int, default=20_000, help="messages a round")
     parser.add_argument("--rounds", type=int, default=12)

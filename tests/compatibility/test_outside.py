@@ -1,4 +1,4 @@
-"""What users of an earlier version rely on: names, pickles, loggers, and data on disk.
+"""Interfaces that users of an earlier version rely on: names, pickles, loggers, and data on disk.
 
 `data/` was written by commit 4141086: the public names and loggers, a pickle of each exported class, and the
 directories of a master with its slave and of a DLedger group of three, each with the same 124 messages.
@@ -46,7 +46,7 @@ def test_public_names_stay(module: str) -> None:
 
 
 def test_entry_points_stay() -> None:
-    """`embedded:` addresses, telemetry and the command would be gone."""
+    """`embedded:` addresses, telemetry and the command would be missing."""
     found = {
         (group, point.name): point.value
         for group in ("rocketpy.embedded", "rocketpy.telemetry", "console_scripts")
@@ -110,7 +110,7 @@ def _unpack(root: Path) -> None:
 
 
 async def _check_messages(namesrv: str, broker: Callable[[], Broker]) -> None:
-    """All messages are read with their keys; offsets are kept; the open transaction ends; sends go on."""
+    """All messages are read with their keys; offsets are kept; the open transaction ends; sends succeed."""
     async with PullConsumer("c", namesrv=namesrv) as consumer:
         got = [message for message in await _read_all(consumer) if message.body != LATE]
         assert {message.body for message in got} == SENT
@@ -148,7 +148,7 @@ async def _read_all(consumer: PullConsumer) -> list[rocketpy.MessageExt]:
     return found
 
 
-async def test_a_pair_goes_on_with_its_data(tmp_path: Path) -> None:
+async def test_a_pair_continues_with_its_data(tmp_path: Path) -> None:
     """An upgrade would lose messages, offsets, transactions or the slave."""
     _unpack(tmp_path)
     async with pair(tmp_path / "ha") as it:
@@ -159,7 +159,7 @@ async def test_a_pair_goes_on_with_its_data(tmp_path: Path) -> None:
         assert _stored(slave) == _stored(master)
 
 
-async def test_a_dledger_group_goes_on_with_its_data(tmp_path: Path) -> None:
+async def test_a_dledger_group_continues_with_its_data(tmp_path: Path) -> None:
     """An upgrade of a group would lose messages, offsets or transactions."""
     _unpack(tmp_path)
     async with ledger_group(tmp_path / "dledger", settings=SETTINGS, sync_ms=50) as group:

@@ -1,1 +1,1 @@
-"""Interop run: real RocketMQ servers and clients (from Maven Central) against ours, over loopback sockets."""
+"""Interop run: real RocketMQ servers and clients (from Maven Central) with rocketpy's, over loopback."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.interop import probe
-from tests.interop.java_peer import JavaPeer, answers, lines_of
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, answers, lines_of
 from tests.interop.processes import (
     BrokerProcess,
     JavaBroker,
@@ -41,6 +41,8 @@ class Cluster:
     namesrv: NameServerProcess
     broker: BrokerProcess
     java_properties: Mapping[str, str] = field(default_factory=dict)
+    version: str = DEFAULT_VERSION
+    """Of RocketMQ's servers."""
 
     def topic(self, stem: str) -> str:
         """A topic name no other case has used."""
@@ -72,7 +74,7 @@ class Cluster:
         return found
 
     def admin(self, *arguments: str) -> str:
-        """RocketMQ's own mqadmin with these arguments; returns what it printed, errors after all else."""
+        """RocketMQ's own mqadmin with these arguments; returns its output, errors last."""
         # Its home is the JVM's, for it is looked up once: a case's own would be gone with that case.
         properties = {"rocketmq.namesrv.addr": self.namesrv.address}
         return "".join(
@@ -106,7 +108,7 @@ class Cluster:
         assert answer.get("status") == "SEND_OK", answer
 
     def drive(self, driver: str, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Do steps with one of our drivers; returns its answers."""
+        """Run steps with one of the drivers; return its results."""
         arguments = (self.namesrv.address, f"interop_{driver.lower()}")
         steps_in = lines_of(steps)
         return answers(self.peer.run_warm(driver, *arguments, jvm=self.java_properties, stdin=steps_in)[0])
@@ -141,7 +143,7 @@ def cluster(
         name_server(servers or peer, run, namesrv, namesrv_port, names_conf) as names,
         _broker(servers or peer, run, names.address, broker, conf, server) as one,
     ):
-        yield Cluster(peer, run, names, one, client or {})
+        yield Cluster(peer, run, names, one, client or {}, (servers or peer).version)
 
 
 @contextmanager
@@ -196,7 +198,7 @@ def new_broker(
 
 @contextmanager
 def stopping(servers: Sequence[NameServerProcess | BrokerProcess]) -> Iterator[None]:
-    """At the end stop ours in order (they must be able to) and kill Java's, which take their time.
+    """At the end, stop rocketpy's servers in order (which must succeed) and kill Java's, which are slow.
 
     On an error their logs and the stacks of their JVMs are printed first.
     """

@@ -13,12 +13,12 @@ from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, ToolsMissing
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--direction TEXT`."""
+    """Add the option `--direction TEXT`."""
     parser.addoption("--direction", default="", help="only interop cases whose direction contains this text")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Hand each case's direction and first line to whoever prints the table (see run.py)."""
+    """Give each case's direction and first line to the reporter of the table (see run.py)."""
     wanted = str(config.getoption("--direction", default=""))
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("interop") is None:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed case shows what its servers logged last, and where their threads are."""
+    """A failed case shows the last log lines of its servers, and the stacks of their threads."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         for value in item.funcargs.values():
@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[JavaPeer]:
-    """The real RocketMQ, or a skip that says what this machine lacks."""
+    """The real RocketMQ, or a skip that names what this machine lacks."""
     try:
         prepared = JavaPeer.prepare(DEFAULT_VERSION)
     except ToolsMissing as missing:
@@ -59,7 +59,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _direction_and_case(item: pytest.Function) -> tuple[str, str]:
-    """A parameter that has a `direction` is one; any other says which variant of the case this is."""
+    """A parameter with a `direction` is one; any other names the variant of the case."""
     callspec: Any = getattr(item, "callspec", None)
     values = list(callspec.params.values()) if callspec else []
     named = [value.direction for value in values if hasattr(value, "direction")]

@@ -1,4 +1,4 @@
-"""What clients must find at the new leader of a DLedger group after the old one was killed.
+"""The state that clients must find at the new leader of a DLedger group after a kill.
 
 `Promises` writes it down before the kill: a topic with messages, a group with settings of its own, and the
 group's offsets. `check` reads all of it back through the new leader, with our client.
@@ -28,7 +28,7 @@ _QUESTIONS_MAX: Final = 16
 
 
 class KeyedLoad(GroupLoad):
-    """Gives each message a key, and keeps what its sender was answered."""
+    """Gives each message a key, and keeps the result of its send."""
 
     def __init__(self, client: ClientConfig) -> None:
         super().__init__(client, senders=2)  # each of its messages is read in four ways
@@ -67,7 +67,7 @@ class Promises:
 
     @property
     def group(self) -> str:
-        """Likewise."""
+        """Name of the consumer group."""
         return f"kept{self.number}"
 
     @property
@@ -78,7 +78,7 @@ class Promises:
         return 1 + (self.number + queue_id) % 3
 
     async def make(self, group: LedgerGroup, client: ClientConfig) -> None:
-        """Make all of it. Raises RocketError."""
+        """Create topic, group and messages at the leader. Raises RocketError."""
         leader = group.master()
         assert leader is not None
         settings = {"groupName": self.group, "retryMaxTimes": self._retries, "consumeEnable": True}
@@ -110,7 +110,7 @@ class Promises:
         return f'"{self.topic}"'.encode() in topics and not self._differences(address)
 
     def _differences(self, address: str) -> list[str]:
-        """What a broker tells otherwise of the group and its offsets."""
+        """The broker's state of the group and its offsets."""
         body = probe.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)[2]
         offsets = ConsumerOffsetSerializeWrapper.decode(body).offset_table.get(f"{self.topic}@{self.group}")
         body = probe.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[2]
@@ -122,7 +122,7 @@ class Promises:
         return problems
 
     async def check(self, group: LedgerGroup, client: ClientConfig) -> list[str]:
-        """Return what is not so at the new leader, in words."""
+        """Return the errors at the new leader as texts."""
         leader = group.master()
         assert leader is not None
         problems = await check_messages(client, self.sent)
@@ -136,7 +136,7 @@ class Promises:
 
 
 async def check_messages(client: ClientConfig, sent: Iterable[tuple[Message, SendResult]]) -> list[str]:
-    """Read messages by key, by both ids and by queue; return those that are not there, in words."""
+    """Read messages by key, by both ids and by queue; return missing ones as texts."""
     room, problems = asyncio.Semaphore(_QUESTIONS_MAX), list[str]()
     async with AdminClient(client=client) as admin, PullConsumer("fail_over", client=client) as consumer:
 

@@ -1,4 +1,4 @@
-"""rocketmq-client-go on this machine: our small program in go/, built once and kept in the cache."""
+"""rocketmq-client-go on this machine: the program in go/, built once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class GoPeer:
         return cls(program)
 
     def run(self, action: str, namesrv: str, topic: str, *more: str) -> list[dict[str, Any]]:
-        """Do something to its end; what it said. Raises DriverFailed."""
+        """Run an action to its end; return its output. Raises DriverFailed."""
         with self.running(action, namesrv, topic, *more) as process:
-            return self.heard(process)
+            return self.events(process)
 
     @contextmanager
     def running(self, action: str, namesrv: str, topic: str, *more: str) -> Iterator[subprocess.Popen[str]]:
@@ -62,8 +62,8 @@ class GoPeer:
             process.wait()
 
     @staticmethod
-    def heard(process: subprocess.Popen[str], timeout_s: float = 120) -> list[dict[str, Any]]:
-        """Wait for the end; what was said. Raises DriverFailed."""
+    def events(process: subprocess.Popen[str], timeout_s: float = 120) -> list[dict[str, Any]]:
+        """Wait for the end; return the output. Raises DriverFailed."""
         out, errors = process.communicate(timeout=timeout_s)
         if process.returncode != 0:
             raise DriverFailed(f"the Go peer ended with {process.returncode}:\n{(out + errors)[-4000:]}")

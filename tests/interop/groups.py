@@ -23,5 +23,5 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
-    """Called by xdist."""
+    """Return the scheduler; a hook that pytest-xdist calls."""
     return Groups(config, log)

@@ -1,4 +1,4 @@
-"""What a push consumer of RocketMQ's prints (java/Push.java), read while it runs."""
+"""The output of a push consumer of RocketMQ (java/Push.java), read while it runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class JavaMember:
     console: Path
 
     def messages(self) -> list[dict[str, Any]]:
-        """What it got until now."""
+        """The messages that it has got so far."""
         lines = self.console.read_text(errors="replace").splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [one for one in found if "body" in one]
 
     def bodies(self) -> list[bytes]:
-        """Their bodies."""
+        """Return the bodies of the messages that it has received so far."""
         return [bytes.fromhex(one["body"]) for one in self.messages()]

@@ -1,4 +1,4 @@
-"""The real RocketMQ on this machine: its jars, our small Java drivers, and the command lines that start them.
+"""The real RocketMQ on this machine: its jars, the Java drivers, and the command lines that start them.
 
 `JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles java/*.java here with
 javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
@@ -28,7 +28,7 @@ REPOSITORY = HERE.parent.parent
 DEFAULT_VERSION = "4.6.0"
 EXAMPLES = "org.apache.rocketmq.example"
 
-# RocketMQ 4.x reaches into the JDK to unmap its files; from JDK 17 on that needs to be said.
+# RocketMQ 4.x reaches into the JDK to unmap its files; from JDK 17 on this needs an option.
 _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
 _EXPORTS = ("sun.nio.ch", "jdk.internal.ref")
 # Drivers that call RocketMQ's store, which has changed since.
@@ -51,7 +51,7 @@ class ToolsMissing(Exception):
 
 @dataclass(frozen=True)
 class JavaPeer:
-    """Resolved jars of one RocketMQ version and our compiled drivers."""
+    """Resolved jars of one RocketMQ version and the compiled drivers."""
 
     version: str
     jars: Path
@@ -61,7 +61,7 @@ class JavaPeer:
 
     @classmethod
     def prepare(cls, version: str = DEFAULT_VERSION) -> JavaPeer:
-        """Resolve and compile what is not in the cache yet. Raises ToolsMissing, RuntimeError.
+        """Resolve and compile what is not in the cache. Raises ToolsMissing, RuntimeError.
 
         Other versions than DEFAULT_VERSION have no drivers of the store, and no examples, as Maven Central
         does not have theirs.
@@ -211,7 +211,7 @@ class JavaPeer:
         steps: Iterable[Mapping[str, Any]] = (),
         properties: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Run one of our drivers in a JVM of its own: `steps` go in and answers come out as JSON lines."""
+        """Run a driver in its own JVM: `steps` go in and results come out as JSON lines."""
         stdin = lines_of(steps)
         return answers(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
 
@@ -242,7 +242,7 @@ class JavaPeer:
 
 
 def made_once(folder: Path, recipe: str, make: Callable[[Path], None]) -> None:
-    """Fill `folder` by `make`, unless it is there already and was made by the same `recipe`.
+    """Fill `folder` by `make`, unless it exists and was made by the same `recipe`.
 
     Safe in several processes at once: one makes, the others wait. `make` fills a folder of its own, which
     gets its name when it is whole; a failed or killed `make` leaves nothing in place.
@@ -269,7 +269,7 @@ def lines_of(steps: Iterable[Mapping[str, Any]]) -> str:
 
 
 def answers(output: str) -> list[dict[str, Any]]:
-    """What a driver printed; other lines are a logger's."""
+    """The results in a driver's output; other lines are a logger's."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
@@ -283,7 +283,7 @@ def require_tools() -> None:
 
 
 def make_home(home: Path) -> Path:
-    """Lay out `home` as a ROCKETMQ_HOME with our logback files; harmless when it is there already."""
+    """Lay out `home` as a ROCKETMQ_HOME with this project's logback files; may be repeated."""
     conf = home / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     for name in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):

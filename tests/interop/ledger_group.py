@@ -92,7 +92,7 @@ class LedgerGroup:
         self._stack.close()
 
     def leader(self) -> str | None:
-        """The peer that says of itself that it leads; None: nobody does, or two do."""
+        """The peer that reports itself as the leader; None if there is none, or two."""
         leading = []
         for peer_id, broker in self.brokers.items():
             with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class LedgerGroup:
         return next((name for name in running if self.brokers[name].address == address), None)
 
     async def make_topic(self, topic: str, queues: int) -> None:
-        """Make a topic at the leader; again if another one came before name servers knew it."""
+        """Create a topic at the leader; repeat it if the leader changed before name servers knew it."""
         until = time.monotonic() + _BOOT_S
         while True:
             try:
@@ -119,7 +119,7 @@ class LedgerGroup:
             await asyncio.sleep(0.5)
 
     def entries(self, peer_id: str) -> list[Entry]:
-        """What lies in a peer's data files now."""
+        """The present content of a peer's data files."""
         return entries_of(self.brokers[peer_id].store / f"dledger-{peer_id}" / "data", self.file_bytes)
 
     def are_equal(self) -> bool:
@@ -128,7 +128,7 @@ class LedgerGroup:
         return bool(ledgers[0]) and all(ledger == ledgers[0] for ledger in ledgers[1:])
 
     def logs(self) -> str:
-        """The end of every peer's logs."""
+        """Return the last log lines of every peer."""
         return "\n".join(broker.logs() for broker in self.brokers.values())
 
 

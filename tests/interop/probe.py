@@ -1,4 +1,4 @@
-"""A few blocking remoting requests of our own, for the rig only.
+"""Blocking remoting requests for the tests themselves.
 
 The rig must be able to tell whether a server is ready without trusting the code it tests, so this speaks just
 enough of the protocol (JSON header, one request a connection) with nothing but sockets.
@@ -39,35 +39,35 @@ def ask(
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
-    """TopicRouteData of `topic` as the name server tells it, or None when it knows none."""
+    """TopicRouteData of `topic` from the name server; None when it has none."""
     code, _, body = ask(namesrv, _ROUTE, topic=topic)
-    return _loads(body) if code == 0 else None
+    return loads(body) if code == 0 else None
 
 
 def broker_addresses(namesrv: str) -> set[str]:
     """Addresses of every broker that is registered."""
     code, _, body = ask(namesrv, _CLUSTER_INFO)
-    table = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
+    table = (loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
     return {address for broker in table.values() for address in broker["brokerAddrs"].values()}
 
 
 def master(namesrv: str, broker_name: str) -> str | None:
-    """Address of the master of that name, as the name server tells it; None: there is none."""
+    """Address of the master of that name from the name server; None if there is none."""
     return members(namesrv, broker_name).get("0")
 
 
 def members(namesrv: str, broker_name: str) -> dict[str, str]:
-    """Addresses of the brokers of that name by their ids, as the name server tells them."""
+    """Addresses of the brokers of that name by their ids, from the name server."""
     code, _, body = ask(namesrv, _CLUSTER_INFO)
-    brokers = (_loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
+    brokers = (loads(body).get("brokerAddrTable") or {}) if code == 0 and body else {}
     found: dict[str, str] = brokers.get(broker_name, {}).get("brokerAddrs", {})
     return found
 
 
 def raft_leader(address: str, group: str, peer: str) -> str | None:
-    """Who leads, as the DLedger peer at that raft port knows; None: nobody."""
+    """The leader that the DLedger peer at that raft port knows; None without one."""
     request = json.dumps({"group": group, "remoteId": peer}).encode()
-    leader: str | None = _loads(ask(address, _RAFT_METADATA, body=request)[2]).get("leaderId")
+    leader: str | None = loads(ask(address, _RAFT_METADATA, body=request)[2]).get("leaderId")
     return leader
 
 
@@ -95,7 +95,7 @@ def offset(address: str, code: int, topic: str, queue_id: int) -> int:
 
 def table(body: bytes) -> dict[str, str]:
     """The texts of a body that is a KVTable, such as a broker's runtime information."""
-    found: dict[str, str] = _loads(body)["table"]
+    found: dict[str, str] = loads(body)["table"]
     return found
 
 
@@ -130,7 +130,8 @@ def _binary_header(data: bytes) -> tuple[int, dict[str, Any]]:
     return code, fields
 
 
-def _loads(body: bytes) -> dict[str, Any]:
+def loads(body: bytes) -> dict[str, Any]:
+    """Parse JSON as fastjson writes it."""
     value: dict[str, Any] = json.loads(_BARE_KEY.sub(rb'\1"\2":', body))
     return value
 

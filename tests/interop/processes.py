@@ -1,4 +1,4 @@
-"""Real server processes for the interop run and the benchmarks: RocketMQ's and ours behind one shape.
+"""Server processes for the interop run and the benchmarks: RocketMQ's and rocketpy's with one interface.
 
     with JavaNameServer(peer, run) as names, JavaBroker(peer, run, names.address) as broker: ...
 
@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,7 +114,7 @@ class ServerProcess:
         return self
 
     def stop(self) -> None:
-        """SIGTERM and wait; SIGKILL when it does not leave within `stop_timeout_s`."""
+        """SIGTERM and wait; SIGKILL when it does not end within `stop_timeout_s`."""
         if self._process is None:
             return
         self._process.terminate()
@@ -132,7 +133,7 @@ class ServerProcess:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Does nothing for a while (SIGSTOP): connections stay open, and nobody is answered."""
+        """Pause the process (SIGSTOP): connections stay open, and get no response."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -164,7 +165,7 @@ class ServerProcess:
 
 
 class JvmProcess(ServerProcess):
-    """What RocketMQ's servers share."""
+    """Shared parts of RocketMQ's servers."""
 
     def report(self) -> str:
         """See `ServerProcess.report`."""
@@ -173,7 +174,7 @@ class JvmProcess(ServerProcess):
 
 
 class NameServerProcess(ServerProcess):
-    """What both name servers share: namesrv.conf, and readiness when it answers a cluster query."""
+    """Shared parts of both name servers: namesrv.conf, and readiness when it answers a cluster query."""
 
     kind = "name server"
 
@@ -183,19 +184,19 @@ class NameServerProcess(ServerProcess):
 
     @property
     def conf_file(self) -> Path:
-        """namesrv.conf, written anew at each start."""
+        """namesrv.conf, written at each start."""
         path = self.home / "namesrv.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
         return path
 
     def is_ready(self) -> bool:
-        """It accepts and answers."""
+        """Whether it accepts connections and responds. Raises OSError while it does not."""
         probe.broker_addresses(self.address)
         return True
 
 
 class BrokerProcess(ServerProcess):
-    """What both brokers share: broker.conf, a store directory, and readiness as its name servers see it.
+    """Shared parts of both brokers: broker.conf, a store directory, and readiness as its name servers see it.
 
     namesrv: addresses, with semicolons between them.
     """
@@ -234,13 +235,13 @@ class BrokerProcess(ServerProcess):
 
     @property
     def conf_file(self) -> Path:
-        """broker.conf, written anew at each start."""
+        """broker.conf, written at each start."""
         path = self.home / "broker.conf"
         path.write_text("".join(f"{key}={value}\n" for key, value in self.conf.items()))
         return path
 
     def is_ready(self) -> bool:
-        """It accepts, and the name server tells its address and its template topic's route if it has one.
+        """It accepts, and the name server has its address and, if it has one, its template topic's route.
 
         A DLedger peer is ready when it accepts: the name servers hear of it once its group has a leader.
         """
@@ -336,16 +337,18 @@ class OurNameServer(NameServerProcess):
         name: str = "our-namesrv",
         port: int | None = None,
         conf: Mapping[str, object] | None = None,
+        checkout: Path = REPOSITORY,
     ) -> None:
         super().__init__(run, name, port, conf)
+        self._checkout = checkout
 
     def command(self) -> list[str]:
         """`rocketpy-broker namesrv`."""
         return [sys.executable, "-m", "rocketpy_broker.cli", "namesrv", "-c", str(self.conf_file)]
 
     def environment(self) -> dict[str, str]:
-        """With the repository on the path, so that an installed copy is not needed."""
-        return our_environment()
+        """With the checkout on the path, so that an installed copy is not needed."""
+        return our_environment(self._checkout)
 
 
 class OurBroker(BrokerProcess):
@@ -363,9 +366,11 @@ class OurBroker(BrokerProcess):
         store: Path | None = None,
         conf: Mapping[str, object] | None = None,
         options: Sequence[str] = (),
+        checkout: Path = REPOSITORY,
     ) -> None:
         super().__init__(run, namesrv, name=name, port=port, store=store, conf=conf)
         self._options = options
+        self._checkout = checkout
 
     def command(self) -> list[str]:
         """`rocketpy-broker broker`."""
@@ -373,14 +378,33 @@ class OurBroker(BrokerProcess):
         return [*base, "--namesrv", self.namesrv, "--store", str(self.store), *self._options]
 
     def environment(self) -> dict[str, str]:
-        """With the repository on the path, so that an installed copy is not needed."""
-        return our_environment()
+        """With the checkout on the path, so that an installed copy is not needed."""
+        return our_environment(self._checkout)
 
 
-def our_environment() -> dict[str, str]:
-    """Environment for our own processes: this checkout first on the path, output not held back."""
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+def our_environment(checkout: Path = REPOSITORY) -> dict[str, str]:
+    """Environment for rocketpy's processes: this checkout first on the path, output unbuffered."""
+    roots = [checkout, checkout / "integrations/otel", checkout / "integrations/spark"]
+    path = os.pathsep.join(filter(None, [*map(str, roots), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def checkout_of(version: str) -> Path:
+    """A directory with the code of a version: that directory, or a commit, which is unpacked into .cache."""
+    if Path(version, "rocketpy").is_dir():
+        return Path(version).resolve()
+    git = ["git", "-C", str(REPOSITORY)]
+    commit = subprocess.check_output([*git, "rev-parse", f"{version}^{{commit}}"], text=True).strip()
+    target = REPOSITORY / ".cache/versions" / commit
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as unpacking:
+            code = Path(unpacking, "code")
+            code.mkdir()
+            archive = subprocess.check_output([*git, "archive", commit])
+            subprocess.run(["tar", "-x", "-C", code], input=archive, check=True)
+            code.rename(target)
+    return target
 
 
 def is_free(port: int) -> bool:
@@ -395,7 +419,7 @@ def is_free(port: int) -> bool:
 
 
 def _reserve(port: int) -> bool:
-    """Whether nobody else has this port in mind: who has it holds a Unix socket of that name."""
+    """Whether no other test uses this port: its user holds a Unix socket of that name."""
     if sys.platform != "linux":
         return True
     sock = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,6 @@
-"""`python -m tests.interop.run [--direction TEXT] [pytest arguments]`: the interop cases and a table of them.
+"""`python -m tests.interop.run [--all] [--page] [--direction TEXT] [pytest arguments]`: the interop cases.
+
+--all: all cases with newer servers, too. --page: write docs/compatibility.md from all results so far.
 
 Ends with 0 when each case passed, with pytest's code when one failed, with 3 where Java tools are missing.
 """
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissing
+from tests.interop.matrix import PAGE, Results, add_results, page
 
 EXIT_NOT_RUN = 3
 # More than cores: half of the time a case waits for a JVM's timers.
@@ -53,8 +56,12 @@ class CaseTable:
         lines += [f"{r.direction:{width}}  {r.case:{names}}  {r.result:7}  {r.seconds:7.1f}" for r in rows]
         return "\n".join(lines)
 
+    def results(self) -> Results:
+        """Return direction and outcome of each case."""
+        return {node: (row.direction, row.result) for node, row in self.rows.items()}
+
     def summary(self) -> str:
-        """One line."""
+        """Return the number of cases by result, as one line."""
         results = [row.result for row in self.rows.values()]
         counts = ", ".join(f"{results.count(result)} {result}" for result in sorted(set(results)))
         return f"interop with RocketMQ {DEFAULT_VERSION}: {len(results)} cases: {counts}"
@@ -69,13 +76,29 @@ def main(arguments: list[str]) -> int:
         return EXIT_NOT_RUN
     if shutil.which("go") is None:
         print("interop: the Go client's cases are NOT RUN: go is not on PATH")
+    with_newer, writes_page = "--all" in arguments, "--page" in arguments
+    arguments = [argument for argument in arguments if argument not in {"--all", "--page"}]
     table = CaseTable()
     # Files kept only for failed cases: a run writes some gigabytes of (sparse) store files.
     keep = ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
     spread = ["-n", str(PROCESSES), "--dist", "loadscope", "-p", "tests.interop.groups"]
     where = [] if any(Path(argument.partition("::")[0]).exists() for argument in arguments) else [str(HERE)]
-    code = pytest.main(["-m", "interop", "-q", *keep, *spread, *where, *arguments], plugins=[table])
+    code = pytest.main(
+        [
+            "-m",
+            "interop" if with_newer else "interop and not versions",
+            "-q",
+            *keep,
+            *spread,
+            *where,
+            *arguments,
+        ],
+        plugins=[table],
+    )
     print(f"\n{table.text()}\n\n{table.summary()}")
+    results = add_results(table.results())
+    if writes_page:
+        PAGE.write_text(page(results), "utf-8")
     return int(code)
 
 

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who drives whose servers, with which header codec, and which RocketMQ both are.
+    """Which client drives which servers, with which header codec, and the versions of RocketMQ.
 
     client_version: of a Java driver. version: of Java servers.
     """
@@ -65,11 +67,13 @@ OUR_SDK = (
     Side("our SDK", "java", "our"),
 )
 NEWER = tuple(Side("our SDK", "java", "java", version=version) for version in NEWER_VERSIONS)
+ALL_VERSIONS = tuple(pytest.param(side, marks=pytest.mark.versions) for side in NEWER)
+"""For cases whose newer servers only `make interop-all` starts."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """Who writes a store directory and who reads it afterwards."""
+    """Which broker writes a store directory, and which reads it afterwards."""
 
     writer: Make
     reader: Make

@@ -1,4 +1,4 @@
-"""A JVM that stays up and runs programs one after the other: to start one takes longer than most run."""
+"""A JVM that runs programs one after the other, since starting one takes longer than most run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stacks(pid: int) -> str:
 
 
 class WarmJvm:
-    """One JVM with java/Warm.java. It starts with the first program, and anew after one that ended it."""
+    """One JVM with java/Warm.java. It starts with the first program, and after one that ended it."""
 
     def __init__(self, start: Callable[[Path], subprocess.Popen[bytes]]) -> None:
         """start: starts Warm with its home in a directory, and with pipes for input and output."""
@@ -50,7 +50,7 @@ class WarmJvm:
         return output, errors
 
     def close(self) -> None:
-        """End it; safe to call twice."""
+        """End the process; may be called twice."""
         if self._process is not None:
             self._end(self._process)
         self._home.cleanup()

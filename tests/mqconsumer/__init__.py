@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mqconsumer.md as cases, which run against our servers and against RocketMQ's."""
+"""The rows of docs/reference/mqconsumer.md as cases, which run with rocketpy's servers and RocketMQ's."""
 
 from __future__ import annotations
 

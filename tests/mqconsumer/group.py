@@ -1,4 +1,4 @@
-"""What the cases need to consume: members of groups that no other case uses, and handlers that remember."""
+"""Shared parts of consumer cases: members of groups that no other case uses, and recording handlers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rocketpy.protocol.remoting.command import Command
 from tests.mqproducer.place import Place, eventually, message
 from tests.waiting import LIMIT_S
 
-BROKER_SETTINGS = {"messageDelayLevel": "1s 2s", "enablePropertyFilter": "true"}
-"""broker.conf keys of the cases' brokers. A level above the last counts as the last, so retries come soon."""
+BROKER_SETTINGS = {"messageDelayLevel": "1s 2s 0s", "enablePropertyFilter": "true"}
+"""broker.conf keys of the cases' brokers. A level above the last counts as it, so retries come at once."""
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 _names = itertools.count(1)
 
 
 class Seen:
-    """A handler that remembers what came. says: what it answers, by message."""
+    """A handler that records its messages. says: its result, by message."""
 
     def __init__(self, says: Callable[[MessageExt], Any] | None = None) -> None:
         self.says = says
@@ -46,11 +46,11 @@ class Seen:
 
     @property
     def bodies(self) -> list[bytes]:
-        """In the order in which they came."""
+        """Bodies of the messages, in the order in which they were received."""
         return [one.body for one in self.messages]
 
     async def until(self, *bodies: bytes) -> None:
-        """Wait until each of these came."""
+        """Wait until each of these bodies was received."""
         await until(lambda: set(bodies) <= set(self.bodies))
 
 
@@ -66,7 +66,7 @@ class Requests:
             self.seen.append(request)
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        """Nothing."""
+        """Do nothing: only requests are recorded."""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -139,7 +139,7 @@ def polling(place: Place, name: str = "", **config: Any) -> LitePullConsumer:
 
 
 async def polled(consumer: LitePullConsumer, *bodies: bytes) -> Counter[bytes]:
-    """Poll until each of these came; return what came."""
+    """Poll until each of these was received; return the messages."""
     found: Counter[bytes] = Counter()
     async with asyncio.timeout(LIMIT_S):
         while not set(bodies) <= set(found):
@@ -148,16 +148,16 @@ async def polled(consumer: LitePullConsumer, *bodies: bytes) -> Counter[bytes]:
 
 
 def queues_of(consumer: PushConsumer | LitePullConsumer, topic: str) -> list[MessageQueue]:
-    """Those of a topic that a member has."""
+    """A member's queues of a topic."""
     return [queue for queue in consumer.assignment if queue.topic == topic]
 
 
 def held(consumer: PushConsumer | LitePullConsumer, topic: str) -> list[ProcessQueueInfo]:
-    """What a member holds of each queue of a topic, as operators are told."""
+    """A member's state of each queue of a topic, as operators get it."""
     table = consumer.running_info().mq_table
     return [info for queue, info in sorted(table.items()) if queue.topic == topic]
 
 
 def numbered(stem: str, count: int) -> list[bytes]:
-    """So many bodies."""
+    """Return this many bodies: the stem, a space and a number."""
     return [f"{stem} {number}".encode() for number in range(count)]

@@ -29,7 +29,7 @@ from tests.mqproducer.place import Place, message
 
 
 async def test_lite_subscribe(place: Place) -> None:
-    """A polling member would get what it did not ask for, or what it wants no longer."""
+    """A polling member would get messages of other topics, or of those it has unsubscribed from."""
     topic, other = await filled(place, "polled"), await filled(place, "other", b"other")
     for number, tag in enumerate(("red", "green", "red")):
         await send(place, topic, b"%d" % number, tags=tag, properties={"n": str(number)})
@@ -61,7 +61,7 @@ async def test_lite_assign(place: Place) -> None:
 
 
 async def test_lite_poll(place: Place) -> None:
-    """What an application had in hand when it died would be lost, or a poll would not end."""
+    """Messages in progress would be lost when an application dies, or a poll would not end."""
     name, bodies = group("hand"), numbered("polled", 4)
     topic = await filled(place, "hand", *bodies, queues=1)
     for turn in range(2):  # what the first start polled last is not done
@@ -104,7 +104,7 @@ async def test_lite_seek(place: Place) -> None:
 
 
 async def test_lite_pause(place: Place) -> None:
-    """A paused queue would go on, or hold up the others."""
+    """A paused queue would still deliver messages, or block the others."""
     topic = await filled(place, "paused", queues=2)
     consumer = polling(place)
     async with AdminClient(place.namesrv) as admin:
@@ -138,7 +138,7 @@ async def test_lite_commit(place: Place) -> None:
 
 
 async def test_lite_auto_commit(place: Place) -> None:
-    """Another member would get again what was polled and done long ago."""
+    """Another member would get messages that were polled and handled long ago."""
     bodies = numbered("auto", 3)
     topic = await filled(place, "auto", *bodies, queues=1)
     consumer = polling(place, persist_interval_ms=20)
@@ -177,7 +177,7 @@ def _holds(consumer: LitePullConsumer, topic: str, count: int) -> bool:
 
 
 async def test_lite_queue_changes(place: Place) -> None:
-    """An application that assigns queues would not hear of new ones."""
+    """An application that assigns queues would not be notified of new ones."""
     topic = await filled(place, "grows", queues=1)
     consumer = LitePullConsumer(
         group("grows"), place.namesrv, client=ClientConfig(route_refresh_ms=50, instance_name=group("grows"))
@@ -192,9 +192,9 @@ async def test_lite_queue_changes(place: Place) -> None:
 
 
 async def test_lite_settings(place: Place, tmp_path: Path) -> None:
-    """Brokers would be told of another group than there is, or hold pulls for longer than they may."""
+    """Brokers would get a wrong group in heartbeats, or hold pulls for longer than configured."""
     topic = await filled(place, "set", b"1")
-    told = Requests(RequestCode.PULL_MESSAGE), Requests(RequestCode.HEART_BEAT)
+    hooks = Requests(RequestCode.PULL_MESSAGE), Requests(RequestCode.HEART_BEAT)
     name = group("set")
     consumers = [
         LitePullConsumer(
@@ -208,7 +208,7 @@ async def test_lite_settings(place: Place, tmp_path: Path) -> None:
                 suspend_timeout_ms=50,
                 pull_timeout_ms=10_000,
             ),
-            client=ClientConfig(instance_name=instance, rpc_hooks=told),
+            client=ClientConfig(instance_name=instance, rpc_hooks=hooks),
         )
         for instance in ("one", "two")
     ]
@@ -217,8 +217,8 @@ async def test_lite_settings(place: Place, tmp_path: Path) -> None:
     async with consumers[0], consumers[1]:
         for consumer in consumers:
             assert await polled(consumer, b"1") == Counter((b"1",))
-        pulls, beats = (one.seen for one in told)
-        await until(lambda: len(pulls) > 20)  # they are answered soon, since nothing comes
+        pulls, beats = (one.seen for one in hooks)
+        await until(lambda: len(pulls) > 20)  # they end soon, since no message arrives
     assert {one.ext_fields()["suspendTimeoutMillis"] for one in pulls} == {"50"}
     (data,) = json.loads(beats[-1].body)["consumerDataSet"]
     assert (data["groupName"], data["messageModel"], data["unitMode"]) == (name, "BROADCASTING", True)

@@ -56,7 +56,7 @@ from tests.mqproducer.place import Place, eventually, message
 
 
 async def test_start_and_shutdown(place: Place) -> None:
-    """What a handler was doing at the end would be done again, or what came meanwhile not at all."""
+    """Messages in progress at the end would be handled twice, or those sent meanwhile not at all."""
     name = group("life")
     topic = await filled(place, "life", b"slow")
     began, ended = asyncio.Event(), asyncio.Event()
@@ -112,7 +112,7 @@ async def test_handlers(place: Place) -> None:
 
 
 async def test_orderly(place: Place) -> None:
-    """A later message of a queue would overtake one that failed, or its queue not wait as it was told."""
+    """A later message of a queue would overtake a failed one, or the queue not pause as requested."""
     bodies = numbered("step", 4)
     topic = await filled(place, "orderly", *bodies)
     times: list[float] = []
@@ -132,7 +132,7 @@ async def test_orderly(place: Place) -> None:
 
 
 async def test_delay_level(place: Place) -> None:
-    """A message would come again before its time, as another one, or never."""
+    """A message would be retried too early, altered, or never."""
     topic = await filled(place, "level", b"again", tags="t", keys="k")
     times: list[float] = []
 
@@ -151,7 +151,7 @@ async def test_delay_level(place: Place) -> None:
 
 
 async def test_ack_index(place: Place) -> None:
-    """What a handler has done of a batch would come again with the rest of it."""
+    """Handled messages of a batch would be delivered with the rest of it."""
     bodies = numbered("batch", 4)
     topic = await filled(place, "ack", *bodies)
     calls: list[list[bytes]] = []
@@ -167,7 +167,7 @@ async def test_ack_index(place: Place) -> None:
 
 
 async def test_dead_letters(place: Place) -> None:
-    """A message that nobody can handle would come for ever, or be lost."""
+    """A message that no handler can process would be retried without end, or be lost."""
     name = group("dead")
     topic = await filled(place, "dead", b"bad", b"worse", b"good")
 
@@ -193,7 +193,7 @@ async def test_dead_letters(place: Place) -> None:
         assert Counter(seen.bodies) == {b"bad": 2, b"worse": 1, b"good": 1}
         letters = (await admin.fetch_dead_letters(name)).messages
         assert {letter.body for letter in letters} == {b"bad", b"worse"}
-        seen.says = None  # the handler is mended
+        seen.says = None  # the handler works again
         for letter in letters:
             await admin.resend_dead_letter(letter)
         await until(lambda: len(seen.bodies) == 6)
@@ -206,7 +206,7 @@ async def test_dead_letters(place: Place) -> None:
 
 
 async def test_consume_timeout(place: Place) -> None:
-    """A handler that hangs would keep its message from everybody else."""
+    """A hanging handler would keep its message from all other members."""
     topic = await filled(place, "hang", b"hangs")
     end = asyncio.Event()
     times: list[int] = []
@@ -245,7 +245,7 @@ async def test_compressed_bodies(place: Place) -> None:
 
 
 async def test_subscribe(place: Place) -> None:
-    """A group would get what it did not ask for, or miss what it did."""
+    """A group would get messages that its filter drops, or miss others."""
     topic = await filled(place, "tags")
     for number, tag in enumerate(("red", "green", "blue", "red")):
         await send(place, topic, b"%d" % number, tags=tag, properties={"n": str(number)})
@@ -265,7 +265,7 @@ async def test_subscribe(place: Place) -> None:
 
 
 async def test_unsubscribe(place: Place) -> None:
-    """An application that wants a topic no longer would go on getting it, and its group not."""
+    """An application that unsubscribed from a topic would still get it, or its group would not change."""
     topic, other = await filled(place, "wanted", b"1"), await filled(place, "other", b"2")
     seen = Seen()
     async with pushing(place, topic, seen) as consumer:
@@ -281,7 +281,7 @@ async def test_unsubscribe(place: Place) -> None:
 
 
 async def test_pause_and_resume(place: Place) -> None:
-    """A paused consumer would go on, or never begin again."""
+    """A paused consumer would continue, or never resume."""
     topic = await filled(place, "pause", b"before")
     seen = Seen()
     pulls = Requests(RequestCode.PULL_MESSAGE)
@@ -299,7 +299,7 @@ async def test_pause_and_resume(place: Place) -> None:
 
 
 def _idle(consumer: PushConsumer) -> bool:
-    """Whether no pull is on its way."""
+    """Return whether no pull request is in flight."""
     links = consumer.member.client.connections.all()
     return all(link.channel is None or link.channel.in_flight == 0 for link in links)
 
@@ -308,7 +308,7 @@ def _idle(consumer: PushConsumer) -> bool:
 
 
 async def test_questions(place: Place) -> None:
-    """What an application asks of queues and messages would be answered by nobody."""
+    """Queries of an application about queues and messages would get no result."""
     bodies = numbered("asked", 3)
     topic = await filled(place, "asked", *bodies, queues=2, keys="key")
     async with (
@@ -333,7 +333,7 @@ async def test_questions(place: Place) -> None:
 
 
 async def test_seek(place: Place) -> None:
-    """Messages that an operator wants to be handled again would not come."""
+    """Messages that an operator resets would not be delivered."""
     bodies = numbered("again", 4)
     topic = await filled(place, "seek", *bodies)
     seen = Seen()
@@ -349,7 +349,7 @@ async def test_seek(place: Place) -> None:
 
 
 async def test_message_model(place: Place, tmp_path: Path) -> None:
-    """Members of a group that broadcasts would share, or begin anew at each start."""
+    """Members of a group that broadcasts would share, or start over at each start."""
     name = group("cast")
     topic = await filled(place, "cast", b"1")
     both: dict[str, Any] = {"name": name, "model": MessageModel.BROADCASTING, "offset_directory": tmp_path}
@@ -378,7 +378,7 @@ async def test_consume_from(place: Place, begins: ConsumeFrom) -> None:
 
 
 async def test_allocation(place: Place) -> None:
-    """Two members would take the same queue, or none of them would take one."""
+    """Two members would take the same queue, or no member would take it."""
     topic = await filled(place, "shares", queues=4)
     async with AdminClient(place.namesrv) as admin:
         queues = list(await admin.fetch_publish_message_queues(topic))
@@ -469,7 +469,7 @@ def _all_wait(consumer: PushConsumer, topic: str) -> bool:
 
 
 async def test_pulls(place: Place) -> None:
-    """Brokers would be asked for more, more often, or without the filter, than an application says."""
+    """Brokers would get pulls for more messages, or without the filter, than the application configured."""
     topic = await filled(place, "pulls", *numbered("pulled", 6), queues=1, tags="t")
     pulls = Requests(RequestCode.PULL_MESSAGE)
     seen = Seen()
@@ -490,7 +490,7 @@ async def test_pulls(place: Place) -> None:
 
 
 async def test_heartbeats(place: Place) -> None:
-    """Brokers and operators would be told of another group than there is."""
+    """Brokers and operators would get a wrong group in heartbeats."""
     topic = await filled(place, "beats", b"1")
     beats = Requests(RequestCode.HEART_BEAT)
     name, seen = group("beats"), Seen()
@@ -498,9 +498,9 @@ async def test_heartbeats(place: Place) -> None:
     async with pushing(place, topic, seen, "a || b", name=name, unit_mode=True, client=client) as consumer:
         await until(lambda: len(beats.seen) > 2)
         client_id = consumer.member.client.client_id
-    told = json.loads(beats.seen[-1].body)
-    (data,) = told["consumerDataSet"]
-    assert told["clientID"] == client_id
+    heartbeat = json.loads(beats.seen[-1].body)
+    (data,) = heartbeat["consumerDataSet"]
+    assert heartbeat["clientID"] == client_id
     assert client_id.endswith("@beating")
     assert (data["groupName"], data["unitMode"], data["consumeType"]) == (name, True, "CONSUME_PASSIVELY")
     tags = {one["topic"]: sorted(one["tagsSet"]) for one in data["subscriptionDataSet"]}

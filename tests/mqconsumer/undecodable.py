@@ -35,19 +35,19 @@ from tests.waiting import LIMIT_S
 GOOD: Final = [b"good %d" % number for number in range(6)]
 BAD: Final = {
     b"this is not zlib": 0x1,
-    zlib.compress(bytes(5 << 20)): 0x1,  # above what inflates, whatever its ratio
+    zlib.compress(bytes(5 << 20)): 0x1,  # above the inflated size for any ratio
     b"packed in some new way": 0x401,
 }
 """Raw body to the bits of its sysFlag."""
 
 
 async def raw_send(place: Place, topic: str, body: bytes, sys_flag: int = 0, text: str = "") -> None:
-    """Send to queue 0 what no client of ours would send."""
+    """Send messages to queue 0 that no client of rocketpy would send."""
     async with await RawClient.open(place.namesrv) as names:
         route = await names.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
     (broker, *_) = TopicRouteData.decode(route.body).broker_datas
     header = SendMessageRequestHeaderV2(
-        producer_group="strangers",
+        producer_group="other_language",
         topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=1,
@@ -75,7 +75,7 @@ async def mixed(place: Place, stem: str, bad: dict[bytes, int] | None = None) ->
 
 
 async def dead_letters(place: Place, name: str, count: int) -> None:
-    """Wait until a group has so many."""
+    """Wait until a group has this many dead letters."""
     async with AdminClient(place.namesrv) as admin:
         (broker, *_) = await admin.fetch_publish_message_queues("TBW102")
         queue = MessageQueue(f"%DLQ%{name}", broker.broker_name, 0)
@@ -99,7 +99,7 @@ def reports(caplog: pytest.LogCaptureFixture, topic: str) -> list[str]:
 
 
 async def done_with(consumer: PushConsumer, topic: str, count: int) -> None:
-    """Wait until a group is past so many messages of a topic."""
+    """Wait until a group has passed this many messages of a topic."""
     await until(lambda: sum(at for queue, at in consumer.progress().items() if queue.topic == topic) == count)
 
 
@@ -125,7 +125,7 @@ async def test_push(place: Place, caplog: pytest.LogCaptureFixture, threads: boo
 
 
 async def test_push_in_order(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """An ordered queue would wait without end for a message that stays as it is."""
+    """An ordered queue would wait without end for a message that cannot be decoded."""
     topic, name = await mixed(place, "bad_order"), group("bad_order")
     seen = Seen()
     async with pushing(place, topic, seen, name=name, orderly=True, suspend_ms=30_000) as consumer:
@@ -141,7 +141,7 @@ async def test_push_in_order(place: Place, caplog: pytest.LogCaptureFixture) -> 
 async def test_push_to_everyone(
     place: Place, caplog: pytest.LogCaptureFixture, tmp_path: Path, orderly: bool
 ) -> None:  # fmt: skip
-    """A broadcasting member would hold such a message for ever: it cannot send it back."""
+    """A broadcasting member would keep such a message in progress: it cannot send it back."""
     topic, seen = await mixed(place, "bad_all"), Seen()
     how: dict[str, Any] = {
         "model": MessageModel.BROADCASTING,
@@ -157,7 +157,7 @@ async def test_push_to_everyone(
 
 
 async def test_poll(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A poll would return nothing for ever, and not say why."""
+    """A poll would return nothing, without the reason."""
     topic = await mixed(place, "bad_poll")
     async with polling(place) as consumer:
         consumer.subscribe(topic)
@@ -184,12 +184,12 @@ async def test_pull(place: Place, caplog: pytest.LogCaptureFixture) -> None:
         assert consumer.health().undecodable == 3
     check_all(found)
     assert len(reports(caplog, topic)) == 3
-    told = [one for event in events if not isinstance(event.end, BaseException) for one in event.end]
-    assert [one.decode_error is not None for one in told] == [False] * 3 + [True] * 3 + [False] * 3
+    delivered = [one for event in events if not isinstance(event.end, BaseException) for one in event.end]
+    assert [one.decode_error is not None for one in delivered] == [False] * 3 + [True] * 3 + [False] * 3
 
 
 async def test_look_ups(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """What is the matter with a message could not be found out."""
+    """The reason why a message cannot be decoded would be unknown."""
     topic = await mixed(place, "bad_look")
     async with AdminClient(place.namesrv) as admin:
 
@@ -236,7 +236,7 @@ async def test_an_answer_is_bounded(place: Place) -> None:
 async def test_damage(
     place: Place, store: Path, caplog: pytest.LogCaptureFixture, at: int, value: bytes
 ) -> None:
-    """A handler would get a damaged body: a broker that stores it again computes a new CRC for it."""
+    """A handler would get a damaged body: a broker that stores a copy computes a new CRC for it."""
     topic, name = await mixed(place, "damage", {b"will be damaged": 0}), group("damage")
     async with PullConsumer(group("damage"), place.namesrv) as reader:
         (queue,) = await reader.fetch_queues(topic)
@@ -278,7 +278,7 @@ def consumer_held(consumer: PushConsumer, topic: str) -> int:
 
 
 async def polled_messages(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
-    """Poll until there are so many messages."""
+    """Poll until there are this many messages."""
     found: list[MessageExt] = []
     async with asyncio.timeout(LIMIT_S):
         while len(found) < count:

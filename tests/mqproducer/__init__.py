@@ -1,1 +1,1 @@
-"""The rows of docs/reference/mqproducer.md as cases, which run against our servers and against RocketMQ's."""
+"""The rows of docs/reference/mqproducer.md as cases, which run with rocketpy's servers and RocketMQ's."""

@@ -80,7 +80,7 @@ async def test_start_and_shutdown(place: Place) -> None:
 
 
 async def test_send(place: Place) -> None:
-    """A plain send, with or without a time-out of its own, would not store its message as it is."""
+    """A plain send, with or without its own timeout, would not store its message unchanged."""
     topic = place.topic("send")
     async with place.producer() as producer:
         first = await producer.send(message(topic, b"1", tags="t", keys="k", flag=7, properties={"p": "v"}))
@@ -93,7 +93,7 @@ async def test_send(place: Place) -> None:
 
 
 async def test_send_async(place: Place) -> None:
-    """The result of an asynchronous send would not come, or its callback would not be called."""
+    """The result of an asynchronous send would be missing, or its callback not be called."""
     topic = place.topic("async")
     called: list[asyncio.Future[Any]] = []
     async with place.producer() as producer:
@@ -107,7 +107,7 @@ async def test_send_async(place: Place) -> None:
 
 
 async def test_send_oneway(place: Place) -> None:
-    """Messages that nobody answers would not be stored, in any of the three forms."""
+    """Oneway messages would not be stored, in any of the three forms."""
     topic = place.topic("oneway")
     async with place.producer() as producer:
         queues = await place.made(producer, topic)
@@ -119,7 +119,7 @@ async def test_send_oneway(place: Place) -> None:
 
 
 async def test_send_to_queue(place: Place) -> None:
-    """A message would go to another queue than the one its sender chose."""
+    """A message would go to another queue than its sender chose."""
     topic = place.topic("queue")
     async with place.producer() as producer:
         queue = (await place.made(producer, topic))[3]
@@ -153,7 +153,7 @@ async def test_send_with_selector(place: Place) -> None:
 
 
 async def test_selectors(place: Place) -> None:
-    """A ready-made selector would not choose among the topic's queues as it says."""
+    """A built-in selector would not choose among the topic's queues as documented."""
     topic = place.topic("selectors")
     turns = RoundRobin()
     async with place.producer() as producer:
@@ -220,7 +220,7 @@ async def test_transaction(place: Place) -> None:
 
 
 async def test_transaction_of_a_new_topic(place: Place) -> None:
-    """A committed message whose topic did not exist would stay unseen until the broker asks."""
+    """A committed message whose topic did not exist would stay invisible until the broker checks it."""
     topic = place.topic("tx_new")
     async with place.producer("mq_transactions_new") as producer:
         result = await producer.send_in_transaction(
@@ -232,7 +232,7 @@ async def test_transaction_of_a_new_topic(place: Place) -> None:
 
 
 async def test_transaction_check(place: Place) -> None:
-    """A transaction whose end the broker never heard of would stay open for ever."""
+    """A transaction whose end the broker did not receive would stay open."""
     topic = place.topic("txcheck")
     asked: list[tuple[bytes, str | None]] = []
 
@@ -298,7 +298,7 @@ async def test_request_async(place: Place) -> None:
 
 
 async def test_request_times_out(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A requester would wait for ever, and a reply that comes too late would reach the next request."""
+    """A requester would wait without end, or a late reply would be taken for that of the next request."""
     topic = place.topic("reqlate")
     async with place.producer() as producer, place.producer("late_replies") as replier:
         await place.made(producer, topic)
@@ -312,7 +312,7 @@ async def test_request_times_out(place: Place, caplog: pytest.LogCaptureFixture)
 
 
 async def test_reply_needs_a_request(place: Place) -> None:
-    """A consumer that answers a plain message would send a reply to nowhere."""
+    """A consumer that replies to an ordinary message would send the reply to no client."""
     topic = place.topic("norequest")
     async with place.producer() as producer:
         await producer.send(message(topic))
@@ -351,7 +351,7 @@ async def _has_queues(admin: AdminClient, topic: str, count: int) -> bool | None
 
 
 async def test_offsets(place: Place) -> None:
-    """The bounds of a queue, or the place of a time in it, would be told wrong."""
+    """The bounds of a queue, or the offset of a time in it, would be wrong."""
     topic = place.topic("offsets")
     before = time.time_ns() // 1_000_000
     async with place.producer() as producer:
@@ -415,7 +415,7 @@ async def test_query_message(place: Place) -> None:
 
 
 async def test_delay_level(place: Place) -> None:
-    """A delayed message would come at once, or never."""
+    """A delayed message would be delivered at once, or never."""
     topic = place.topic("delay")
     async with place.producer() as producer:
         await place.made(producer, topic)
@@ -429,7 +429,7 @@ async def test_delay_level(place: Place) -> None:
 
 
 async def test_message_fields(place: Place) -> None:
-    """What Message can carry in Java would be lost from Python."""
+    """Fields of Java's Message would be lost when sent from Python."""
     topic = place.topic("fields")
     async with place.producer() as producer:
         await producer.send(
@@ -485,7 +485,7 @@ async def test_namespace(place: Place) -> None:
 
 
 async def test_producer_group(place: Place) -> None:
-    """The broker would not know the group, so nobody could be asked about its transactions."""
+    """The broker would not know the group, so no member could check its transactions."""
     topic = place.topic("group")
     async with place.producer("mq_named_group") as producer:
         await place.made(producer, topic)
@@ -497,7 +497,7 @@ async def test_producer_group(place: Place) -> None:
 
 
 async def test_send_timeout(place: Place) -> None:
-    """A send would wait longer than its producer's time-out."""
+    """A send would wait longer than its producer's timeout."""
     topic = place.topic("timeout")
     config = ProducerConfig(send_timeout_ms=1, compression=CompressionConfig(above_bytes=1 << 30))
     async with place.producer(config=config) as producer:
@@ -570,7 +570,7 @@ async def test_retry_another_broker(place: Place) -> None:
 
 
 async def test_instance_name(place: Place) -> None:
-    """Two programs on one host could not be told apart by name."""
+    """Two programs on one host could not be distinguished by name."""
     client = ClientConfig(namesrv=place.namesrv, instance_name="till-7")
     async with place.producer(client=client) as producer:
         assert producer.health().client_id.endswith("@till-7")
@@ -578,7 +578,7 @@ async def test_instance_name(place: Place) -> None:
 
 
 async def test_name_server_list(place: Place) -> None:
-    """With one name server of several away, nothing could be sent."""
+    """With one of several name servers offline, nothing could be sent."""
     client = ClientConfig(namesrv=f"127.0.0.1:9;{place.namesrv}")
     async with place.producer(client=client, namesrv=None) as producer:
         assert (await producer.send(message(place.topic("names")))).status is SendStatus.SEND_OK
@@ -602,7 +602,7 @@ async def test_route_refresh(place: Place) -> None:
 async def test_latency_faults(place: Place) -> None:
     """With latency fault tolerance a cluster of one broker could not be sent to any more once it was slow."""
     topic = place.topic("latency")
-    latency = LatencyConfig(enabled=True, latency_ms=(0,), away_ms=(60_000,))
+    latency = LatencyConfig(enabled=True, latency_ms=(0,), not_available_ms=(60_000,))
     async with place.producer(config=ProducerConfig(latency=latency)) as producer:
         results = [await producer.send(message(topic, b"%d" % n)) for n in range(8)]
     assert {result.status for result in results} == {SendStatus.SEND_OK}
@@ -610,7 +610,7 @@ async def test_latency_faults(place: Place) -> None:
 
 
 class _RpcNotes:
-    """Writes down what a client asks, and what it is answered."""
+    """Records the requests of a client, and their responses."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -666,7 +666,7 @@ class _Notes:
 
 
 async def test_listener(place: Place) -> None:
-    """Telemetry would not hear of a send, or could not send its context along."""
+    """Telemetry would get no event of a send, or could not send its context."""
     topic, notes = place.topic("listener"), _Notes()
     async with place.producer(listeners=[notes]) as producer:
         await producer.send(message(topic))
@@ -675,7 +675,7 @@ async def test_listener(place: Place) -> None:
 
 
 async def test_message_trace(place: Place) -> None:
-    """Nobody could query what became of a message in the ways that RocketMQ has for it."""
+    """The queries of RocketMQ would not find a message."""
     topic, traces = place.topic("traced"), place.topic("traces")
     config = ProducerConfig(message_trace=MessageTraceConfig(topic=traces))
     async with place.producer(config=config) as producer:

@@ -1,7 +1,7 @@
-"""A topic with an order configuration, two brokers, and the master of one of them goes: what must happen.
+"""A topic with an order configuration, two brokers, and the loss of one master: the expected results.
 
-Told once; in `tests/integration/replication/test_master_gone.py` it happens to our brokers, in
-`tests/interop/cases/test_ha.py` to processes of both makes.
+`tests/integration/replication/test_master_gone.py` runs it with our brokers, `tests/interop/cases/test_ha.py`
+with processes of both implementations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the cases run, and what they need there."""
+"""The environment of the cases, and their requirements."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Place:
 
 
 async def eventually(look: Callable[[], Awaitable[T | None]], timeout_s: float = 20) -> T:
-    """What `look` returns as soon as that is not None; it is asked again and again.
+    """The result of `look` as soon as it is not None; it is called repeatedly.
 
     Raises TypeError for False, which would end the wait at once.
     """

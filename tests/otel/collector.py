@@ -43,7 +43,7 @@ class Span:
 
 @dataclass
 class Collector:
-    """What arrived. metrics: the names."""
+    """The received telemetry. metrics: the names."""
 
     spans: list[Span] = field(default_factory=list)
     metrics: set[str] = field(default_factory=set)
@@ -148,10 +148,10 @@ class Service:
         self.meters = MeterProvider([reader], resource=resource)
 
     def telemetry(self, **settings: Any) -> OpenTelemetry:
-        """For its clients."""
+        """Return the telemetry of one of the service's clients."""
         return OpenTelemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
 
     async def export(self) -> None:
-        """Send everything, and stop."""
+        """Export all spans and metrics, and shut the providers down."""
         await asyncio.to_thread(self.tracers.shutdown)
         await asyncio.to_thread(self.meters.shutdown)

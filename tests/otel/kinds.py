@@ -1,4 +1,4 @@
-"""Every kind of send in one trace, with its consumer: the same over our broker and over Java's.
+"""Every kind of send in one trace, with its consumer: the same with both brokers.
 
 checkout   a span of the application's own, around all of it
   send     single, delayed, oneway, repeated, transactional (and its end), a request
@@ -47,7 +47,7 @@ OURS = frozenset({"rocketpy.transaction.state", "rocketpy.transaction.asked"})
 
 
 async def tell_kinds(namesrv: str, stem: str) -> Collector:
-    """Send, and consume what comes; return what the collector got."""
+    """Send, and consume the messages; return what the collector got."""
     topic, asked = f"{stem}_K", f"{stem}_Ask"
     async with collecting() as collector:
         shop = Service("shop", collector)
@@ -112,7 +112,7 @@ async def _send_all(producer: Producer, topic: str, asked: str) -> None:
 
 
 async def _send_repeated(telemetry: Any, topic: str) -> None:
-    """A send whose first attempt a broker refuses."""
+    """A send whose first attempt a broker rejects."""
 
     def refuse_once(_channel: Channel, request: Command) -> Command:
         if len(peer.sends) == 1 and request is peer.sends[0]:
@@ -208,14 +208,14 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
         "messaging.rocketmq.consumption_model": "clustering",
         "messaging.destination.partition.id": f"{broker}/0",
     }
-    told: Sequence[dict[str, Any]] = (
+    expected: Sequence[dict[str, Any]] = (
         grouped,
         {**normal, size: 5},
         {**normal, size: 6, tag: "b"},
         {**normal, tag: "oneway", size: 4},
         transactional,
     )
-    for cause, attributes in zip(causes, told, strict=True):
+    for cause, attributes in zip(causes, expected, strict=True):
         span = processed[cause.span_id]
         _has(span, "process", topic, {**member, **attributes}, ids=1)
         known = cause.attributes.get("messaging.message.id", span.attributes["messaging.message.id"])
@@ -232,7 +232,7 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
 
 
 def _peer(span: Span) -> dict[str, Any]:
-    """The broker that it says, which must be on this machine."""
+    """The configured broker, which must be on this machine."""
     port = span.attributes["server.port"]
     assert port > 0
     return {

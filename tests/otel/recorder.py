@@ -29,7 +29,7 @@ class Recorder:
         self.meters = MeterProvider([self.reader])
 
     def telemetry(self, **settings: Any) -> OpenTelemetry:
-        """Reports to here."""
+        """Return a telemetry that reports to this recorder."""
         return OpenTelemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
 
     def spans(self, prefix: str = "") -> list[ReadableSpan]:
@@ -37,7 +37,7 @@ class Recorder:
         return [span for span in self.exporter.get_finished_spans() if span.name.startswith(prefix)]
 
     def span(self, name: str) -> ReadableSpan:
-        """The only one of a name."""
+        """Return the only finished span whose name is `name`."""
         (found,) = [span for span in self.spans() if span.name == name]
         return found
 
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def attributes(span: ReadableSpan) -> Attributes:
-    """Its attributes, lists as lists."""
+    """Return the attributes of a span, with sequences as lists."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in (span.attributes or {}).items()
@@ -63,7 +63,7 @@ def attributes(span: ReadableSpan) -> Attributes:
 
 
 def traceparent(span: ReadableSpan) -> str:
-    """Its context as it travels."""
+    """Return the context of a span as the header traceparent has it."""
     context = span.context
     assert context is not None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

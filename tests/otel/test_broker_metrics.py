@@ -1,4 +1,4 @@
-"""Metrics of brokers: on the endpoint for Prometheus, through OpenTelemetry, and in what draws them."""
+"""Metrics of brokers: at the endpoint for Prometheus, through OpenTelemetry, and in dashboards."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _traffic(broker: Broker, namesrv: str) -> None:
 
 
 class _Silent:
-    """An endpoint that is asked nothing."""
+    """An endpoint that gets no requests."""
 
     def channel_opened(self, channel: Channel) -> None: ...
 
@@ -112,7 +112,7 @@ async def http(broker: Broker, request: str) -> tuple[int, str]:
 
 
 def samples(text: str) -> Samples:
-    """By name, with counters under the name they are asked for by."""
+    """By name, with counters under the name that queries use."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -121,7 +121,7 @@ def samples(text: str) -> Samples:
 
 
 async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
-    """Operators would look at graphs that are empty, or wrong."""
+    """Operators would get graphs that are empty, or wrong."""
     async with busy_broker(tmp_path) as broker:
         status, text = await http(broker, "GET /metrics")
     assert status == 200
@@ -160,7 +160,7 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
 
 
 async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:
-    """A slave that is gone, or behind, would be noticed when the master is lost."""
+    """A slave that is offline, or behind, would be noticed only when the master is lost."""
     async with pair(tmp_path) as brokers:
         master = await brokers.master(metricsPort="0")
         slave = await brokers.slave(metricsPort="0")
@@ -183,8 +183,8 @@ async def test_slaves_and_their_lag_show(tmp_path: Path) -> None:
     assert lag >= 0
 
 
-async def test_the_endpoint_serves_metrics_and_nothing_else(tmp_path: Path) -> None:
-    """A stray request would kill the endpoint, or hold a connection for ever."""
+async def test_the_endpoint_serves_only_metrics(tmp_path: Path) -> None:
+    """An invalid request would end the endpoint, or hold a connection."""
     async with busy_broker(tmp_path) as broker:
         assert (await http(broker, "GET /config"))[0] == 404
         assert (await http(broker, "POST /metrics"))[0] == 405
@@ -202,7 +202,7 @@ async def test_the_endpoint_serves_metrics_and_nothing_else(tmp_path: Path) -> N
 
 
 async def test_no_port_no_endpoint(tmp_path: Path) -> None:
-    """A broker would listen somewhere that nobody asked for."""
+    """A broker would listen at an address that is not configured."""
     given = {"storePathRootDir": str(tmp_path / "store"), "listen": "127.0.0.1:0"}
     broker = Broker(load_broker_config(None, given))
     await broker.start()
@@ -212,7 +212,7 @@ async def test_no_port_no_endpoint(tmp_path: Path) -> None:
         await broker.close()
 
 
-async def test_without_its_package_the_endpoint_says_what_to_install(
+async def test_without_its_package_the_endpoint_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The broker would serve errors to the scraper, or probes, which need no package, would fail."""
@@ -225,7 +225,7 @@ async def test_without_its_package_the_endpoint_says_what_to_install(
     assert 'pip install "rocketpy-mq[metrics]"' in caplog.text
 
 
-async def test_a_port_in_use_is_said_to_be_that_of_metrics() -> None:
+async def test_a_port_in_use_is_reported_as_that_of_metrics() -> None:
     """An operator would look for the fault in listenPort, since a broker has several ports."""
     other = HttpServer("127.0.0.1", 0, Tasks("a server"))
     await other.start()
@@ -239,7 +239,7 @@ async def test_a_port_in_use_is_said_to_be_that_of_metrics() -> None:
 
 
 def expressions() -> dict[str, list[str]]:
-    """What the dashboard and the alerts ask for: file to expressions."""
+    """The queries of the dashboard and the alerts: file to expressions."""
     dashboard = json.loads((GRAFANA / "dashboard.json").read_text("utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     asked += [str(variable["query"]) for variable in dashboard["templating"]["list"]]
@@ -263,7 +263,7 @@ async def test_dashboard_and_alerts_ask_for_metrics_there_are(tmp_path: Path) ->
     assert {metric.name for metric in catalog.CATALOG} - drawn == set()
 
 
-async def test_the_same_metrics_come_through_opentelemetry(tmp_path: Path) -> None:
+async def test_the_same_metrics_are_exported_through_opentelemetry(tmp_path: Path) -> None:
     """Where everything goes through OpenTelemetry, brokers would be missing."""
     recorder = Recorder()
     async with busy_broker(tmp_path) as broker:

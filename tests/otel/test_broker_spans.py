@@ -41,7 +41,7 @@ async def send_to(tmp_path: Path, recorder: Recorder, **settings: str) -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_what_the_broker_does_is_in_the_senders_trace(
+async def test_the_broker_s_spans_are_in_the_sender_s_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str
 ) -> None:
     """A slow send would not show whether it waited for the broker, its disk or the network."""
@@ -69,7 +69,7 @@ async def test_what_the_broker_does_is_in_the_senders_trace(
 
 
 async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A send that a slave holds up would look as one that the master's disk does."""
+    """A send that a slave delays would look like one that the master's disk delays."""
     recorder = Recorder()
     monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
     async with pair(tmp_path) as brokers:
@@ -85,7 +85,7 @@ async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pyte
         assert before.end_time == after.start_time
 
 
-async def test_brokers_trace_nothing_unless_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_trace_nothing_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message would cost a broker its clients' telemetry."""
     recorder = Recorder()
     monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())

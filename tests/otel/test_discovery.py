@@ -89,14 +89,16 @@ async def main():
 """
 
 
-@pytest.mark.parametrize("story", [WITHOUT, API_ONLY, NEVER_IDLE], ids=["without", "api only", "never idle"])
-def test_telemetry_comes_by_itself_when_it_has_somebody_to_tell(tmp_path: Path, story: str) -> None:
-    """Users would have to switch it on by hand, pay for it where nobody listens, or not be able to send."""
+@pytest.mark.parametrize(
+    "program", [WITHOUT, API_ONLY, NEVER_IDLE], ids=["without", "api only", "never idle"]
+)
+def test_telemetry_is_enabled_when_an_exporter_is_configured(tmp_path: Path, program: str) -> None:
+    """Users would have to enable it in code, pay for it without an exporter, or not be able to send."""
     info = tmp_path / "site" / "announced-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: announced\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nopentelemetry = {_announced()}\n")
-    program = f"{PREAMBLE}\nsys.path.insert(0, {str(info.parent)!r})\n{story}\nasyncio.run(main())\n"
+    program = f"{PREAMBLE}\nsys.path.insert(0, {str(info.parent)!r})\n{program}\nasyncio.run(main())\n"
     paths = [str(ROOT), str(ROOT / "integrations/otel")]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],
@@ -113,7 +115,7 @@ def _announced() -> str:
     return str(project["entry-points"][ENTRY_POINT_GROUP]["opentelemetry"])
 
 
-def test_what_is_announced_exists() -> None:
+def test_announced_entry_points_exist() -> None:
     """An installed package would announce something that cannot be loaded."""
     import rocketpy_otel  # noqa: PLC0415 - what the entry point names
 

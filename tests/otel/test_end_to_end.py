@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.otel.kinds import expect_kinds, tell_kinds
-from tests.otel.story import expect_one_trace, tell
+from tests.otel.order_scenario import expect_one_trace, run_scenario
 
 
 async def test_one_trace_with_every_attribute() -> None:
-    """An operator would see fragments, or spans that say too little to act upon."""
+    """An operator would see fragments, or spans without the needed attributes."""
     async with EmbeddedCluster() as cluster:
-        collector = await tell(cluster.namesrv_address, "story")
-        expect_one_trace(collector, "story", cluster.brokers[0].config.name)
+        collector = await run_scenario(cluster.namesrv_address, "scenario")
+        expect_one_trace(collector, "scenario", cluster.brokers[0].config.name)
 
 
 async def test_every_kind_of_send_with_every_attribute() -> None:
-    """A kind of send would be a hole in the trace, or lack what dashboards filter by."""
+    """A kind of send would be missing in the trace, or lack the attributes that dashboards filter by."""
     async with EmbeddedCluster() as cluster:
         collector = await tell_kinds(cluster.namesrv_address, "kinds")
         config = cluster.brokers[0].config

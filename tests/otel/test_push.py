@@ -75,8 +75,8 @@ async def consume(
             await until(lambda: len(recorder.spans("process T")) >= spans)
 
 
-async def test_work_is_no_part_of_what_started_the_consumer(cluster: EmbeddedCluster) -> None:
-    """All that a consumer ever does would be in the one trace of the service's start, which never ends."""
+async def test_handling_is_not_part_of_the_trace_that_started_the_consumer(cluster: EmbeddedCluster) -> None:
+    """All work of a consumer would be in the one trace of the service's start, which never ends."""
     recorder = Recorder()
 
     async def handle(_: MessageExt) -> None: ...
@@ -148,7 +148,7 @@ async def test_every_kind_of_handler_has_its_own_span(
     handler: Callable[[MessageExt], Any],
     orderly: bool,
 ) -> None:
-    """What a handler does would be booked on another message's span, or none."""
+    """The work of a handler would be in another message's span, or in none."""
     recorder = Recorder()
     bodies = [b"%d" % number for number in range(20)]
     config = PushConfig(orderly=orderly, concurrency=4)
@@ -181,7 +181,7 @@ async def test_failures_of_handlers_show(cluster: EmbeddedCluster) -> None:
 
 
 async def test_batches_and_children(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Batches would be traced as single messages; those who want one trace would get several."""
+    """Batches would be traced as single messages; users who want one trace would get several."""
     recorder = Recorder()
     done: list[int] = []
     config = PushConfig(
@@ -210,7 +210,7 @@ async def test_batches_and_children(cluster: EmbeddedCluster, tmp_path: Path) ->
 
 
 async def test_consumed_messages_are_reported(cluster: EmbeddedCluster) -> None:
-    """RocketMQ's trace queries would show who sent a message, but not who handled it and how."""
+    """RocketMQ's trace queries would show which client sent a message, but not which one handled it."""
     config = PushConfig(message_trace=MessageTraceConfig())
 
     def handle(message: MessageExt) -> ConsumeResult:
@@ -244,8 +244,8 @@ async def test_consumed_messages_are_reported(cluster: EmbeddedCluster) -> None:
     assert (after[bad.message_id].outcome, after[bad.message_id].success) == (ConsumeOutcome.FAILED, False)
 
 
-async def test_a_handler_that_takes_too_long_is_told_apart(cluster: EmbeddedCluster) -> None:
-    """RocketMQ's trace queries would show a message as handled that had been sent back meanwhile."""
+async def test_a_handler_that_takes_too_long_has_its_own_result(cluster: EmbeddedCluster) -> None:
+    """RocketMQ's trace queries would show a message as handled that had been returned meanwhile."""
     recorder = Recorder()
     config = PushConfig(consume_timeout_ms=5, message_trace=MessageTraceConfig())
 
@@ -269,7 +269,7 @@ async def test_a_handler_that_takes_too_long_is_told_apart(cluster: EmbeddedClus
             return [record for record in found if isinstance(record, Consumed)] or None
 
         consumed = (await eventually(reported, 20))[0]
-    # As 4.6.0 reports it: too late, and what the handler said beside it.
+    # As 4.6.0 reports it: too late, and next to it the handler's result.
     assert (consumed.outcome, consumed.success) == (ConsumeOutcome.TIME_OUT, True)
     span = recorder.spans("process T")[0]
     assert (attributes(span)["error.type"], span.status.status_code) == ("TIME_OUT", StatusCode.ERROR)
@@ -278,7 +278,7 @@ async def test_a_handler_that_takes_too_long_is_told_apart(cluster: EmbeddedClus
 async def test_a_listener_that_fails_costs_no_message(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug in telemetry would send messages back for ever."""
+    """A bug in telemetry would send messages back without end."""
     handled: list[bytes] = []
 
     class Breaks:
@@ -308,7 +308,7 @@ def _id(span: ReadableSpan) -> int:
 
 
 async def test_a_bug_that_ends_background_work_is_counted(cluster: EmbeddedCluster) -> None:
-    """An alert could not tell a consumer that has lost its heartbeats from one without messages."""
+    """An alert could not distinguish a consumer that has lost its heartbeats from one without messages."""
     recorder = Recorder()
     consumer = PushConsumer("g", cluster.namesrv_address, lambda _: None, telemetry=recorder.telemetry())
     consumer.subscribe("T")

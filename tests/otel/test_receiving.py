@@ -1,4 +1,4 @@
-"""Spans and metrics of consumers, linked to those who sent."""
+"""Spans and metrics of consumers, linked to the producers' ones."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ async def test_messages_that_cannot_be_decoded_are_counted_apart(recorder: Recor
     }
 
 
-async def test_a_pull_is_linked_to_what_sent_its_messages(recorder: Recorder) -> None:
-    """Nobody could go from a consumer's trace to the producers' ones."""
+async def test_a_pull_is_linked_to_the_sends_of_its_messages(recorder: Recorder) -> None:
+    """Users could not navigate from a consumer's trace to the producers' ones."""
     async with EmbeddedCluster() as cluster:
         await exchange(cluster, recorder, Message("T", b"1"), Message("T", b"22"))
         broker = cluster.brokers[0]
@@ -181,7 +181,7 @@ def test_a_time_of_delivery_that_is_none_is_left_out(text: str, shown: list[int]
 
 
 async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
-    """What an application does with a message would hang in the air."""
+    """The spans of an application that handles a message would have no parent."""
     telemetry = recorder.telemetry()
     async with EmbeddedCluster() as cluster:
         one, two = await exchange(
@@ -244,7 +244,7 @@ async def test_a_message_without_context_has_no_link(recorder: Recorder) -> None
 
 
 async def test_a_listener_that_fails_costs_no_message(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug in telemetry would lose what was pulled."""
+    """A bug in telemetry would lose pulled messages."""
 
     class Breaks:
         def received(self, event: ReceiveEvent) -> None:

@@ -17,7 +17,7 @@ def test_every_name_is_in_the_reference() -> None:
 
 
 def test_every_broker_metric_is_in_the_reference() -> None:
-    """Operators would guess what a metric counts, and with which labels."""
+    """Operators would have to guess the meaning of a metric, and its labels."""
     for metric in catalog.CATALOG:
         (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{metric.name}` ")]
         assert f"| {metric.kind} | `{metric.unit}` |" in row

@@ -1,4 +1,4 @@
-"""Spans and metrics of producers, against our broker and against scripted ones."""
+"""Spans and metrics of producers, with rocketpy's broker and with scripted ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
 
 
 async def stored_properties(cluster: EmbeddedCluster, topic: str) -> list[dict[str, str]]:
-    """Those of every message of a topic."""
+    """The properties of every message of a topic."""
     async with PullConsumer("readers", cluster.namesrv_address, telemetry=False) as consumer:
         return [
             message.properties
@@ -81,7 +81,7 @@ async def test_a_propagator_that_raises_costs_no_span(
 
 
 async def test_a_send_is_one_span_with_every_attribute(cluster: EmbeddedCluster, recorder: Recorder) -> None:
-    """Dashboards built on the conventions would miss what they filter by."""
+    """Dashboards built on the conventions would miss the attributes that they filter by."""
     host, port = cluster.brokers[0].address.host, cluster.brokers[0].address.port
     async with Producer("senders", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer:
         client_id = producer.health().client_id
@@ -141,7 +141,7 @@ async def test_a_send_belongs_to_the_callers_trace(cluster: EmbeddedCluster, rec
 async def test_work_that_another_process_began_continues_its_trace(
     cluster: EmbeddedCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the tasks of a job send would be traces of their own."""
+    """Messages sent by the tasks of a job would be in separate traces."""
     telemetry = recorder.telemetry()
     monkeypatch.setattr("rocketpy.telemetry.plugin._installed", lambda: telemetry)
     job = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -174,7 +174,7 @@ async def test_a_batch_creates_a_span_a_message(cluster: EmbeddedCluster, record
 
 
 async def test_a_batch_may_do_without_spans_a_message(cluster: EmbeddedCluster, recorder: Recorder) -> None:
-    """Large batches would pay for spans that nobody looks at."""
+    """Large batches would pay for spans that are not used."""
     telemetry = recorder.telemetry(batch_create_spans=False)
     async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
         await producer.send_batch([Message("T", b"1"), Message("T", b"2")])
@@ -220,7 +220,7 @@ async def test_every_kind_of_send_is_traced(cluster: EmbeddedCluster, recorder: 
     assert found[0].properties["traceparent"] == traceparent(recorder.span("send Ask"))
 
 
-async def test_retries_are_events_and_failures_say_why(recorder: Recorder) -> None:
+async def test_retries_are_events_and_failures_have_their_reason(recorder: Recorder) -> None:
     """A slow send would not show that it was tried three times, nor a failed one its reason."""
     config = ProducerConfig(retry=RetryConfig(pause_ms=1))
     async with Peer(refuses(ResponseCode.SYSTEM_ERROR)) as bad, Peer() as good, Names() as names:
@@ -257,7 +257,7 @@ async def test_retries_are_events_and_failures_say_why(recorder: Recorder) -> No
 
 
 async def test_less_than_send_ok_shows(recorder: Recorder) -> None:
-    """Nobody would see in a trace that a message was stored, but not flushed."""
+    """A trace would not show that a message was stored, but not flushed."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         broker.script = lambda _channel, request: stored(request, code=ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -303,7 +303,7 @@ async def test_any_propagator_and_the_users_own_context(cluster: EmbeddedCluster
 async def test_suppressed_sends_are_not_traced(
     cluster: EmbeddedCluster, recorder: Recorder, key: str
 ) -> None:
-    """An exporter that sends by us would trace its own sends, for ever."""
+    """An exporter that sends with this client would trace its own sends, without end."""
     async with Producer("senders", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer:
         token = context.attach(context.set_value(key, True))
         try:
@@ -314,7 +314,7 @@ async def test_suppressed_sends_are_not_traced(
     assert "traceparent" not in (await stored_properties(cluster, "T"))[0]
 
 
-async def test_namespaces_are_told_apart(cluster: EmbeddedCluster, recorder: Recorder) -> None:
+async def test_namespaces_are_distinguished(cluster: EmbeddedCluster, recorder: Recorder) -> None:
     """Two tenants' spans would look alike, or topics show their namespace twice."""
     client = ClientConfig(namespace="blue")
     async with Producer(
@@ -350,7 +350,7 @@ async def test_metrics_of_sends(recorder: Recorder) -> None:
 
 
 async def test_unsampled_traces_stay_unsampled(cluster: EmbeddedCluster, recorder: Recorder) -> None:
-    """A consumer would sample a trace whose beginning nobody kept."""
+    """A consumer would sample a trace whose beginning was dropped."""
     dropped = trace.NonRecordingSpan(
         trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0))
     )

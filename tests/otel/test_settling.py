@@ -1,4 +1,4 @@
-"""Spans and metrics of what brokers are told about messages: transactions' ends, and what comes again."""
+"""Spans and metrics of acknowledgements to brokers: ends of transactions, and returned messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def until(condition: Any) -> None:
 
 
 def expected(operation: str, address: Address, **more: Any) -> dict[str, Any]:
-    """What every such span has, without the client's id. address: the broker's."""
+    """The attributes of every such span, without the client's id. address: the broker's."""
     return {
         "messaging.system": "rocketmq",
         "messaging.operation.name": operation,
@@ -62,7 +62,7 @@ def expected(operation: str, address: Address, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("state", [S.COMMIT, S.ROLLBACK])
 async def test_the_end_of_a_transaction_is_a_span(state: LocalTransactionState) -> None:
-    """A trace would show a half message, and not whether anybody was ever to see it."""
+    """A trace would show a half message, but not whether it was committed."""
     recorder = Recorder()
     tracer = recorder.tracers.get_tracer("test")
     async with (
@@ -92,7 +92,7 @@ async def test_the_end_of_a_transaction_is_a_span(state: LocalTransactionState) 
 
 
 async def test_a_brokers_question_is_answered_in_the_senders_trace() -> None:
-    """Nobody would see how a transaction ended whose sender did not know."""
+    """A trace would not show how a transaction ended whose sender did not know its state."""
     recorder = Recorder()
     async with (
         EmbeddedCluster(settings=BROKER_SETTINGS) as cluster,
@@ -116,7 +116,7 @@ async def test_a_brokers_question_is_answered_in_the_senders_trace() -> None:
     assert [link.context.span_id for link in asked.links] == [_id(half)]
 
 
-async def test_an_end_that_does_not_reach_the_broker_shows() -> None:
+async def test_an_end_that_does_not_reach_the_broker_is_shown() -> None:
     """A message that was not committed would look as one that was."""
     recorder = Recorder()
     async with Peer() as broker, Names() as names:
@@ -145,7 +145,7 @@ async def consume(
     wanted: str = "nack T",
     **settings: Any,
 ) -> None:
-    """Have a consumer say something of one message, until there is a span."""
+    """Have a consumer acknowledge one message, until there is a span."""
     telemetry = recorder.telemetry(**settings)
     async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
         await producer.create_topic("T", 1)
@@ -164,7 +164,7 @@ async def consume(
 
 @pytest.mark.parametrize("child", [False, True])
 async def test_a_message_sent_back_is_a_span(child: bool) -> None:
-    """A message that is handled again and again would show no reason for it."""
+    """A message that is retried repeatedly would show no reason for it."""
     recorder = Recorder()
     async with EmbeddedCluster() as cluster:
         address = cluster.brokers[0].address
@@ -207,7 +207,7 @@ class Refuses:
         """Nothing."""
 
 
-async def test_the_second_way_back_shows_and_so_does_none() -> None:
+async def test_the_fallback_of_a_send_back_is_shown() -> None:
     """A broker that refuses returns would go unnoticed as long as another way is left, and after it too."""
     recorder = Recorder()
     async with EmbeddedCluster() as cluster:
@@ -242,7 +242,7 @@ async def test_orderly_dead_letters_are_spans_too() -> None:
     assert [link.context.span_id for link in nack.links] == [_id(recorder.span("send T"))]
 
 
-async def test_a_listener_that_fails_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_fails_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     """A bug in telemetry would leave transactions open, or messages unreturned."""
 
     class Breaks:

@@ -18,7 +18,7 @@ from tests.interop.processes import BrokerProcess, NameServerProcess, OurBroker,
 CLUSTER = "InteropCluster"
 # A machine that is busy with Spark must not make the broker refuse messages by itself.
 PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
-CONF = {**PATIENT, "autoCreateTopicEnable": "false"}
+CONF = {**PATIENT, "autoCreateTopicEnable": "false", "enablePropertyFilter": "true"}
 # A test's JVM lives for a minute: compiling its code well costs more than it gains.
 QUICK_TO_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _numbers = itertools.count()
@@ -86,9 +86,10 @@ def open_place(run: Path) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session that tries each task twice."""
-    session = start_session("rocketpy tests", "local[2,2]", QUICK_TO_START)
+    settings = {**QUICK_TO_START, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = start_session("rocketpy tests", "local[2,2]", settings)
     yield session
     session.stop()
 

@@ -84,6 +84,6 @@ def test_what_cannot_be_sent_is_refused_before_any_task(spark: Any, place: Place
 def test_a_row_that_is_not_sent_is_named(spark: Any, place: Place) -> None:
     """Among a million rows nobody would find the bad one."""
     topic = place.topic()
-    frame = spark.createDataFrame([("a",), (None,)], "body string").coalesce(1)
-    with pytest.raises(PySparkException, match=r"row 1 of the partition not sent, topic.*empty body"):
+    frame = spark.createDataFrame([("a", "t"), ("b", "\x01")], "body string, tags string").coalesce(1)
+    with pytest.raises(PySparkException, match=r"row 1 of the partition not sent, topic.*tags contains"):
         write_batch(frame, options(place, topic))

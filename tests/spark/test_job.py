@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.conftest import Place
-from tests.spark.trace_story import expect_one_trace, tell
+from tests.spark.trace_scenario import expect_one_trace, run_scenario
 
 pytestmark = pytest.mark.spark
 
@@ -29,4 +29,4 @@ async def test_a_jobs_tasks_and_its_consumers_are_one_trace(place: Place, tmp_pa
     environment = without_java(tmp_path)
     assert shutil.which("java", path=environment["PATH"]) is None
     topic = place.topic()
-    expect_one_trace(await tell(place.namesrv, topic, environment), topic)
+    expect_one_trace(await run_scenario(place.namesrv, topic, environment), topic)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
+from pyspark_rocketmq.rows import check_schema
 from pyspark_rocketmq.sink import TaskPlace, send_rows
 from pyspark_rocketmq.source import read_range
 from rocketpy.errors import RocketError
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.spark
 
 FILES, LINES = 6, 3000
 ROWS = 5000
+AWAY_S = 25
 WAIT_S = 600
 """A busy machine may take minutes to start a driver and two executors."""
 
@@ -100,21 +102,55 @@ def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place)
     assert sorted(once) == list(range(2 * ROWS))
 
 
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stands_still: bool) -> None:
+    """Long rows would flood the broker, time out in its queue, and be sent twice with no fault at all."""
+    place, topic, go_on = own_place, own_place.topic(), Event()
+    rows = 1500
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, rows, 500):
+            numbers = range(start, start + 500)
+            yield pa.record_batch({"body": [b"%d " % number + os.urandom(8000) for number in numbers]})
+            if stands_still and start == 0:
+                go_on.wait(WAIT_S)
+
+    timeout = {"sendTimeoutMs": "500"} if stands_still else {}
+    sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, **timeout})
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(
+            send_rows, batches(), Columns([("body", "binary")], sink), sink, TaskPlace("run", 0, 0)
+        )
+        if stands_still:
+            wait_until(lambda: stored(place, topic) > 0, "the first rows", WAIT_S, 0.2)
+            os.kill(place.broker.pid, signal.SIGSTOP)
+            go_on.set()
+            time.sleep(2)  # several requests' time-outs
+            os.kill(place.broker.pid, signal.SIGCONT)
+        report = sending.result(WAIT_S)
+    messages = place.messages(topic)
+    assert {int(message.body.split()[0]) for message in messages} == set(range(rows))
+    assert len(messages) <= rows + report.retried
+    assert bool(report.retried) is stands_still
+    once = [int(message.body.split()[0]) for message in SeenRows().new(messages)]
+    assert sorted(once) == list(range(rows))
+
+
 def test_a_write_waits_for_its_broker(own_place: Place) -> None:
     """A job that begins a moment before its broker would fail, and somebody have to begin it again."""
-    place, topic, begun = own_place, own_place.topic(), Event()
+    place, topic, started = own_place, own_place.topic(), Event()
     place.broker.kill()
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"body": [str(number) for number in range(ROWS)]})
-        begun.set()
+        started.set()
 
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": WAIT_S * 1000})
     columns = Columns([("body", "string")], sink)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send_rows, batches(), columns, sink, TaskPlace("run", 0, 0))
         try:
-            assert begun.wait(WAIT_S)
+            assert started.wait(WAIT_S)
             assert not sending.done()
         finally:
             place.broker.start()
@@ -131,9 +167,9 @@ def test_a_read_waits_for_its_broker(own_place: Place) -> None:
     rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
     send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
     bodies = [message.body for message in place.messages(topic)]
-    source = SourceOptions.read({**given, "pullTimeoutMs": WAIT_S * 1000}, streaming=False)
+    source = SourceOptions.read({**given, "deliveryTimeoutMs": WAIT_S * 1000}, streaming=False)
     part = QueueRange(QueueName(topic, place.broker.name, 0), 0, len(bodies))
-    reading = read_range(part, ["body"], source)
+    reading = read_range(part, check_schema([("body", "binary")]), source)
     first = next(reading)
     place.broker.kill()
     with ThreadPoolExecutor(1) as pool:
@@ -142,6 +178,35 @@ def test_a_read_waits_for_its_broker(own_place: Place) -> None:
         batches = [first, *rest.result(WAIT_S)]
     assert len(batches) > 1
     assert [body for batch in batches for body in batch["body"].to_pylist()] == bodies
+
+
+def test_a_stream_waits_for_its_broker(spark: Any, own_place: Place, tmp_path: Path) -> None:
+    """A restart of a broker would end the query: of 25 s, when each request waited for 10 s."""
+    place, topic = own_place, own_place.topic(2)
+    sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
+    rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
+    send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+    stream = spark.readStream.format("rocketmq").options(
+        nameServer=place.namesrv, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS // 5
+    )
+    found: list[int] = []
+    query = (
+        stream.load().selectExpr("cast(cast(body as string) as int) as n").writeStream
+        .foreachBatch(lambda frame, _: found.extend(row.n for row in frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    try:
+        wait_until(lambda: found or not query.isActive, "the first micro-batch", WAIT_S, 0.05)
+        place.broker.kill()
+        back_at = time.monotonic() + AWAY_S
+        wait_until(lambda: time.monotonic() > back_at or not query.isActive, "a long restart", WAIT_S, 0.2)
+        assert query.isActive, query.exception()
+        assert len(found) < ROWS
+        place.broker.start()
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()
+    assert sorted(found) == list(range(ROWS))
 
 
 def test_a_stream_survives_its_driver_and_its_broker(own_place: Place, tmp_path: Path) -> None:

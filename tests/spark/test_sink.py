@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from pyspark_rocketmq import ROW_ID_PROPERTY, SeenRows
+from pyspark_rocketmq import ROW_ID_PROPERTY, RowNotSent, SeenRows
+from pyspark_rocketmq.columns import Columns
+from pyspark_rocketmq.options import SinkOptions
+from pyspark_rocketmq.sink import TaskPlace, send_rows
+from rocketpy import Message
 from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.sync import Producer
 from tests.spark.conftest import Place, Write
 
 pytestmark = pytest.mark.spark
@@ -112,11 +118,13 @@ def test_a_whole_row_becomes_the_body(spark: Any, place: Place, write: Write, fo
         [1, 2],
         {"a": 1},
         ("x", {"b": 2}),
+        timedelta(days=1, seconds=2),
     )
     frame = spark.createDataFrame(
         [row],
         "tags string, n bigint, x double, ok boolean, nothing string, price decimal(10,2), day date,"
-        "at timestamp, list array<int>, map map<string,int>, inner struct<s:string,m:map<string,int>>",
+        "at timestamp, list array<int>, map map<string,int>, inner struct<s:string,m:map<string,int>>,"
+        "wait interval day to second",
     )
     write(frame, topic=topic, format=form)
     (message,) = place.messages(topic)
@@ -127,6 +135,7 @@ def test_a_whole_row_becomes_the_body(spark: Any, place: Place, write: Write, fo
     assert body == {
         "n": 1, "x": 2.5, "ok": True, "nothing": None, "price": "1.20", "day": "2026-01-02",
         "list": [1, 2], "map": {"a": 1}, "inner": {"s": "x", "m": {"b": 2}},
+        "wait": "P1DT2S",
     }  # fmt: skip
 
 
@@ -148,6 +157,11 @@ def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) ->
         ("body string", {"batchSize": "0"}, "option batchSize is 0"),
         ("body string", {"nameServer": ""}, "option nameServer is missing"),
         ("body string", {"compression": "rar"}, "choose one of none, zlib, lz4, zstd"),
+        ("body string", {"maxMessageBytes": "1000000000"}, "option maxMessageBytes is 1000000000"),
+        ("body string", {"bodyChecksum": "md5"}, "choose one of none, crc-32c"),
+        ("id int, span interval year", {"format": "json"}, "'span' is interval year, which format json"),
+        ("m map<struct<x:int>,int>", {"format": "msgpack"}, "'m' is map<struct<x:int>,int>, which format"),
+        ("v array<variant>", {"format": "json"}, "'v' is array<variant>, which format json cannot contain"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_when_planned(
@@ -171,11 +185,95 @@ def test_a_topic_is_not_overwritten(spark: Any, place: Place) -> None:
 def test_a_row_that_is_no_message_is_named(spark: Any, place: Place, write: Write) -> None:
     """Among a million rows nobody would find the bad one."""
     topic = place.topic()
-    frame = spark.createDataFrame([("a",), ("b",), (None,)], "body string").coalesce(1)
+    rows = [("a", "t"), ("b", "t"), ("c", "\x01")]
     with pytest.raises(PySparkException) as caught:
-        write(frame, topic=topic)
+        write(spark.createDataFrame(rows, "body string, tags string").coalesce(1), topic=topic)
     assert f"row 2 of the partition not sent, topic '{topic}'" in str(caught.value)
-    assert "empty body" in str(caught.value)
+    assert "tags contains U+0001" in str(caught.value)
+    with pytest.raises(PySparkException, match=r"row 0 of the partition not sent.*column 'flags'"):
+        write(spark.sql("SELECT 1 AS id, map(true, 1) AS flags"), topic=topic, format="json")
+
+
+def test_null_and_empty_bodies_come_back(spark: Any, place: Place, write: Write) -> None:
+    """A row that marks a deletion would fail the job, or come back as one with a body."""
+    topic = place.topic()
+    bodies = [b"x", None, b"", b"\0", None]
+    rows = [("key", body, {"number": str(number)}) for number, body in enumerate(bodies)]
+    frame = spark.createDataFrame(rows, "shardingKey string, body binary, properties map<string,string>")
+    write(frame.coalesce(1), topic=topic)
+    stored = place.messages(topic)
+    assert [message.body for message in stored] == [b"x", b"\0", b"\0", b"\0", b"\0"]
+    marks = [message.properties.get("SPARK_BODY") for message in stored]
+    assert marks == [None, "null", "empty", None, "null"]
+    read = spark.read.format("rocketmq").options(nameServer=place.namesrv, topic=topic).load()
+    found = sorted(read.collect(), key=lambda row: int(row.properties["number"]))
+    assert [row.body for row in found] == bodies
+    assert {tuple(sorted(row.properties)) for row in found} == {("SPARK_ROW_ID", "number")}
+
+
+def test_names_of_columns_and_collations_are_as_sql_has_them(spark: Any, place: Place, write: Write) -> None:
+    """What catalogs make, upper-case names and strings with a collation, would be refused."""
+    topic = place.topic()
+    text = "CAST('x' AS STRING) COLLATE UTF8_LCASE"
+    frame = spark.sql(
+        f"SELECT {text} AS BODY, {text} AS Tags, array({text}) AS KEYS, map({text}, {text}) AS properties"
+    )
+    write(frame, topic=topic)
+    (message,) = place.messages(topic)
+    assert (message.body, message.tags, message.keys, message.properties["x"]) == (b"x", "x", ("x",), "x")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"queueId": [0, 99]}, {}, r"row 1 of partition 0 .* request queueId\[99\] is illegal"),
+        ({"queueId": [0, -1]}, {}, "row 1 of the partition not sent.*its id is at least 0"),
+        (
+            {"topic": ["T", "a b"]},
+            {"topic": ""},
+            "row 1 of the partition not sent, topic 'a b': TopicInvalid",
+        ),
+        ({"body": ["x", "y" * 5_000_000]}, {}, "row 1 .* 5000000 bytes; 4194304 are allowed"),
+        (
+            {"body": ["x", "y" * 5_000_000]},
+            {"maxMessageBytes": 8 << 20, "compression": "none"},
+            "row 1 .* the limit is 4194304",
+        ),
+    ],
+)
+def test_what_can_never_be_stored_fails_at_once(
+    place: Place, columns: dict[str, list[object]], options: dict[str, object], words: str
+) -> None:
+    """A wrong argument would be sent again for two minutes, by each attempt of the task."""
+    topic = place.topic()
+    frame = {"body": ["x", "y"], **columns}
+    if "queueId" in columns:
+        frame["brokerName"] = [place.broker.name] * 2
+    if "topic" in columns:
+        frame["topic"] = [topic, columns["topic"][1]]
+    types = {"queueId": "int"}
+    sink = SinkOptions.read(
+        {"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": 60_000, **options}
+    )
+    schema = Columns([(name, types.get(name, "string")) for name in frame], sink)
+    with pytest.raises(RowNotSent, match=words):
+        send_rows([pa.record_batch(frame)], schema, sink, TaskPlace("run", 0, 0))
+
+
+def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write: Write) -> None:
+    """A body that was damaged on the way to the broker would be read as if it were right."""
+    topic = place.topic(1)
+    frame = spark.range(10).selectExpr("repeat(cast(id AS string), 2500) AS body")
+    write(frame.coalesce(1), topic=topic, bodyChecksum="CRC-32C")
+    sums = [message.properties["BODY_CHECKSUM"] for message in place.messages(topic)]
+    assert [text.partition(":")[0] for text in sums] == ["crc-32c"] * 10
+    reader = spark.read.format("rocketmq").options(nameServer=place.namesrv, topic=topic)
+    assert reader.load().count() == 10
+    with Producer("wrong", place.namesrv) as producer:
+        wrong = Message.with_reserved(Message(topic, b"damaged"), {"BODY_CHECKSUM": "crc-32c:00000000"})
+        producer.send(wrong)
+    with pytest.raises(PySparkException, match="does not match its producer's 'crc-32c:00000000'"):
+        reader.load().collect()
 
 
 def test_a_missing_topic_and_a_missing_broker_are_told(spark: Any, write: Write) -> None:

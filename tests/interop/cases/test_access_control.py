@@ -1,4 +1,4 @@
-"""Accounts and TLS: Java's client, mqadmin and our SDK, and brokers of both makes that ask who is there."""
+"""Accounts and TLS: Java's client, mqadmin and rocketpy's client, and brokers of both with access control."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SIDES = (
     Side("clients with keys", "our", "our", BINARY_HEADERS),
     Side("clients with keys", "java", "our"),
 )
-APPLICATION, STRANGER = "application:its-secret", "application:wrong-secret"
+APPLICATION, WRONG_SECRET = "application:its-secret", "application:wrong-secret"
 
 
 @pytest.fixture(
@@ -99,20 +99,20 @@ def test_an_account_sends_and_reads(servers: Cluster) -> None:
     [
         ("", "Orders", "No accessKey is configured"),
         ("somebody:its-secret", "Orders", "No acl config for somebody"),
-        (STRANGER, "Orders", "Check signature failed for accessKey=application"),
+        (WRONG_SECRET, "Orders", "Check signature failed for accessKey=application"),
         (APPLICATION, "News", "No default permission for topic:News"),
     ],
     ids=["no keys", "no account", "wrong secret", "no right"],
 )
-def test_a_refusal_is_worded_alike(servers: Cluster, keys: str, topic: str, says: str) -> None:
-    """A client would take a refusal for an outage and try again for ever."""
+def test_rejections_have_the_same_text(servers: Cluster, keys: str, topic: str, says: str) -> None:
+    """A client would mistake a rejection for an outage and retry without end."""
     (answer,) = as_account(servers, keys).produce({"how": "sync", "topic": topic, "body": b"x".hex()})
     assert answer["code"] == 1, answer
     assert f"AclException: {says}" in answer["remark"], answer
 
 
 async def test_our_client_sends_and_reads(servers: Cluster) -> None:
-    """Our SDK could not be used where keys are asked for."""
+    """The client could not be used with servers that require signatures."""
     keys = Credentials(access_key="application", secret_key="its-secret")
     client = ClientConfig(namesrv=servers.namesrv.address, credentials=keys)
     async with Producer("p", client=client) as producer, PullConsumer("c", client=client) as consumer:
@@ -121,8 +121,8 @@ async def test_our_client_sends_and_reads(servers: Cluster) -> None:
         assert [message.body for message in found.messages] == [b"ours"]
         with pytest.raises(BrokerError, match="No default permission for topic:News"):
             await producer.send(Message("News", b"x"), timeout_ms=3000)
-    stranger = replace(client, credentials=Credentials(access_key="application", secret_key="wrong"))
-    async with Producer("p", client=stranger) as producer:
+    wrong = replace(client, credentials=Credentials(access_key="application", secret_key="wrong"))
+    async with Producer("p", client=wrong) as producer:
         with pytest.raises(BrokerError, match="Check signature failed"):
             await producer.send(Message("Orders", b"x"), timeout_ms=3000)
 
@@ -191,7 +191,7 @@ TLS_SIDE = Side("Java client with TLS", "our", "our", {"tls.enable": "true", "tl
 
 @pytest.mark.parametrize("side", [TLS_SIDE], ids=lambda side: side.direction)
 def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
-    """Whoever turns tls.enable on in RocketMQ's client would not reach our servers."""
+    """A RocketMQ client with tls.enable would not reach rocketpy's servers."""
     authority = trustme.CA()
     cert = authority.issue_cert("127.0.0.1")
     cert.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
@@ -225,14 +225,14 @@ def test_java_clients_show_certificates(peer: JavaPeer, tmp_path: Path) -> None:
         f"tls.server.trustCertPath={tmp_path}/ca.pem\n"
     )
     settings = {"tls.config.file": conf}
-    stranger = {
+    wrong = {
         "tls.enable": "true",
         "tls.test.mode.enable": "false",
         "tls.client.authServer": "true",
         "tls.client.trustCertPath": f"{tmp_path}/ca.pem",
     }
     known = {
-        **stranger,
+        **wrong,
         "tls.client.certPath": f"{tmp_path}/client.pem",
         "tls.client.keyPath": f"{tmp_path}/client.key",
     }
@@ -240,4 +240,4 @@ def test_java_clients_show_certificates(peer: JavaPeer, tmp_path: Path) -> None:
     side = Side("Java client with a certificate", "our", "our", known)
     with serve(side, peer, tmp_path / "known", conf=settings, names_conf=settings) as servers:
         assert servers.produce(step)[0].get("status") == "SEND_OK"
-        assert replace(servers, java_properties=stranger).produce(step)[0].get("status") != "SEND_OK"
+        assert replace(servers, java_properties=wrong).produce(step)[0].get("status") != "SEND_OK"

@@ -1,4 +1,4 @@
-"""Two name servers and two brokers of RocketMQ, each killed and started again while our SDK sends."""
+"""Two name servers and two brokers of RocketMQ, each killed and restarted while rocketpy's client sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 DIRECTION = OUR_SDK[0].direction
 
 
-async def test_every_send_was_told_the_truth(peer: JavaPeer, tmp_path: Path) -> None:
+async def test_every_result_of_a_send_is_true(peer: JavaPeer, tmp_path: Path) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
     with servers(tmp_path, peer) as running:
         report = await fault_run(running, rounds=1, stretch_s=1, refresh_ms=500, recover_within_s=300)

@@ -19,7 +19,7 @@ REBALANCE = {"rocketmq.client.rebalance.waitInterval": "20000"}
 
 @pytest.mark.parametrize("version", [DEFAULT_VERSION, *NEWER_VERSIONS])
 def test_a_new_topic_is_consumed_at_once(peer: JavaPeer, tmp_path: Path, version: str) -> None:
-    """A consumer that finds no route when it starts looks for it again after 30 s only."""
+    """A consumer that finds no route when it starts requests it only after 30 s."""
     driver = peer.of_version(version)
     with cluster(peer, tmp_path, namesrv="our", broker="our") as servers:
         steps = [{"broker": servers.broker.address, "topic": f"Made{number}"} for number in range(3)]
@@ -30,6 +30,6 @@ def test_a_new_topic_is_consumed_at_once(peer: JavaPeer, tmp_path: Path, version
     assert len(answers) == 3, answers
     late = [answer for answer in answers if answer.get("first_ms") is None or answer["first_ms"] > 10_000]
     assert not late
-    told = {(answer.get("queues"), answer.get("retries")) for answer in answers}
+    found = {(answer.get("queues"), answer.get("retries")) for answer in answers}
     # The tools of 4.6.0 cannot ask for one topic or group.
-    assert told == {(None, None) if version == DEFAULT_VERSION else (4, 16)}
+    assert found == {(None, None) if version == DEFAULT_VERSION else (4, 16)}

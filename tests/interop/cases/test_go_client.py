@@ -1,4 +1,4 @@
-"""rocketmq-client-go against our name server and broker."""
+"""rocketmq-client-go with rocketpy's name server and broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDES = (Side("Go client", "our", "our"), Side("Go client", "our", "java"))
 
 @pytest.fixture(scope="session")
 def go() -> GoPeer:
-    """The Go program, or a skip that says what this machine lacks."""
+    """The Go program, or a skip that names what this machine lacks."""
     try:
         return GoPeer.prepare()
     except ToolsMissing as missing:
@@ -45,8 +45,8 @@ def made_topic(servers: Cluster, stem: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "order"])
-def test_what_it_sends_it_consumes(servers: Cluster, go: GoPeer, how: str) -> None:
-    """Go programs could not send to our broker, or would read something else than was sent."""
+def test_sent_messages_are_consumed(servers: Cluster, go: GoPeer, how: str) -> None:
+    """Go programs could not send to this broker, or would read other messages than were sent."""
     topic = made_topic(servers, how)
     sent = go.run(how, servers.namesrv.address, topic)
     assert {answer["status"] for answer in sent} == (set() if how == "oneway" else {0})
@@ -57,7 +57,7 @@ def test_what_it_sends_it_consumes(servers: Cluster, go: GoPeer, how: str) -> No
     assert {(one["tags"], one["colour"], one["keys"].strip()) for one in came} == {
         ("go", "grün", f"key-{body}") for body in bodies
     }
-    if how != "batch":  # of which the Go client tells no ids
+    if how != "batch":  # whose ids the Go client does not return
         assert {one["id"] for one in came} >= {one["id"] for one in sent}
     if how == "order":
         for parity in (0, 1):
@@ -66,7 +66,7 @@ def test_what_it_sends_it_consumes(servers: Cluster, go: GoPeer, how: str) -> No
             assert len({one["queue"] for one in mine}) == 1
 
 
-def test_delayed_messages_come_late(servers: Cluster, go: GoPeer) -> None:
+def test_delayed_messages_are_delivered_late(servers: Cluster, go: GoPeer) -> None:
     """A delay would be ignored, or the message lost."""
     topic = made_topic(servers, "delay")
     assert len(go.run("delay", servers.namesrv.address, topic)) == 8
@@ -75,8 +75,8 @@ def test_delayed_messages_come_late(servers: Cluster, go: GoPeer) -> None:
     assert min(one["stored"] - one["born"] for one in came) >= 900  # one second, and Java rounds it down
 
 
-def test_transactions_end_as_their_producer_says(servers: Cluster, go: GoPeer) -> None:
-    """A message that was rolled back would be delivered, or one that was asked about lost."""
+def test_transactions_end_as_their_producer_decides(servers: Cluster, go: GoPeer) -> None:
+    """A message that was rolled back would be delivered, or one that was checked be lost."""
     topic = made_topic(servers, "transaction")
     said = go.run("transaction", servers.namesrv.address, topic)
     assert [one["status"] for one in said if "status" in one] == [0, 0, 0]
@@ -85,7 +85,7 @@ def test_transactions_end_as_their_producer_says(servers: Cluster, go: GoPeer) -
     assert sorted(one["body"] for one in came) == ["ask", "commit"]
 
 
-def test_a_running_consumer_is_told_at_once(servers: Cluster, go: GoPeer) -> None:
+def test_a_running_consumer_is_notified_at_once(servers: Cluster, go: GoPeer) -> None:
     """A Go consumer that waits for messages would see them at its next pull only, or share no group."""
     topic = made_topic(servers, "waiting")
     names = servers.namesrv.address
@@ -96,7 +96,7 @@ def test_a_running_consumer_is_told_at_once(servers: Cluster, go: GoPeer) -> Non
     with go.running("consume", names, topic, "8") as waiting:
         probe.wait_until(lambda: _quietly(members), "the consumer to be connected", step_s=1)
         go.run("sync", names, topic)
-        assert sorted(one["body"] for one in GoPeer.heard(waiting)) == [str(n) for n in range(8)]
+        assert sorted(one["body"] for one in GoPeer.events(waiting)) == [str(n) for n in range(8)]
 
 
 def _quietly(look: Any) -> bool:

@@ -89,7 +89,7 @@ def test_logs_are_equal_after_the_slave_was_killed(
 def test_a_sync_master_waits_for_the_other_make(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
 ) -> None:
-    """A SYNC_MASTER would answer SEND_OK for what its slave does not have, or never answer at all."""
+    """A SYNC_MASTER would answer SEND_OK without a copy on its slave, or never respond."""
     first = one_of_pair(master, peer, tmp_path, namesrv, slave=False, sync=True).start(BOOT_S)
     second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
     with stopping([first, second]):
@@ -109,10 +109,10 @@ def test_a_sync_master_waits_for_the_other_make(
 
 
 @MIXED
-def test_consumers_read_on_from_the_slave_and_come_back(
+def test_consumers_read_from_the_slave_and_return(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
 ) -> None:
-    """With its master gone a broker's consumers would stand still, though a slave has everything."""
+    """Without the master, a broker's consumers would stop, although a slave has all messages."""
     first = one_of_pair(master, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
     address, home, ours = namesrv.address, tmp_path / "java-consumer", list[bytes]()
@@ -145,7 +145,7 @@ def test_consumers_read_on_from_the_slave_and_come_back(
 def test_idle_connections_keep_no_java_slave_out(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
-    """RocketMQ's slave says nothing for its first 5 s, just like connections that are opened to do harm."""
+    """RocketMQ's slave is silent for its first 5 s, like connections of an attacker."""
     first = one_of_pair("our", peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
     with stopping([first, second]), contextlib.ExitStack() as opened:
@@ -156,10 +156,10 @@ def test_idle_connections_keep_no_java_slave_out(
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
 
 
-def test_a_java_slave_gets_nothing_where_a_secret_is_asked_for(
+def test_a_java_slave_gets_nothing_where_a_secret_is_required(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
-    """An operator who mixes both makes would see neither why nothing is copied, nor by which slave."""
+    """An operator of a mixed pair would not see why the slave copies nothing, and which slave it is."""
     conf = {**CONF, "haSecret": "a long random text"}
     first = new_broker("our", peer, tmp_path / "master", namesrv.address, conf=conf).start(BOOT_S)
     second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
@@ -181,7 +181,7 @@ def test_a_java_slave_gets_nothing_where_a_secret_is_asked_for(
 def test_a_slave_of_a_slave(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make, last: Make
 ) -> None:
-    """A slave could copy from a master only: every one more would cost the master's network again."""
+    """A slave could only copy from a master: each slave would load the master's network."""
     first = one_of_pair(make, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair(make, peer, tmp_path, namesrv, slave=True).start(BOOT_S)
     chain = {"brokerRole": "SLAVE", "brokerId": 2, "haMasterAddress": f"127.0.0.1:{second.port + 1}"}
@@ -201,7 +201,7 @@ def test_a_slave_of_a_slave(
 
 @pytest.mark.parametrize("make", ["java", "our"])
 def test_an_ordered_topic_keeps_its_queues(peer: JavaPeer, tmp_path: Path, make: Make) -> None:
-    """A dead master would move each key of an ordered topic to another queue, and its order would be gone."""
+    """A dead master would move each key of an ordered topic to another queue, so its order is lost."""
     conf = {"orderMessageEnable": "true"}
     java = make == "java"
     names = JavaNameServer(peer, tmp_path, conf=conf) if java else OurNameServer(tmp_path, conf=conf)
@@ -241,7 +241,7 @@ def reads_again(namesrv: str, address: str) -> bool:
 
 
 def pulled(namesrv: str) -> list[bytes]:
-    """All there is, by our pull consumer."""
+    """All messages, by rocketpy's pull consumer."""
     bodies: list[bytes] = []
     with sync.PullConsumer("pullers", namesrv) as consumer:
         for queue in consumer.fetch_queues(TOPIC):
@@ -286,7 +286,7 @@ def body(number: int, chance: random.Random) -> bytes:
 
 
 def log_of(broker: BrokerProcess) -> bytes:
-    """The commit log, without what is preallocated after its end."""
+    """The commit log, without the preallocated bytes after its end."""
     files = sorted((broker.store / "commitlog").glob("*")) if broker.store.exists() else []
     return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
 

@@ -26,8 +26,8 @@ def servers(
         yield running
 
 
-def test_sync_sends_come_back_whole(servers: Cluster) -> None:
-    """A Java user's body, tags, keys, flag and properties would come back altered."""
+def test_messages_of_sync_sends_are_complete(servers: Cluster) -> None:
+    """A Java user's body, tags, keys, flag and properties would be altered."""
     topic = servers.topic("sync")
     steps = [
         message(topic, n, tags=f"tag{n % 3}", keys=f"k{n} shared", flag=n, properties=PROPERTIES)
@@ -87,7 +87,7 @@ def test_batch_gets_an_id_and_offset_a_message(servers: Cluster) -> None:
 
 
 def test_large_bodies_travel_compressed(servers: Cluster) -> None:
-    """Bodies above 4 KiB, which Java's client deflates, would come back compressed or damaged."""
+    """Bodies above 4 KiB, which Java's client deflates, would be received compressed or damaged."""
     topic = servers.topic("large")
     bodies = [b"abcdefgh" * 1000, bytes(range(256)) * 4000, b"z" * 4097]
     steps = [{"how": "sync", "topic": topic, "body": body.hex()} for body in bodies]
@@ -99,7 +99,7 @@ def test_large_bodies_travel_compressed(servers: Cluster) -> None:
 
 
 def test_message_is_found_by_its_broker_id(servers: Cluster) -> None:
-    """Support tools that look a message up by the id a send returned would find none, or another."""
+    """Support tools that query a message by the id of its send result would find none, or another."""
     topic = servers.topic("view")
     sent = servers.produce(*[message(topic, n) for n in range(5)])
     views = [{"do": "view", "topic": topic, "id": answer["offsetMsgId"]} for answer in sent]
@@ -133,7 +133,7 @@ def test_offsets_by_time_and_bounds(servers: Cluster) -> None:
 
 
 def test_pulls_at_the_edges_of_a_queue(servers: Cluster) -> None:
-    """A consumer at the end of a queue, or beyond it, would be told a wrong status or next offset."""
+    """A consumer at the end of a queue, or after it, would get a wrong status or next offset."""
     topic = servers.topic("edge")
     servers.produce(message(topic, 0))
     servers.produce(*[message(topic, n, how="queue", queue=2) for n in range(3)])
@@ -214,12 +214,12 @@ PROPERTIES = {"a": "1", "unicode": "地球 🚀 ümlaut", "long": "x" * 1000}
 
 
 def message(topic: str, number: int, *, how: str = "sync", **more: Any) -> dict[str, Any]:
-    """A send step whose body names its number."""
+    """A send step whose body contains its number."""
     return {"how": how, "topic": topic, "body": f"body {number} é世".encode().hex(), **more}
 
 
 def expect_same(step: Mapping[str, Any], one: Mapping[str, Any]) -> None:
-    """What was sent is what came back."""
+    """The received messages equal the sent ones."""
     assert one["body"] == step["body"]
     assert one.get("tags") == step.get("tags")
     assert one.get("keys") == step.get("keys")

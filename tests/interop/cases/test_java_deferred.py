@@ -40,7 +40,7 @@ def bodies(servers: Cluster, topic: str) -> list[str]:
 
 
 def test_scheduled_messages(servers: Cluster) -> None:
-    """A Java producer's delayed messages would come at once, or never."""
+    """A Java producer's delayed messages would be delivered at once, or never."""
     topic, begin = "Scheduled", time.time()
     steps = [
         {"how": "sync", "topic": topic, "body": f"level {level}".encode().hex(), "delay": level}
@@ -54,7 +54,7 @@ def test_scheduled_messages(servers: Cluster) -> None:
 
 
 def test_transaction_example(servers: Cluster) -> None:
-    """Its ten transactions say "unknown" at first; three commit when they are asked about."""
+    """Its ten transactions are undecided at first; three commit when they are checked."""
     topic = "TopicTest1234"
     home = servers.run / "transaction"
     address = servers.namesrv.address

@@ -30,7 +30,7 @@ FIXED_PORT = 9876  # some examples have this name server's port in their source
 
 @dataclass(frozen=True)
 class Example:
-    """One example producer: what it sends where, and whether it ends by itself."""
+    """One example producer: its topic and messages, and whether it ends by itself."""
 
     main: str
     topic: str
@@ -102,7 +102,7 @@ def test_pull_consumer(servers: Cluster) -> None:
 
 
 def test_pull_consumer_with_namespace(servers: Cluster) -> None:
-    """A namespaced consumer would not find what a namespaced producer sent."""
+    """A consumer with a namespace would not find the messages of a producer with that namespace."""
     needs_fixed_port(servers)
     topic = "InstanceTest%topicTest"
     servers.produce(*[{"how": "sync", "topic": topic, "body": f"{n}".encode().hex()} for n in range(20)])
@@ -113,13 +113,13 @@ def test_pull_consumer_with_namespace(servers: Cluster) -> None:
 
 
 def needs_fixed_port(servers: Cluster) -> None:
-    """Skip an example that can only talk to port 9876 when something else on this machine has it."""
+    """Skip an example that needs port 9876 when another program on this machine uses it."""
     if servers.namesrv.port != FIXED_PORT:
         pytest.skip(f"port {FIXED_PORT}, which is in this example's source, is taken on this machine")
 
 
 def run_example(servers: Cluster, example: Example, wanted: int) -> str:
-    """Run to its end, or until its messages are stored, and return what it printed."""
+    """Run to its end, or until its messages are stored, and return its output."""
     address = servers.namesrv.address
 
     def arrived() -> bool:

@@ -34,7 +34,7 @@ class Consumer:
     console: Path
 
     def text(self) -> str:
-        """What it printed until now."""
+        """Its output so far."""
         return self.console.read_text(errors="replace")
 
     def places(self) -> list[tuple[int, int]]:
@@ -63,7 +63,7 @@ def servers(
 
 @contextmanager
 def consuming(servers: Cluster, main: str, says: str = "Consumer Started") -> Iterator[Consumer]:
-    """Run one example consumer until the end of the block, then kill it. says: what it prints first."""
+    """Run one example consumer until the end of the block, then kill it. says: its first output."""
     home = servers.run / f"{main}-{next(_homes)}"
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address, **servers.java_properties}
     with servers.peer.running(f"{PACKAGE}.{main}", home=home, properties=properties):
@@ -94,12 +94,12 @@ def texts(name: str, count: int) -> list[str]:
 
 
 def wanted(consumer: Consumer, name: str) -> list[str]:
-    """Those of its bodies that belong to a case."""
+    """Its bodies that belong to a case."""
     return [body for body in consumer.bodies() if body.startswith(f"{name} ")]
 
 
 def wait_for(name: str, count: int, *consumers: Consumer) -> Counter[str]:
-    """Wait until consumers together have got so many messages of a case; return how often each came."""
+    """Wait until consumers together have this many messages of a case; return how often each was received."""
 
     def got() -> Counter[str]:
         return Counter(body for consumer in consumers for body in wanted(consumer, name))
@@ -108,8 +108,8 @@ def wait_for(name: str, count: int, *consumers: Consumer) -> Counter[str]:
     return got()
 
 
-def test_messages_come_while_it_waits(servers: Cluster) -> None:
-    """A Java push consumer would not hear of new messages, or hear of them twice."""
+def test_messages_arrive_while_it_waits(servers: Cluster) -> None:
+    """A Java push consumer would not get new messages, or get them twice."""
     send(servers, "TopicTest", texts("early", 20))
     with consuming(servers, "quickstart.Consumer") as consumer:
         assert wait_for("early", 20, consumer) == Counter(texts("early", 20))
@@ -152,7 +152,9 @@ def test_a_queue_is_consumed_in_its_order(servers: Cluster) -> None:
         assert wanted(consumer, "other") == []
     last: dict[int, int] = {}
     for queue_id, offset in consumer.places():
-        assert offset >= last.get(queue_id, 0)  # a batch that was rolled back comes again from its start
+        assert offset >= last.get(
+            queue_id, 0
+        )  # a batch that was rolled back is delivered again from its start
         last[queue_id] = offset
 
 
@@ -170,7 +172,7 @@ def test_a_tag_filter_lets_its_tags_through(servers: Cluster) -> None:
 
 
 def test_an_expression_filters_by_properties(servers: Cluster) -> None:
-    """A consumer with an SQL92 expression would get what it does not match."""
+    """A consumer with an SQL92 expression would get messages that do not match."""
     send(servers, "SqlFilterTest", texts("first", 1), tags="TagA", properties={"a": "1"})
     with consuming(servers, "filter.SqlFilterConsumer") as consumer:
         send_all(
@@ -241,7 +243,7 @@ def test_polling_assigned_queues(servers: Cluster) -> None:
 
 
 def test_the_pull_schedule(servers: Cluster) -> None:
-    """A schedule of pulls, with offsets that the client keeps, would skip messages or stand still."""
+    """A schedule of pulls, with offsets that the client keeps, would skip messages or stop."""
     send(servers, "TopicTest", texts("scheduled", 40))
     total = len(servers.pull_all("TopicTest"))
     pulled = re.compile(r"pullStatus=FOUND, nextBeginOffset=\d+.*?msgFoundList=(\d+)")

@@ -1,4 +1,4 @@
-"""DLedger groups of Java's and our brokers: each make leads in turn, leaders are killed under load.
+"""DLedger groups of both makes: each make leads in turn, leaders are killed under load.
 
 LEDGER_KILLS: how many leaders are killed in each group. The whole proof of the mixed groups:
 `LEDGER_KILLS=20 python -m tests.interop.run -n0 -s -k "leaders_are_killed and Python and Java"`.
@@ -38,7 +38,7 @@ KILLS_MAX = max(12, 2 * KILLS)
 STRETCH = 100
 """Messages that are acknowledged between two kills, at least."""
 CONF = {"registerNameServerPeriod": 10_000}
-"""RocketMQ's follower learns who leads when it registers: every 30 s by default, 10 s at the least."""
+"""RocketMQ's follower finds the leader when it registers: every 30 s by default, every 10 s at least."""
 
 FROM_THE_FIRST = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
 
@@ -54,7 +54,7 @@ def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
 def test_javas_peers_and_one_with_a_secret_keep_apart(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
-    """An operator who mixes both makes would see a peer that takes no part, and not why."""
+    """An operator of a mixed group would see a peer that does not take part, but not the reason."""
     conf = {**CONF, "dLegerSecret": "a long random text"}  # which Java's brokers pass over
     with LedgerGroup(tmp_path, namesrv.address, ("our", "java", "java"), peer, conf=conf) as group:
         probe.wait_until(lambda: group.master() in ("n1", "n2"), "Java's peers to elect one", timeout_s=90)
@@ -78,7 +78,7 @@ def test_javas_peers_and_one_with_a_secret_keep_apart(
 def test_leaders_are_killed_and_nothing_is_lost(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, makes: Sequence[Make]
 ) -> None:
-    """A peer of the other make would refuse what it is pushed, keep what was replaced, or lose a message."""
+    """A peer of the other make would reject pushed entries, keep replaced ones, or lose a message."""
     with LedgerGroup(tmp_path, namesrv.address, makes, peer, conf=CONF) as group:
         try:
             led = asyncio.run(_run(group))
@@ -177,7 +177,7 @@ def _left_behind(group: LedgerGroup, leader: str) -> str | None:
 
 
 def _check_ledger(group: LedgerGroup, load: KeyedLoad) -> None:
-    """What was acknowledged is in the data files, where its answer said."""
+    """Acknowledged messages are in the data files, at the place of their response."""
     found: dict[int, list[Place]] = {}
     for entry in group.entries("n0"):
         record = decode(entry.body)
@@ -190,7 +190,7 @@ def _check_ledger(group: LedgerGroup, load: KeyedLoad) -> None:
 
 
 async def _leader(group: LedgerGroup) -> str:
-    """Whoever leads and is the master for producers."""
+    """The leader, which is the master for producers."""
     await _until(lambda: group.leader() is not None and group.leader() == group.master(), "a leader", 120)
     leader = group.leader()
     assert leader is not None
@@ -210,7 +210,7 @@ async def _until(condition: Callable[[], object], what: str, timeout_s: float) -
 def test_a_broker_without_a_role_registers(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make
 ) -> None:
-    """What a lone survivor has would be found with one make and not with the other."""
+    """The entries of a lone survivor would be found with one make and not with the other."""
     group = LedgerGroup(tmp_path, namesrv.address, (make,) * 3, peer, conf=CONF)
     survivor = group.brokers["n1"]
     with stopping([survivor.start()]):

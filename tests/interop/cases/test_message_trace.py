@@ -1,4 +1,4 @@
-"""Message traces: what our clients write RocketMQ's code reads, and the other way round."""
+"""Message traces: rocketpy's are read by RocketMQ's code, and the reverse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocketpy.protocol.message.trace import (
 )
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side, serve
 
 pytestmark = pytest.mark.interop
 
@@ -32,11 +32,11 @@ HALF_RECORD = Sent(
 )
 
 
-@pytest.fixture(scope="module", params=OUR_SDK[::3], ids=lambda side: side.direction)
+@pytest.fixture(scope="module", params=[*OUR_SDK[::3], *ALL_VERSIONS], ids=lambda side: side.direction)
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Servers of each make, whose brokers make the trace topic themselves."""
+    """Servers of each make, whose brokers create the trace topic."""
     side: Side = request.param
     run = tmp_path_factory.mktemp("message-trace")
     with serve(side, peer, run, conf={"traceTopicEnable": "true"}) as running:
@@ -52,7 +52,7 @@ def java(servers: Cluster, group: str, *steps: dict[str, Any]) -> list[dict[str,
 
 
 async def test_our_traces_are_found_and_read_by_java(servers: Cluster) -> None:
-    """RocketMQ's trace queries would not find our messages, or show them wrongly."""
+    """RocketMQ's trace queries would not find rocketpy's messages, or show wrong values."""
     topic = servers.topic("ours")
     async with Producer("our_traced", servers.namesrv.address, config=TRACED) as producer:
         result = await producer.send(
@@ -85,7 +85,7 @@ async def test_our_traces_are_found_and_read_by_java(servers: Cluster) -> None:
 
 
 async def test_javas_traces_are_read_by_us(servers: Cluster) -> None:
-    """What Java services report would be unreadable to tools built on ours."""
+    """Reports of Java services would be unreadable to tools built on rocketpy."""
     topic = servers.topic("theirs")
     message = {"topic": topic, "body": "6869", "tags": "t", "keys": "k3"}
     (sent,) = await asyncio.to_thread(java, servers, "sender", {"do": "send", **message})

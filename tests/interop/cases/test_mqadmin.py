@@ -117,7 +117,7 @@ def test_groups_are_made_and_deleted(servers: Cluster) -> None:
     assert f"delete subscription group [{GROUP}] from broker [{broker}] success" in gone
 
 
-def test_messages_are_looked_up(servers: Cluster) -> None:
+def test_messages_are_queried(servers: Cluster) -> None:
     """queryMsgByKey, queryMsgByOffset and printMsg would find nothing, or another message."""
     found = (r"([0-9A-F]+)\s+1\s+1", ("queryMsgByKey", "-t", TOPIC, "-k", "key3"))
     probe.wait_until(lambda: len(lines(servers.admin(*found[1]), found[0])) == 1, "key3 to be indexed")

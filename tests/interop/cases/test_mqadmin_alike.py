@@ -1,4 +1,4 @@
-"""Every command of mqadmin, after the same script, on RocketMQ's servers and on ours: the same is printed.
+"""Every command of mqadmin prints the same on RocketMQ's servers and on rocketpy's, after the same script.
 
 What cannot be the same (times, ports, ids, rates) is replaced by a word; columns and all other values count.
 docs/differences.md names the commands that are left out, and why.
@@ -75,7 +75,7 @@ Printed = list[list[str]]
 
 @pytest.fixture(scope="module")
 def both(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Printed, Printed]:
-    """The script on RocketMQ's servers and on ours."""
+    """The script on RocketMQ's and on rocketpy's servers."""
     java, ours = (
         _run(peer, Side("mqadmin", make, make), tmp_path_factory.mktemp(f"alike-{make}"))
         for make in ("java", "our")
@@ -85,7 +85,7 @@ def both(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Prin
 
 @pytest.mark.parametrize("step", [f"{n:02} {c}" for n, c in enumerate(READ_ONLY + WITH_CONSUMER + CHANGES)])
 def test_a_command_prints_the_same(both: tuple[Printed, Printed], step: str) -> None:
-    """An operator, or a script of theirs, would read something else than from RocketMQ's broker."""
+    """An operator's script would get another output than from RocketMQ's broker."""
     java, ours = both
     number = int(step[:2])
     assert ours[number] == java[number]
@@ -109,7 +109,7 @@ def _run(peer: JavaPeer, side: Side, run: Path) -> Printed:
 
 
 def _admin(servers: Cluster, commands: list[str]) -> list[str]:
-    """Run commands in one JVM; what each printed."""
+    """Run commands in one JVM; return the output of each."""
     steps: list[dict[str, Any]] = [{"args": command.split()} for command in commands]
     home = servers.run / "mqadmin-steps"
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address}
@@ -154,7 +154,7 @@ _UNLIKE = [
 
 
 def _comparable(text: str) -> list[str]:
-    """The lines, in an order of their own, with what is never twice the same replaced."""
+    """The lines in a fixed order, with variable parts replaced."""
     for pattern, word in _UNLIKE:
         text = re.sub(pattern, word, text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK, serve
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, serve
 from tests.mqconsumer import CASES
 from tests.mqconsumer.group import BROKER_SETTINGS
 from tests.mqproducer.place import Place
@@ -15,7 +15,7 @@ from tests.mqproducer.place import Place
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(scope="module", params=OUR_SDK[:1], ids=lambda side: side.direction)
+@pytest.fixture(scope="module", params=[*OUR_SDK[:1], *ALL_VERSIONS], ids=lambda side: side.direction)
 def place(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:

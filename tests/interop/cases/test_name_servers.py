@@ -37,12 +37,12 @@ def other_broker(servers: Cluster, run: Path, name: str, **conf: Any) -> JavaBro
 
 
 def masters_of(servers: Cluster, topic: str = DEFAULT_TOPIC) -> dict[str, dict[str, str]]:
-    """Broker names and their addresses by id, as the route of a topic tells them."""
+    """Broker names and their addresses by id, as in the route of a topic."""
     found = probe.route(servers.namesrv.address, topic)
     return {b["brokerName"]: b["brokerAddrs"] for b in found["brokerDatas"]} if found else {}
 
 
-def test_a_broker_that_says_goodbye_is_gone(servers: Cluster, tmp_path: Path) -> None:
+def test_an_unregistered_broker_is_removed(servers: Cluster, tmp_path: Path) -> None:
     """After an orderly stop clients would still be sent to a broker that is not there."""
     with other_broker(servers, tmp_path, "leaving") as broker:
         assert "leaving" in masters_of(servers)
@@ -51,7 +51,7 @@ def test_a_broker_that_says_goodbye_is_gone(servers: Cluster, tmp_path: Path) ->
         assert broker.address not in probe.broker_addresses(servers.namesrv.address)
 
 
-def test_a_killed_broker_is_gone_at_once(servers: Cluster, tmp_path: Path) -> None:
+def test_a_killed_broker_is_removed_at_once(servers: Cluster, tmp_path: Path) -> None:
     """After a crash clients would be sent to a dead broker for two minutes."""
     with stopping([broker := other_broker(servers, tmp_path, "crashing").start()]):
         broker.kill()
@@ -61,7 +61,7 @@ def test_a_killed_broker_is_gone_at_once(servers: Cluster, tmp_path: Path) -> No
 
 
 def test_a_restarted_broker_has_its_new_address(servers: Cluster, tmp_path: Path) -> None:
-    """A broker that comes back on another port would not be found."""
+    """A broker that restarts at another port would not be found."""
     for _ in range(2):
         with stopping([broker := other_broker(servers, tmp_path, "moving").start()]):
             assert masters_of(servers)["moving"] == {"0": broker.address}
@@ -112,7 +112,7 @@ def test_topics_of_a_cluster(servers: Cluster) -> None:
     assert "InteropCluster" in servers.admin("topicClusterList", "-t", topic)
 
 
-def test_deleted_topic_is_gone(servers: Cluster) -> None:
+def test_a_deleted_topic_has_no_route(servers: Cluster) -> None:
     """A topic deleted with mqadmin would still be routed."""
     topic = servers.topic("deleted")
     servers.make_topic(topic)

@@ -88,7 +88,7 @@ class Seen:
 
     @property
     def bodies(self) -> list[bytes]:
-        """The bodies of what came, in the order of coming."""
+        """The bodies of the messages, in the order of delivery."""
         return [message.body for message in self.messages]
 
 
@@ -96,7 +96,7 @@ class Seen:
 async def consuming(
     servers: Cluster, group: str, topic: str, handler: Any, expression: str | Sql = "*", **config: Any
 ) -> AsyncIterator[PushConsumer]:
-    """One running member of ours."""
+    """One running member with rocketpy's consumer."""
     consumer = PushConsumer(
         group,
         servers.namesrv.address,
@@ -115,7 +115,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 
 def sender(servers: Cluster) -> Producer:
-    """A producer whose messages go to one queue after the other."""
+    """A producer whose messages go to the queues in turn."""
     return Producer("senders", servers.namesrv.address, config=ProducerConfig(batching=False))
 
 
@@ -136,7 +136,7 @@ async def made(servers: Cluster, producer: Producer, stem: str, queues: int = 8)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
-def test_shares_are_those_of_java(peer: JavaPeer, tmp_path: Path, strategy: AllocationStrategy) -> None:
+def test_allocation_equals_java_s(peer: JavaPeer, tmp_path: Path, strategy: AllocationStrategy) -> None:
     """In a mixed group a queue would be read by two members, or by none."""
     cases = [
         (
@@ -160,7 +160,7 @@ def test_shares_are_those_of_java(peer: JavaPeer, tmp_path: Path, strategy: Allo
 
 @pytest.mark.parametrize("strategy", [STRATEGIES[0], STRATEGIES[2]], ids=lambda strategy: strategy.name)
 async def test_one_group_of_both(servers: Cluster, strategy: AllocationStrategy) -> None:
-    """Ours and Java's in one group would both read a queue, or leave one out when the other comes or goes."""
+    """Members of both makes would read a queue twice, or leave one out when a member joins or leaves."""
     group, seen = servers.topic("both"), Seen()
     queues = 32  # by its hashes, which differ from run to run, one member may get all of a few
     async with sender(servers) as producer:
@@ -176,7 +176,7 @@ async def test_one_group_of_both(servers: Cluster, strategy: AllocationStrategy)
                 await until(lambda: 0 < mine() < queues, "a share of the queues for Java")
                 await until(theirs.console.exists, "Java's member")
                 total = len(before)
-                for round_ in range(20):  # until it has begun with each of its queues
+                for round_ in range(20):  # until it has started with each of its queues
                     total += len(await send(producer, topic, f"warm{round_}", queues))
                     if theirs.bodies():
                         break
@@ -194,7 +194,7 @@ async def test_one_group_of_both(servers: Cluster, strategy: AllocationStrategy)
 
 
 async def test_an_orderly_group_of_both(servers: Cluster) -> None:
-    """A queue would be worked on by Java's member and ours at once, or out of order."""
+    """A queue would be handled by a Java member and a rocketpy member at once, or out of order."""
     group, seen = servers.topic("ordered"), Seen()
     async with sender(servers) as producer:
         topic = await made(servers, producer, "ordered", 4)
@@ -220,7 +220,7 @@ async def test_an_orderly_group_of_both(servers: Cluster) -> None:
 
 
 async def test_filters(servers: Cluster) -> None:
-    """A group would get what it did not ask for, or miss what it did."""
+    """A group would get messages that its filter drops, or miss others."""
     by_tag, by_sql = Seen(), Seen()
     async with sender(servers) as producer:
         topic = await made(servers, producer, "filtered", 4)
@@ -236,7 +236,7 @@ async def test_filters(servers: Cluster) -> None:
 
 
 async def test_retries_and_dead_letters(servers: Cluster) -> None:
-    """What a handler fails at would be lost, or never end."""
+    """A message whose handler fails would be lost, or be retried without end."""
     group = servers.topic("failing")
     seen = Seen(lambda message: ConsumeResult.LATER if message.body == b"bad 1" else None)
     async with sender(servers) as producer:
@@ -254,7 +254,7 @@ async def test_retries_and_dead_letters(servers: Cluster) -> None:
 
 
 async def test_broadcasting(servers: Cluster, tmp_path: Path) -> None:
-    """Members of a group that broadcasts would share, or begin anew at each start."""
+    """Members of a group that broadcasts would share, or start over at each start."""
     group, one, two, again = servers.topic("cast"), Seen(), Seen(), Seen()
 
     @asynccontextmanager
@@ -283,7 +283,7 @@ async def test_broadcasting(servers: Cluster, tmp_path: Path) -> None:
 
 
 async def test_transactions_and_delays(servers: Cluster) -> None:
-    """A consumer would see what was rolled back, or not what was committed or delayed."""
+    """A consumer would get messages that were rolled back, or not those that were committed or delayed."""
     seen = Seen()
     commit, rollback = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK
     async with sender(servers) as producer:
@@ -300,7 +300,7 @@ async def test_transactions_and_delays(servers: Cluster) -> None:
 
 
 async def test_polling(servers: Cluster) -> None:
-    """A polling consumer would miss what is there, or its commits would not be seen by others."""
+    """A polling consumer would miss messages, or others would not get its commits."""
     group = servers.topic("polling")
     async with sender(servers) as producer:
         topic = await made(servers, producer, "polling", 4)
@@ -324,8 +324,8 @@ async def test_polling(servers: Cluster) -> None:
     assert Counter(found) == Counter(sent)
 
 
-async def test_mqadmin_sees_ours(servers: Cluster) -> None:
-    """An operator would see nothing of a consumer of ours, or could not move it."""
+async def test_mqadmin_shows_consumers_of_rocketpy(servers: Cluster) -> None:
+    """An operator would see nothing of a consumer with rocketpy, or could not reset it."""
     group, seen = servers.topic("seen"), Seen()
     async with sender(servers) as producer:
         topic = await made(servers, producer, "seen", 2)

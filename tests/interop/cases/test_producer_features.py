@@ -1,4 +1,4 @@
-"""Transactions, delays, requests and ids of ours, with RocketMQ's clients and tools on the other side."""
+"""Transactions, delays, requests and ids of rocketpy, with RocketMQ's clients and tools on the other side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rocketpy import LocalTransactionState, Message, Producer, ProducerConfig
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side, serve
 from tests.mqproducer.place import BROKER_SETTINGS, Place
 
 pytestmark = pytest.mark.interop
@@ -22,7 +22,7 @@ COMMIT, ROLLBACK, UNKNOWN = (
 )
 
 
-@pytest.fixture(scope="module", params=OUR_SDK, ids=lambda side: side.direction)
+@pytest.fixture(scope="module", params=[*OUR_SDK, *ALL_VERSIONS], ids=lambda side: side.direction)
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
@@ -39,7 +39,7 @@ def producer(servers: Cluster) -> Producer:
 
 
 async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:
-    """A Java consumer would see what was rolled back, or not what was committed, checked back or delayed."""
+    """A Java consumer would get rolled-back messages, or miss committed, checked or delayed ones."""
     topic, place = servers.topic("deferred"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
         ends = {b"committed": COMMIT, b"rolled back": ROLLBACK, b"checked": UNKNOWN}
@@ -62,7 +62,7 @@ async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:
 
 
 async def test_mqadmin_finds_messages(servers: Cluster) -> None:
-    """Who runs the cluster could not find a message of ours by its key or either of its ids."""
+    """An operator of the cluster could not find a message by its key or either of its ids."""
     topic, place = servers.topic("found"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
         result = await sender.send(Message(topic, b"look", keys="order-42", tags="paid"))
@@ -77,7 +77,7 @@ async def test_mqadmin_finds_messages(servers: Cluster) -> None:
 
 
 async def test_java_asks_us(servers: Cluster) -> None:
-    """A Java requester would never hear from a Python replier."""
+    """A Java requester would never get the reply of a Python replier."""
     topic, place = servers.topic("java_asks"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
         await place.made(sender, topic)
@@ -88,7 +88,7 @@ async def test_java_asks_us(servers: Cluster) -> None:
 
 
 async def test_we_ask_java(servers: Cluster) -> None:
-    """A Python requester would never hear from a Java replier."""
+    """A Python requester would never get the reply of a Java replier."""
     topic, place = servers.topic("we_ask"), Place(servers.namesrv.address)
     arguments = (servers.namesrv.address, "interop_replier", topic)
     async with producer(servers) as sender:

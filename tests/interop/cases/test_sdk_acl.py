@@ -1,4 +1,4 @@
-"""Our SDK against Java brokers that let nobody in without an access key."""
+"""rocketpy's client with Java brokers that require an access key."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def client(
 
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
-async def test_signed_messages_are_let_in(servers: Cluster, codec: Literal["json", "rocketmq"]) -> None:
+async def test_signed_messages_are_accepted(servers: Cluster, codec: Literal["json", "rocketmq"]) -> None:
     """A signature over other fields, or in another order, than the broker's would be refused."""
     topic = servers.topic(f"signed_{codec}")
     sender_of = client(servers, WRITER, codec)
@@ -85,8 +85,8 @@ async def test_signed_messages_are_let_in(servers: Cluster, codec: Literal["json
         assert (await reader.pull(one.queue, one.queue_offset)).messages[0].body == b"one"
 
 
-async def test_others_are_refused(servers: Cluster) -> None:
-    """Who has no key, a wrong one, or no right to write would not learn why, or that nothing was stored."""
+async def test_others_are_rejected(servers: Cluster) -> None:
+    """A client without a key, with a wrong one, or without a right would not get reason and outcome."""
     topic = servers.topic("refused")
     async with Producer("acl_writers", client=client(servers, WRITER)) as sender:
         place = await sender.send(Message(topic, b"creates the topic"))

@@ -56,7 +56,12 @@ from tests.spark.test_source import (
     test_tags_are_chosen_by_the_broker,
     test_what_was_read_can_be_written,
 )
-from tests.spark.trace_story import expect_one_trace, tell
+from tests.spark.test_source_options import (
+    test_a_stream_reads_topics_that_come_later,
+    test_each_queue_has_its_times,
+    test_topics_and_queues_are_chosen,
+)
+from tests.spark.trace_scenario import expect_one_trace, run_scenario
 
 __all__ = [
     "test_a_broker_that_stands_still_delays_rows_and_loses_none",
@@ -67,16 +72,19 @@ __all__ = [
     "test_a_read_waits_for_its_broker",
     "test_a_stream_from_one_topic_into_another",
     "test_a_stream_reads_on_from_its_checkpoint",
+    "test_a_stream_reads_topics_that_come_later",
     "test_a_stream_survives_its_driver_and_its_broker",
     "test_a_write_waits_for_its_broker",
     "test_an_empty_frame_sends_nothing",
     "test_each_column_reaches_its_part_of_the_message",
+    "test_each_queue_has_its_times",
     "test_equal_sharding_keys_share_a_queue_in_order",
     "test_long_bodies_are_compressed_as_told",
     "test_lost_messages_fail_the_read_or_are_logged",
     "test_ranges_are_those_that_were_asked_for",
     "test_rows_of_a_repeated_task_keep_their_ids",
     "test_tags_are_chosen_by_the_broker",
+    "test_topics_and_queues_are_chosen",
     "test_what_was_read_can_be_written",
     "write",
 ]
@@ -102,7 +110,7 @@ def place(servers: Cluster) -> Place:
 
 @pytest.fixture
 def own_place(place: Place) -> Place:
-    """The same again: a case that kills the broker starts it."""
+    """The same setup: a case that kills the broker restarts it."""
     return place
 
 
@@ -130,7 +138,7 @@ def guarded(peer: JavaPeer, tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_keys_let_rows_out_and_in(spark: Any, guarded: dict[str, str]) -> None:
-    """A signature over other bytes than the broker's would keep every row out, or a refusal not say why."""
+    """A signature over other bytes than the broker's would fail every row, or fail without a reason."""
     frame = spark.range(100).selectExpr("cast(id AS string) AS body", "'t' AS tags").coalesce(1)
     save(frame, guarded, topic="Open", sendTimeoutMs="30000")
     given = {name: value for name, value in guarded.items() if name != "deliveryTimeoutMs"}
@@ -150,11 +158,11 @@ def test_keys_let_rows_out_and_in(spark: Any, guarded: dict[str, str]) -> None:
             save(frame, given)
 
 
-def test_java_reads_what_spark_wrote(servers: Cluster, place: Place, spark: Any) -> None:
+def test_java_reads_messages_of_spark(servers: Cluster, place: Place, spark: Any) -> None:
     """A Java consumer would miss rows, their tags, keys or properties, or could not inflate a body."""
     topic = place.topic()
     frame = spark.range(0, 2000, 1, 2).selectExpr(
-        "IF(id = 7, repeat('x', 9000), concat('body ', id)) AS body",
+        "IF(id % 10 = 7, repeat(concat('x', id), 3000), concat('body ', id)) AS body",
         "'paid' AS tags",
         "array(concat('k', id), 'all') AS keys",
         "map('shop', 'Zürich') AS properties",
@@ -163,15 +171,18 @@ def test_java_reads_what_spark_wrote(servers: Cluster, place: Place, spark: Any)
     frame.write.format("rocketmq").options(**options).mode("append").save()
     received = servers.pull_all(topic)
     bodies = sorted(bytes.fromhex(one["body"]) for one in received)
-    assert bodies == sorted([*(b"body %d" % number for number in range(2000) if number != 7), b"x" * 9000])
+    assert bodies == sorted(
+        b"x%d" % number * 3000 if number % 10 == 7 else b"body %d" % number for number in range(2000)
+    )
+    assert not any("CLUSTER" in one["properties"] for one in received), "all were sent in batches"
     assert {one["tags"] for one in received} == {"paid"}
     assert {one["properties"]["shop"] for one in received} == {"Zürich"}
     assert len({one["properties"]["SPARK_ROW_ID"] for one in received}) == 2000
     assert "k1999 all" in {one["keys"] for one in received}
 
 
-def test_spark_reads_what_java_wrote(servers: Cluster, place: Place, spark: Any) -> None:
-    """Rows would lack what a Java producer set, or a range begin at the wrong message."""
+def test_spark_reads_messages_of_java(servers: Cluster, place: Place, spark: Any) -> None:
+    """Rows would lack fields of a Java producer, or a range begin at the wrong message."""
     topic = place.topic()
     steps = [
         {
@@ -204,6 +215,6 @@ def test_spark_reads_what_java_wrote(servers: Cluster, place: Place, spark: Any)
 
 
 async def test_a_job_and_its_consumer_are_one_trace(place: Place) -> None:
-    """A trace would end at the broker: it drops what a batch carries, or mixes it up."""
+    """A trace would end at the broker: it would drop the context of a batch, or mix it up."""
     topic = place.topic()
-    expect_one_trace(await tell(place.namesrv, topic), topic)
+    expect_one_trace(await run_scenario(place.namesrv, topic), topic)

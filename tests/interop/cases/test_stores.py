@@ -28,7 +28,7 @@ CONF = {
     "mappedFileSizeConsumeQueue": 20 * 50,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
-    "messageIndexSafe": "true",  # else what a killed RocketMQ had indexed some seconds ago may be gone
+    "messageIndexSafe": "true",  # else entries that a killed RocketMQ indexed just before may be missing
     "brokerName": "store-broker",
 }
 hands = pytest.mark.parametrize("handover", HANDOVERS, ids=lambda handover: handover.direction)
@@ -36,7 +36,7 @@ hands = pytest.mark.parametrize("handover", HANDOVERS, ids=lambda handover: hand
 
 @pytest.fixture(scope="module")
 def namesrv(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NameServerProcess]:
-    """Java's name server, so that these cases say something of stores only."""
+    """Java's name server, so that these cases test stores only."""
     server = JavaNameServer(peer, tmp_path_factory.mktemp("stores")).start()
     with stopping([server]):
         yield server
@@ -161,7 +161,7 @@ def test_java_store_reads_a_broker_s_files(hand: Hands, handover: Handover, endi
 @pytest.mark.parametrize("handover", [HANDOVERS[0], HANDOVERS[2]], ids=lambda handover: handover.direction)
 @pytest.mark.parametrize("ending", ["closed", "halt"])
 def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str) -> None:
-    """What RocketMQ's store wrote, single messages and batches, would not be served."""
+    """Messages in RocketMQ's store, single ones and batches, would not be served."""
     reader = hand.broker(handover.reader)
     puts: list[dict[str, Any]] = [{**send(n, queue=n % QUEUES), "do": "put"} for n in range(200)]
     batch = [send(500 + n, queue=0) for n in range(10)]

@@ -9,14 +9,14 @@ import pytest
 
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side, serve
 from tests.otel.kinds import expect_kinds, tell_kinds
-from tests.otel.story import expect_one_trace, tell
+from tests.otel.order_scenario import expect_one_trace, run_scenario
 
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(scope="module", params=OUR_SDK[::3], ids=lambda side: side.direction)
+@pytest.fixture(scope="module", params=[*OUR_SDK[::3], *ALL_VERSIONS], ids=lambda side: side.direction)
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
@@ -40,7 +40,7 @@ async def test_one_trace_with_every_attribute(servers: Cluster, forwarder: str) 
         )
         assert "msgId" in answer, answer
 
-    collector = await tell(servers.namesrv.address, stem, forward if forwarder == "Java" else None)
+    collector = await run_scenario(servers.namesrv.address, stem, forward if forwarder == "Java" else None)
     expect_one_trace(collector, stem, servers.broker.name)
 
 

@@ -12,7 +12,7 @@ from rocketpy import PullConsumer
 from rocketpy.errors import RecordCorrupt
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK, serve
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, serve
 from tests.mqconsumer import undecodable
 from tests.mqconsumer.group import BROKER_SETTINGS, Seen, group, pushing, until
 from tests.mqconsumer.undecodable import GOOD, damage, mixed
@@ -21,7 +21,8 @@ from tests.mqproducer.place import Place
 pytestmark = pytest.mark.interop
 
 
-@pytest.fixture(scope="module", params=OUR_SDK[:1], ids=lambda side: side.direction)
+# A broker of 5.3.3 cannot look up a record whose body exceeds it; a copy of it goes to the retry topic.
+@pytest.fixture(scope="module", params=[*OUR_SDK[:1], *ALL_VERSIONS[:1]], ids=lambda side: side.direction)
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
@@ -43,7 +44,7 @@ def store(servers: Cluster) -> Path:
 
 
 async def test_a_record_without_a_length(place: Place, store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A queue would stand still in silence, or good messages be skipped with the damaged one.
+    """A queue would stop without a report, or good messages be skipped with the damaged one.
 
     Our broker refuses the pull that begins at such a record by itself.
     """
@@ -66,8 +67,8 @@ async def test_a_record_without_a_length(place: Place, store: Path, caplog: pyte
             await consumer.seek(queue, 4)
             await seen.until(*GOOD)
             await until(lambda: consumer.health().ok)
-    told = [record for record in caplog.records if "cannot be read from offset 3" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.ERROR]
+    logged = [record for record in caplog.records if "cannot be read from offset 3" in record.getMessage()]
+    assert [record.levelno for record in logged] == [logging.ERROR]
 
 
 globals().update(undecodable.CASES)

@@ -1,4 +1,4 @@
-"""One order on its way through three services: the same story over our broker and over Java's.
+"""One order on its way through three services: the same scenario with both brokers.
 
 shop       request -> send A
 forwarder  takes A and sends it on to B with its properties: ours (by a handler), or a Java program
@@ -22,8 +22,8 @@ Forward = Callable[[str, str], Awaitable[None]]
 """Takes one message of a topic, and sends its properties on to another."""
 
 
-async def tell(namesrv: str, stem: str, forward: Forward | None = None) -> Collector:
-    """Run the story; return what the collector got. forward: None for a push consumer of ours."""
+async def run_scenario(namesrv: str, stem: str, forward: Forward | None = None) -> Collector:
+    """Run the scenario; return what the collector got. forward: None for a push consumer of rocketpy."""
     a, b, c = f"{stem}_A", f"{stem}_B", f"{stem}_C"
     async with collecting() as collector:
         shop, billing, archive = (Service(name, collector) for name in ("shop", "billing", "archive"))
@@ -87,22 +87,22 @@ def _forwarder(namesrv: str, stem: str) -> Forward:
 
 
 def expect_one_trace(collector: Collector, stem: str, broker: str) -> None:
-    """Every span of the story, its parent, its kind and all its attributes. broker: its name."""
+    """Every span of the scenario, its parent, its kind and all its attributes. broker: its name."""
     a, b, c = f"{stem}_A", f"{stem}_B", f"{stem}_C"
     request, send_a, receive_b, process_b, send_c, receive_c, process_c = (
         collector.span(name)
         for name in ("request", f"send {a}", f"receive {b}", f"process {b}", f"send {c}",
                      f"receive {c}", f"process {c}")
     )  # fmt: skip
-    story = [request, send_a, process_b, send_c, process_c]
-    assert {span.trace_id for span in story} == {request.trace_id}
-    assert [span.parent_id for span in story] == ["", *(span.span_id for span in story[:-1])]
+    spans = [request, send_a, process_b, send_c, process_c]
+    assert {span.trace_id for span in spans} == {request.trace_id}
+    assert [span.parent_id for span in spans] == ["", *(span.span_id for span in spans[:-1])]
     assert receive_b.links == [send_a.span_id]
     assert receive_c.links == [send_c.span_id]
     assert process_b.links == [send_a.span_id]
-    assert [span.service for span in story] == ["shop", "shop", "billing", "billing", "archive"]
+    assert [span.service for span in spans] == ["shop", "shop", "billing", "billing", "archive"]
     internal, client, producer, consumer = 1, 3, 4, 5
-    assert [span.kind for span in story] == [internal, producer, consumer, producer, consumer]
+    assert [span.kind for span in spans] == [internal, producer, consumer, producer, consumer]
     assert (receive_b.kind, receive_c.kind) == (client, client)
 
     def common(name: str, topic: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A Spark job and a consumer, in one trace: the same story over our broker and over Java's."""
+"""A Spark job and a consumer, in one trace: the same scenario over our broker and over Java's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.otel.collector import Collector, Service, collecting
 from tests.spark.traced_job import ROWS
 
 
-async def tell(namesrv: str, topic: str, environment: Mapping[str, str] | None = None) -> Collector:
+async def run_scenario(namesrv: str, topic: str, environment: Mapping[str, str] | None = None) -> Collector:
     """Run the job in a process of its own, then read and process what it wrote. The topic has to be there."""
     async with collecting() as collector:
         job = await asyncio.create_subprocess_exec(

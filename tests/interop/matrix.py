@@ -1,0 +1,94 @@
+"""docs/compatibility.md: what ran with which RocketMQ, from the results of `make interop-all`.
+
+The results of all runs are kept in build/, so that a long run can be made in parts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.interop.java_peer import DEFAULT_VERSION
+from tests.interop.sides import NEWER_VERSIONS
+
+Results = dict[str, Sequence[str]]
+"""Direction and outcome by case, as pytest names it."""
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
+_RESULTS: Final = Path(__file__).parents[2] / "build" / "interop.json"
+_VERSIONS: Final = (DEFAULT_VERSION, *NEWER_VERSIONS)
+_OURS: Final = re.compile(
+    r"our SDK -> java namesrv \+ java broker(?: \(binary\))?(?: of (?P<version>[\d.]+))?"
+)
+_FEATURES: Final = {
+    "test_mqproducer": "Producer: each method and setting of Java's `MQProducer`",
+    "test_mqconsumer": "Consumers: push, lite pull and pull",
+    "test_our_sdk": "Sending and reading beside Java clients",
+    "test_producer_features": "Transactions, delays, request-reply and ids, with Java on the other side",
+    "test_undecodable": "Messages that cannot be decoded",
+    "test_sdk_acl": "Access control",
+    "test_message_trace": "Message trace",
+    "test_tracing": "OpenTelemetry",
+    "test_admin_topics_and_groups": "AdminClient: topics and groups",
+    "test_admin_parts": "AdminClient: brokers, messages, dead letters, name servers, accounts",
+    "test_faults": "Faults of servers",
+}
+_HEAD: Final = """# Compatibility
+
+What runs with which version of RocketMQ. `make interop-all` writes this page from its results; a number is
+that of the cases that passed. [Differences](differences.md) lists what rocketpy does in another way.
+
+## rocketpy's clients with RocketMQ's servers
+
+"""
+_TAIL: Final = """
+- RocketMQ 5.3.3 has another access control (ACL 2.0). rocketpy's clients do not support it.
+- Brokers of 4.9.7 and 5.3.3 handle the sends of a connection on several threads: messages in flight together
+  may change their order ([sending](guides/sending.md#many-in-flight)).
+- rocketpy uses the remoting protocol, which name servers and brokers of 5.x serve, and not the gRPC proxy.
+"""
+
+
+def add_results(results: Results) -> Results:
+    """Add the results of a run to those of earlier ones; return them all."""
+    kept: Results = json.loads(_RESULTS.read_text("utf-8")) if _RESULTS.exists() else {}
+    kept.update(results)
+    _RESULTS.parent.mkdir(exist_ok=True)
+    _RESULTS.write_text(json.dumps(kept, indent=1), "utf-8")
+    return kept
+
+
+def page(results: Results) -> str:
+    """Return the page of these results."""
+    ours: dict[str, dict[str, list[str]]] = {feature: {} for feature in _FEATURES.values()}
+    others: dict[str, list[str]] = {}
+    for case, (direction, outcome) in results.items():
+        feature, match = _FEATURES.get(Path(case.partition("::")[0]).stem), _OURS.fullmatch(direction)
+        if feature is not None and match is not None:
+            ours[feature].setdefault(match["version"] or DEFAULT_VERSION, []).append(outcome)
+        else:
+            others.setdefault(direction or "(other cases)", []).append(outcome)
+    return "".join([_HEAD, *_features(ours), _TAIL, *_directions(others)])
+
+
+def _features(ours: dict[str, dict[str, list[str]]]) -> Iterator[str]:
+    yield f"| | {' | '.join(_VERSIONS)} |\n|---|{'---|' * len(_VERSIONS)}\n"
+    for feature, versions in ours.items():
+        cells = " | ".join(_cell(versions.get(version, [])) for version in _VERSIONS)
+        yield f"| {feature} | {cells} |\n"
+
+
+def _directions(others: dict[str, list[str]]) -> Iterator[str]:
+    yield "\n## All other pairings\n\n| Pairing | Cases |\n|---|---|\n"
+    for direction, outcomes in sorted(others.items()):
+        yield f"| {direction} | {_cell(outcomes)} |\n"
+
+
+def _cell(outcomes: list[str]) -> str:
+    passed = outcomes.count("passed")
+    if not outcomes:
+        return "not run"
+    return str(passed) if passed == len(outcomes) else f"{passed} of {len(outcomes)}"
