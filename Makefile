@@ -4,11 +4,13 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted check format docs docs-serve mutants interop bench soak attack faults spark spark35 spark-demo lock audit sbom clean distclean
+.PHONY: help demo test slow planted console-test compatibility check format docs docs-serve mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
-SPARK35 := .cache/spark35
+SPARK := .cache/spark
 export NO_MKDOCS_2_WARNING := 1
+# Without caches each worker would rewrite every test file, and each server that a test starts compile its modules.
+unexport PYTHONDONTWRITEBYTECODE
 PY := $(VENV)/bin/python
 TOOLS := .cache/audit
 SOURCES_OF_SETUP := pyproject.toml requirements.lock
@@ -18,6 +20,13 @@ define install
 $(PY) -m tools.locked $(2) > $(VENV)/wanted.lock
 $(1) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/wanted.lock
 $(1) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+endef
+
+# Fails where a public name lacks a type. It looks for packages beside the python that comes first in PATH.
+define types_complete
+@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m basedpyright --ignoreexternal --verifytypes $(1) > $(VENV)/types.txt \
+	|| { grep -E "error:|score" $(VENV)/types.txt; exit 1; }
+@grep score $(VENV)/types.txt
 endef
 
 # Which interpreter makes .venv: the first of these that is new enough and whole. Or say: make demo PYTHON=/path/to/python
@@ -43,16 +52,26 @@ slow: $(VENV)/.ready-test ## the tests that take longer: simulations by the seed
 planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch defects that are planted
 	@$(PY) -m pytest -m planted $(ARGS)
 
+console-test: $(VENV)/.ready-browser ## the console's pages in Chromium (SCREENSHOTS=DIR keeps pictures)
+	@command -v chromium >/dev/null 2>&1 || { echo "console-test: install Debian's package chromium"; exit 1; }
+	@$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+compatibility: $(VENV)/.ready-test ## this version and an earlier one together: clients, servers, stores, replicas (a quarter of an hour; ARGS="--old COMMIT")
+	@$(PY) -m tests.compatibility.running_peers $(ARGS)
+
 check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation built strictly
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(call types_complete,rocketpy)
 	$(PY) -m tools.import_map --check
+	$(PY) -m tools.blocking_admin --check
 	$(PY) -m tools.figures --check
 	$(PY) -m mkdocs build --strict
 	@echo "check: formatting, lint, types and documentation are in order"
 
-format: $(VENV)/.ready-check ## format the code and mend what ruff can mend
+format: $(VENV)/.ready-check ## format the code and fix what ruff can fix
+	$(PY) -m tools.blocking_admin --write
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 	$(PY) -m tools.import_map --write
@@ -71,6 +90,9 @@ interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a J
 	if [ -n "$$missing" ]; then echo "interop: NOT RUN, this machine lacks:$$missing"; exit 0; fi; \
 	$(MAKE) --no-print-directory $(VENV)/.ready-bench && $(PY) -m tests.interop.run $(ARGS)
 
+interop-all: ## the interop cases with servers of 4.6.0, 4.9.7 and 5.3.3; writes docs/compatibility.md (an hour)
+	@$(MAKE) --no-print-directory interop ARGS="--all --page $(ARGS)"
+
 mutants: $(VENV)/.ready-mutants ## whether tests notice small changes: ARGS="store ha dledger producer protocol", or "store --report"
 	@nice -n 10 $(PY) -m tools.mutants $(ARGS)
 
@@ -80,10 +102,28 @@ bench: $(VENV)/.ready-bench ## speed beside the real RocketMQ 4.6.0 (needs Maven
 spark: $(VENV)/.ready-spark ## the Spark sink and source in real Spark sessions, against our broker
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
 
-# Spark 3.5 leaves sockets to the garbage collector, and warns about itself.
-spark35: $(SPARK35)/.ready ## the sink's helpers in Spark 3.5, which has no Python data sources
-	@$(SPARK35)/bin/python -m pytest -W ignore::DeprecationWarning -W ignore::FutureWarning \
-		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning -m spark tests/spark/test_helpers.py $(ARGS)
+# Older versions leave sockets to the garbage collector, and warn about themselves.
+OLD_SPARK := -W ignore::DeprecationWarning -W ignore::FutureWarning -W ignore::ResourceWarning \
+	-W ignore::pytest.PytestUnraisableExceptionWarning -m spark
+
+spark35: $(SPARK)35/.ready ## the sink's helpers in Spark 3.5, which has no Python data sources
+	@$(SPARK)35/bin/python -m pytest $(OLD_SPARK) tests/spark/test_helpers.py $(ARGS)
+
+spark40: $(SPARK)40/.ready ## the Spark sink and source in Spark 4.0, the oldest with Python data sources
+	@$(SPARK)40/bin/python -m pytest $(OLD_SPARK) tests/spark/test_source.py tests/spark/test_source_options.py \
+		tests/spark/test_sink.py $(ARGS)
+
+spark41: $(SPARK)41/.ready ## the Spark sink and source in Spark 4.1
+	@$(SPARK)41/bin/python -m pytest $(OLD_SPARK) tests/spark/test_source.py tests/spark/test_source_options.py \
+		tests/spark/test_sink.py $(ARGS)
+
+spark-versions: spark35 spark40 spark41 spark ## all of these, and the newest Spark
+
+spark-rows: $(VENV)/.ready-spark ## long rows through the Spark sink: each stored once, a worker's memory (ARGS="--large 60": fewer)
+	@$(PY) -m tests.bench.spark_rows $(ARGS)
+
+spark-kills: $(VENV)/.ready-spark ## a Spark pipeline whose broker, name server and driver are killed in turn (30 minutes; can be continued)
+	@$(PY) -m tests.spark.kills $(ARGS)
 
 spark-demo: $(VENV)/.ready-spark ## events from JSON files through RocketMQ and back, by Spark Structured Streaming
 	@$(PY) -m examples.spark_pipeline $(ARGS)
@@ -147,6 +187,11 @@ $(VENV)/.ready-mutants: $(SOURCES_OF_SETUP) | $(PY)
 	@$(call install,$(PY),mutants)
 	@touch $@
 
+$(VENV)/.ready-browser: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and Playwright"
+	@$(call install,$(PY),browser)
+	@touch $@
+
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools, uvloop and another client"
 	@$(call install,$(PY),test speed bench)
@@ -165,12 +210,13 @@ $(TOOLS)/.ready: $(SOURCES_OF_SETUP) | $(PY)
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(TOOLS)/wanted.lock
 	@touch $@
 
-# An environment of its own, beside the newest Spark.
-$(SPARK35)/.ready: $(SOURCES_OF_SETUP) | $(PY)
-	@echo "installing rocketpy, its test tools and Spark 3.5 (half a gigabyte)"
-	@$(PY) -m venv $(SPARK35)
-	@$(call install,$(SPARK35)/bin/python,test spark jdk --without pyspark --without py4j)
-	@$(SPARK35)/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==3.5.*"  # the lock has the newest only
+# Environments of their own, beside the newest Spark: spark40 has 4.0. The lock has the newest only.
+$(SPARK)%/.ready: $(SOURCES_OF_SETUP) | $(PY)
+	$(eval VERSION := $(shell echo $* | sed 's/./&./'))
+	@echo "installing rocketpy, its test tools and Spark $(VERSION) (half a gigabyte)"
+	@$(PY) -m venv $(SPARK)$*
+	@$(call install,$(SPARK)$*/bin/python,test spark jdk --without pyspark --without py4j)
+	@$(SPARK)$*/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==$(VERSION).*"
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)

@@ -21,11 +21,11 @@ LINES_MIN: Final = 40
 NOT_COUNTED: Final = frozenset({"__init__.py", "__main__.py", "_version.py", "py.typed", "__pycache__"})
 # Module below LINES_MIN -> why it stands alone.
 SMALL: Final[Mapping[str, str]] = {
-    "rocketpy/message_columns.py": "an alias: the path of MessageColumns in version 0.1",
     "rocketpy/runtime/pickling.py": "config, results and transport use it; none of them may import another",
+    "integrations/pytest/pytest_rocketpy/for_asyncio.py": "imports pytest-asyncio, which others may lack",
 }
 TASK_OWNER: Final = "rocketpy/runtime/tasks.py"
-_TASK_STARTERS: Final = frozenset({"create_task", "ensure_future", "TaskGroup"})
+TASK_STARTERS: Final = frozenset({"create_task", "ensure_future", "TaskGroup"})
 _DEFINITIONS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -131,7 +131,7 @@ def raw_tasks(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.ImportFrom):
             names = [node.attr] if isinstance(node, ast.Attribute) else [name.name for name in node.names]
-            if _TASK_STARTERS.intersection(names):
+            if TASK_STARTERS.intersection(names):
                 yield node.lineno
 
 

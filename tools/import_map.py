@@ -1,7 +1,7 @@
 """Reads who imports whom, and keeps the picture of it in docs/internals/map.md true.
 
     python -m tools.import_map --check    fails when the picture is out of date
-    python -m tools.import_map --write    draws it anew
+    python -m tools.import_map --write    draws it again
 
 A room is a package (`rocketpy.protocol`) or a module that stands beside the packages
 (`rocketpy.client`). The picture shows rooms, so it changes only when their relations do.
@@ -21,6 +21,7 @@ SOURCES = {
     "rocketpy_broker": ROOT / "rocketpy_broker",
     "pyspark_rocketmq": ROOT / "integrations/spark/pyspark_rocketmq",
     "rocketpy_otel": ROOT / "integrations/otel/rocketpy_otel",
+    "pytest_rocketpy": ROOT / "integrations/pytest/pytest_rocketpy",
 }
 MAP_PAGE = ROOT / "docs/internals/map.md"
 BEGIN = "<!-- import map: begin; drawn by python -m tools.import_map --write -->"
@@ -139,7 +140,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--write"]:
         MAP_PAGE.write_text(wanted, "utf-8")
         return 0
-    print(f"{MAP_PAGE.relative_to(ROOT)} is out of date; mend it: python -m tools.import_map --write")
+    print(f"{MAP_PAGE.relative_to(ROOT)} is out of date; update it: python -m tools.import_map --write")
     return 1
 
 

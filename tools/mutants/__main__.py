@@ -8,6 +8,7 @@
 The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators and `DropCall`
 can change. Results stay in .cache/mutants/PACKAGE.jsonl, one line a trial; the last line of a mutant counts.
 Survivors that change nothing a user could see are explained in tools/mutants/explained.txt and do not count.
+An id depends on module, definition, operator and text of the line; a report lists the stale ones.
 """
 
 import argparse
@@ -60,9 +61,10 @@ class Job(NamedTuple):
 def main() -> None:
     """Run what the command line asks for."""
     options = _options()
-    explained = _explained()
     for name in options.packages:
-        sample = draw(PACKAGES[name].source, options.count, options.seed)
+        explained = _explained(name)
+        mutants = draw(PACKAGES[name].source, options.seed)
+        sample = mutants[: options.count]
         if options.show:
             for mutant in sample:
                 if mutant.id in options.show:
@@ -74,6 +76,8 @@ def main() -> None:
                 mutant for mutant in sample if _is_wanted(mutant, results, explained, again=options.again)
             ]
             _try_all(name, wanted, options)
+        if options.report:
+            _report_stale(mutants, explained)
         _report(name, sample, _results(name), explained, full=options.report)
 
 
@@ -213,11 +217,23 @@ def _file_of(name: str) -> Path:
     return CACHE / f"{name}.jsonl"
 
 
-def _explained() -> dict[str, str]:
-    """Mutant -> why it changes nothing that a test could notice, or nothing that should be tested."""
-    lines = EXPLAINED.read_text("utf-8").splitlines() if EXPLAINED.exists() else []
-    pieces = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
-    return {piece[0]: piece[1] for piece in pieces}
+def _explained(name: str) -> dict[str, str]:
+    """Mutant of a package -> why it changes nothing that a test could notice or should test."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in EXPLAINED.read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            section = line.removeprefix("# ")
+        elif section == name:
+            identity, reason = line.split(maxsplit=1)
+            found[identity] = reason
+    return found
+
+
+def _report_stale(mutants: Iterable[Mutant], explained: dict[str, str]) -> None:
+    """Print the explained mutants whose place has changed: remove them, or look them up by their text."""
+    for identity in explained.keys() - {mutant.id for mutant in mutants}:
+        print(f"{identity} is explained and no longer exists: {explained[identity]}")
 
 
 def _report(

@@ -56,8 +56,8 @@ class Mutant:
         return str(changed)
 
 
-def draw(source: Path, count: int, seed: int) -> list[Mutant]:
-    """At most `count` mutants of all modules below `source`, at most one for each place.
+def draw(source: Path, seed: int) -> list[Mutant]:
+    """All mutants of the modules below `source` in random order, first one of each place.
 
     Finding them takes many seconds, so they are kept in a file until a source or this tool changes.
     """
@@ -65,18 +65,19 @@ def draw(source: Path, count: int, seed: int) -> list[Mutant]:
     if not kept.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps([asdict(mutant) for mutant in _ranked(source, seed)]), "utf-8")
-    return [Mutant(**fields) for fields in json.loads(kept.read_text("utf-8"))[:count]]
+    return [Mutant(**fields) for fields in json.loads(kept.read_text("utf-8"))]
 
 
 def _ranked(source: Path, seed: int) -> list[Mutant]:
-    ranked: dict[tuple[str, object], tuple[str, Mutant]] = {}
+    found: list[tuple[str, tuple[str, object], Mutant]] = []
     for path in sorted(source.rglob("*.py")):
         for place, mutant in _mutants_of(path):
             rank = hashlib.sha256(f"{seed} {mutant.id}".encode()).hexdigest()
-            key = (mutant.path, place)
-            if key not in ranked or rank < ranked[key][0]:
-                ranked[key] = (rank, mutant)
-    return [mutant for _, mutant in sorted(ranked.values(), key=lambda found: found[0])]
+            found.append((rank, (mutant.path, place), mutant))
+    found.sort(key=lambda ranked: ranked[0])
+    first = {place: mutant for _, place, mutant in reversed(found)}
+    drawn = {mutant.id for mutant in first.values()}
+    return sorted((mutant for _, _, mutant in found), key=lambda mutant: mutant.id not in drawn)
 
 
 def _mutants_of(path: Path) -> Iterator[tuple[object, Mutant]]:
