@@ -740,6 +740,44 @@ async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
         assert (await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)).rows == 2
 
 
+@pytest.mark.parametrize("refused", [0, 1])
+async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> None:
+    """A broker with several send threads, or a retried request, would store later rows of a key first."""
+    stored_bodies: list[bytes] = []
+    unanswered: set[int] = set()
+    together: list[int] = []
+
+    def script(channel: Channel, request: Command) -> Command | None:
+        nonlocal refused
+        if request.code not in SENDS:
+            return stored(request)
+        unanswered.add(request.opaque)
+        together.append(len(unanswered))
+
+        def answer() -> None:
+            nonlocal refused
+            unanswered.discard(request.opaque)
+            if refused:
+                refused -= 1
+                channel.reply(request.reply(ResponseCode.SYSTEM_BUSY, remark="busy"))
+            else:
+                stored_bodies.extend(element.body for element in decode_batch(request.body))
+                channel.reply(stored(request))
+
+        asyncio.get_running_loop().call_later(0.01, answer)
+        return None
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        sink = SinkOptions.read({"nameServer": names.address, "topic": "T", "batchSize": 5, "retries": 0})
+        columns = Columns([("body", "string"), ("shardingKey", "string")], sink)
+        bodies = [f"{number:02}" for number in range(40)]
+        batch = pa.record_batch({"body": bodies, "shardingKey": ["k"] * len(bodies)})
+        await asyncio.to_thread(send_rows, [batch], columns, sink, PLACE)
+    assert [body.decode() for body in stored_bodies] == bodies
+    assert max(together) == 1
+
+
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
     pauses: list[float] = []

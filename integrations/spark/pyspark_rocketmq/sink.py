@@ -1,8 +1,9 @@
 """Sends the rows of one task, from the data source or `mapInArrow`.
 
 Rows for one topic, or for one queue if the row names it, are sent in batches. Several batches are in flight
-while the next one is built, bounded by requests and by bytes. The time-out of a request starts when it is
-written. The task ends after the last acknowledgement.
+while the next one is built, bounded by requests and by bytes, and to one for a queue that rows name: brokers
+from 4.9 on may store pipelined requests in another order. The time-out of a request starts when it is written.
+The task ends after the last acknowledgement.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class _Task:
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
         for piece in columns.pieces(batch, first_row, self._find_queue):
+            self._await_queue(piece.queue)
             self._await_room(len(piece.numbers), piece.size)  # before its bodies are copied
             messages = columns.messages(piece, self._place.prefix)
             self.body_bytes += piece.size
@@ -150,10 +152,17 @@ class _Task:
         ):
             self._await_oldest()
 
+    def _await_queue(self, queue: MessageQueue | None) -> None:
+        """Wait until nothing is in flight for a queue that rows name. Raises RowNotSent."""
+        while queue is not None and any(sent.queue == queue for sent in self.in_flight):
+            self._await_oldest()
+
     def _send_singly(
         self, numbers: Sequence[int], messages: Sequence[Message], queue: MessageQueue | None
     ) -> None:
         for number, message in zip(numbers, messages, strict=True):
+            if not message.delay_level:
+                self._await_queue(queue)
             self._await_room(1, len(message.body))
             self._submit((number,), (message,), queue, len(message.body))
 
