@@ -1,17 +1,18 @@
-"""Rows a second from Spark into brokers: `python -m tests.bench.spark [--rows 1000000] [--rounds 3]`.
+"""Rows a second between Spark and brokers: `python -m tests.bench.spark [--bytes 100] [--partitions 2,20]`.
 
-Bodies of 100 bytes, local[2], 8 queues. The ways take turns, round by round:
+local[2]; bodies of 100 bytes, 1 KiB and 10 KiB; topics of 2, 20 and 200 queues or partitions. For each pair
+the ways take turns, round by round:
 
-    the sink         `df.write.format("rocketmq")`, into our broker and into RocketMQ's
-    singly           `foreachPartition` with one send after the other; fewer rows, as it takes long
-    Kafka's sink     `df.write.format("kafka")`, into Kafka
-    rows made, rows in Python, rows as messages: stages of the sink, each with what those before it do
+    write            `df.write.format("rocketmq")` into our broker and RocketMQ's, Kafka's sink into Kafka
+    read, read body  `spark.read` of all columns or of the body, into nothing; Kafka's source likewise
+    stages           with --stages: what the sink does before it sends, each with what those before it do
+    singly           with --stages: `foreachPartition` with one send after the other; fewer rows
 
 What a machine lacks (Maven and a JDK for the brokers in Java) is left out. Each way first runs once, with as
 many rows, that does not count: Spark makes code for each frame, and its JVM compiles it while it runs.
 Beside the rate stands the CPU time a row of the broker, of Spark's Python workers and of Spark's JVM, which
 other work on the machine changes less; how many cores that keeps busy; and how many messages there are more
-than rows were written.
+than rows were written. "Of Kafka" compares the rate with Kafka's at the same thing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark import __version__ as spark_version
 
@@ -47,10 +49,30 @@ from tests.interop.processes import (
     OurNameServer,
 )
 
-TOPIC, QUEUES = "SparkBench", 8
-CLUSTER = "InteropCluster"
+CLUSTER: Final = "InteropCluster"
 # Both brokers refuse messages when they are behind; the rows are to be counted, not the refusals.
-PATIENT = {**CONF, "waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+PATIENT: Final = {**CONF, "waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+KAFKA: Final = "Kafka"
+WRITE, READ, READ_BODY = "write", "read", "read body"
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is written and read. body: bytes of a row's body. partitions: queues of the topic."""
+
+    body: int
+    partitions: int
+    rows: int
+
+    @property
+    def topic(self) -> str:
+        """The topic that is written to."""
+        return f"Bench-{self.body}-{self.partitions}"
+
+    @property
+    def read_topic(self) -> str:
+        """The topic that is filled once, and read."""
+        return f"{self.topic}-read"
 
 
 @dataclass
@@ -65,14 +87,19 @@ class Sample:
 
 @dataclass
 class Way:
-    """How rows go where. write: a frame. stored: how many messages the broker has; None where none go."""
+    """How rows go where.
+
+    run: moves a number of rows. stored: how many messages the broker has; None where none go. fill: writes
+    what is read.
+    """
 
     target: str
     name: str
     broker_pid: int
     rows: int
-    write: Callable[[Any], None]
-    stored: Callable[[], int] | None
+    run: Callable[[int], None]
+    stored: Callable[[], int] | None = None
+    fill: Callable[[], None] | None = None
     samples: list[Sample] = field(default_factory=list)
     too_many: int = 0
 
@@ -81,8 +108,8 @@ class Way:
         """Median rows a second."""
         return statistics.median(sample.rate for sample in self.samples)
 
-    def line(self) -> str:
-        """Its row of the table."""
+    def line(self, size: Size, kafka: float | None) -> str:
+        """Return its row of the table. kafka: the rate of Kafka at the same thing."""
         rates = [sample.rate for sample in self.samples]
         cpu = [
             statistics.median(getattr(sample, name) for sample in self.samples)
@@ -91,133 +118,193 @@ class Way:
         spread = f"{min(rates):,.0f}..{max(rates):,.0f}"
         cores = sum(cpu) * self.rate / 1e6
         costs = " ".join(f"{value:8.2f}" for value in cpu)
+        beside = f"{self.rate / kafka:8.2f}" if kafka else " " * 8
         return (
-            f"{self.target:6} {self.name:16} {self.rows:10,} {self.rate:10,.0f} {spread:>20} {costs}"
-            f" {cores:6.2f} {self.too_many:8,}"
+            f"{size.body:6} {size.partitions:5} {self.target:6} {self.name:16} {self.rows:10,}"
+            f" {self.rate:10,.0f} {spread:>20} {beside} {costs} {cores:6.2f} {self.too_many:8,}"
         )
 
 
-HEADS = (
-    f"{'broker':6} {'way':16} {'rows':>10} {'rows/s':>10} {'min..max':>20} "
-    f"{'broker':>8} {'workers':>8} {'JVM':>8} {'cores':>6} {'too many':>8}"
+HEADS: Final = (
+    f"{'bytes':>6} {'parts':>5} {'broker':6} {'way':16} {'rows':>10} {'rows/s':>10} {'min..max':>20} "
+    f"{'of Kafka':>8} {'broker':>8} {'workers':>8} {'JVM':>8} {'cores':>6} {'too many':>8}"
 )
 
 
-def by_sink(namesrv: str) -> Callable[[Any], None]:
-    """`df.write`."""
-    options = {"nameServer": namesrv, "topic": TOPIC, "sendTimeoutMs": "30000"}
-    return lambda frame: frame.write.format("rocketmq").options(**options).mode("append").save()
+class Bench:
+    """The frames of one size."""
+
+    def __init__(self, spark: Any, size: Size) -> None:
+        self.spark = spark
+        self.size = size
+
+    def frame(self, rows: int) -> Any:
+        """Return rows in two partitions; each body is different, so that it does not compress to nothing."""
+        width = self.size.body
+        pieces = -(-width // 64)
+        digests = ", ".join(f"sha2(concat(id, '-{number}'), 256)" for number in range(pieces))
+        return self.spark.range(0, rows, 1, 2).selectExpr(f"left(concat({digests}), {width}) AS body")
+
+    def to_rocketmq(self, namesrv: str, topic: str, rows: int) -> None:
+        """Write rows with the sink."""
+        options = {"nameServer": namesrv, "topic": topic, "sendTimeoutMs": "30000"}
+        self.frame(rows).write.format("rocketmq").options(**options).mode("append").save()
+
+    def to_kafka(self, address: str, topic: str, rows: int) -> None:
+        """Write rows with Kafka's sink and its own defaults."""
+        options = {"kafka.bootstrap.servers": address, "topic": topic}
+        frame = self.frame(rows).withColumnRenamed("body", "value")
+        frame.write.format("kafka").options(**options).save()
+
+    def read(self, source: str, options: Mapping[str, str], column: str | None, rows: int) -> None:
+        """Read all messages of a topic."""
+        del rows
+        frame = self.spark.read.format(source).options(**options).load()
+        _discard(frame.select(column) if column else frame)
+
+    def singly(self, namesrv: str, rows: int) -> None:
+        """Write rows as a job without the sink would."""
+        topic = self.size.topic
+
+        def send(given: Iterable[Any]) -> None:
+            with Producer("spark_bench", namesrv) as producer:
+                for row in given:
+                    producer.send(Message(topic, row.body.encode()), timeout_ms=30_000)
+
+        self.frame(rows).foreachPartition(send)
+
+    def stages(self, namesrv: str) -> dict[str, Callable[[int], None]]:
+        """Return the work of the sink before it sends, step by step."""
+        columns = Columns([("body", "string")], SinkOptions.read({"nameServer": namesrv, "topic": "T"}))
+
+        def discard(batches: Iterable[Any]) -> Iterator[Any]:
+            for _ in batches:
+                pass
+            return iter(())
+
+        def make(batches: Iterable[Any]) -> Iterator[Any]:
+            for batch in batches:
+                for piece in columns.pieces(batch, 0, lambda *_: None):
+                    columns.messages(piece, "run/0/0/")
+            return iter(())
+
+        return {
+            "rows made": lambda rows: _discard(self.frame(rows)),
+            "rows in Python": lambda rows: _discard(self.frame(rows).mapInArrow(discard, "body string")),
+            "rows as messages": lambda rows: _discard(self.frame(rows).mapInArrow(make, "body string")),
+        }
 
 
-def singly(namesrv: str) -> Callable[[Any], None]:
-    """The work of a job without the sink."""
-
-    def send(rows: Iterable[Any]) -> None:
-        with Producer("spark_bench", namesrv) as producer:
-            for row in rows:
-                producer.send(Message(TOPIC, row.body.encode()), timeout_ms=30_000)
-
-    return lambda frame: frame.foreachPartition(send)
-
-
-def by_kafka(address: str) -> Callable[[Any], None]:
-    """`df.write`, with Kafka's own defaults."""
-    options = {"kafka.bootstrap.servers": address, "topic": TOPIC}
-
-    def write(frame: Any) -> None:
-        frame.withColumnRenamed("body", "value").write.format("kafka").options(**options).save()
-
-    return write
-
-
-def stages(namesrv: str) -> dict[str, Callable[[Any], None]]:
-    """The work of the sink before it sends, step by step."""
-    sink = SinkOptions.read({"nameServer": namesrv, "topic": TOPIC})
-    columns = Columns([("body", "string")], sink)
-
-    def discard(batches: Iterable[Any]) -> Iterator[Any]:
-        for _ in batches:
-            pass
-        return iter(())
-
-    def make(batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            for piece in columns.pieces(batch, 0, lambda *_: None):
-                columns.messages(piece, "run/0/0/")
-        return iter(())
-
-    def end(frame: Any) -> None:
-        frame.write.format("noop").mode("overwrite").save()
-
-    return {
-        "rows made": end,
-        "rows in Python": lambda frame: end(frame.mapInArrow(discard, "body string")),
-        "rows as messages": lambda frame: end(frame.mapInArrow(make, "body string")),
-    }
+def _discard(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def ways_to_rocketmq(
-    target: str, names: NameServerProcess, broker: BrokerProcess, options: argparse.Namespace
+    bench: Bench, target: str, names: NameServerProcess, broker: BrokerProcess, options: argparse.Namespace
 ) -> Iterator[Way]:
-    """The sink, and one send after the other."""
+    """Write to and read from a RocketMQ broker."""
+    size = bench.size
+    address = names.address
 
     def stored() -> int:
-        with AdminClient(names.address) as admin:
-            return sum(admin.max_offset(queue) for queue in admin.fetch_publish_message_queues(TOPIC))
+        with AdminClient(address) as admin:
+            return sum(admin.max_offset(queue) for queue in admin.fetch_publish_message_queues(size.topic))
 
-    with AdminClient(names.address) as admin:
-        admin.create_topic(TOPIC, QUEUES, key=CLUSTER)
-    yield Way(target, "the sink", broker.pid, options.rows, by_sink(names.address), stored)
-    yield Way(target, "singly", broker.pid, options.singly, singly(names.address), stored)
-
-
-def open_ways(stack: ExitStack, run: Path, spark: Any, kafka: Path | None, options: Any) -> Iterator[Way]:
-    """Start the servers."""
-    names = stack.enter_context(OurNameServer(run))
-    ours = stack.enter_context(OurBroker(run, names.address, conf=PATIENT))
-    yield from ways_to_rocketmq("ours", names, ours, options)
-    for name, write in stages(names.address).items():
-        yield Way("none", name, ours.pid, options.rows, write, None)
-    try:
-        peer = JavaPeer.prepare(DEFAULT_VERSION)
-    except ToolsMissing as missing:
-        print(f"RocketMQ's broker is left out: {missing}")
-    else:
-        their_names = stack.enter_context(JavaNameServer(peer, run))
-        theirs = stack.enter_context(JavaBroker(peer, run, their_names.address, conf=PATIENT, jvm=BROKER_JVM))
-        yield from ways_to_rocketmq("Java", their_names, theirs, options)
-    if kafka is not None:
-        broker = stack.enter_context(KafkaBroker(kafka, run, partitions=QUEUES))
-        reader = spark.read.format("kafka").options(
-            **{"kafka.bootstrap.servers": broker.address, "subscribe": TOPIC}
-        )
-        yield Way(
-            "Kafka",
-            "Kafka's sink",
-            broker.pid,
-            options.rows,
-            by_kafka(broker.address),
-            lambda: int(reader.load().count()),
-        )
+    with AdminClient(address) as admin:
+        for topic in (size.topic, size.read_topic):
+            admin.create_topic(topic, size.partitions, key=CLUSTER)
+    yield Way(target, WRITE, broker.pid, size.rows, partial(bench.to_rocketmq, address, size.topic), stored)
+    if options.stages:
+        yield Way(target, "singly", broker.pid, options.singly, partial(bench.singly, address), stored)
+    source = {"nameServer": address, "topic": size.read_topic}
+    fill = partial(bench.to_rocketmq, address, size.read_topic, size.rows)
+    run = partial(bench.read, "rocketmq", source, None)
+    yield Way(target, READ, broker.pid, size.rows, run, fill=fill)
+    run = partial(bench.read, "rocketmq", source, "body")
+    yield Way(target, READ_BODY, broker.pid, size.rows, run)
 
 
-def run_once(way: Way, spark: Any, rows: int) -> Sample:
-    """Write this many rows, in two partitions."""
+def ways_to_kafka(bench: Bench, broker: KafkaBroker) -> Iterator[Way]:
+    """Write to and read from Kafka."""
+    size, address = bench.size, broker.address
+
+    def source(topic: str) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": address, "subscribe": topic}
+
+    def stored() -> int:
+        return int(bench.spark.read.format("kafka").options(**source(size.topic)).load().count())
+
+    bench.to_kafka(address, size.topic, 2)  # makes the topic
+    yield Way(KAFKA, WRITE, broker.pid, size.rows, partial(bench.to_kafka, address, size.topic), stored)
+    fill = partial(bench.to_kafka, address, size.read_topic, size.rows)
+    run = partial(bench.read, "kafka", source(size.read_topic), None)
+    yield Way(KAFKA, READ, broker.pid, size.rows, run, fill=fill)
+    run = partial(bench.read, "kafka", source(size.read_topic), "value")
+    yield Way(KAFKA, READ_BODY, broker.pid, size.rows, run)
+
+
+def measure(
+    spark: Any, sizes: list[Size], kafka: Path | None, peer: JavaPeer | None, options: Any
+) -> Iterator[tuple[Size, Way]]:
+    """Start servers, and measure all ways of sizes with the same number of partitions."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="rocketpy-spark-bench-") as folder:
+        run = Path(folder)
+        names = stack.enter_context(OurNameServer(run))
+        ours = stack.enter_context(OurBroker(run, names.address, conf=PATIENT))
+        if peer is not None:
+            their_names = stack.enter_context(JavaNameServer(peer, run))
+            theirs = stack.enter_context(
+                JavaBroker(peer, run, their_names.address, conf=PATIENT, jvm=BROKER_JVM)
+            )
+        if kafka is not None:
+            broker = stack.enter_context(KafkaBroker(kafka, run, partitions=sizes[0].partitions))
+        for size in sizes:
+            bench = Bench(spark, size)
+            ways = list(ways_to_rocketmq(bench, "ours", names, ours, options))
+            if options.stages:
+                stages = bench.stages(names.address)
+                ways += [Way("none", name, ours.pid, size.rows, work) for name, work in stages.items()]
+            if peer is not None:
+                ways += ways_to_rocketmq(bench, "Java", their_names, theirs, options)
+            if kafka is not None:
+                ways += ways_to_kafka(bench, broker)
+            in_turn(ways, spark, options.rounds)
+            yield from ((size, way) for way in ways)
+
+
+def in_turn(ways: list[Way], spark: Any, rounds: int) -> None:
+    """All ways once to warm up, then in turn; each round begins with the next one."""
+    for way in ways:
+        if way.fill is not None:
+            way.fill()
+        run_once(way, spark)
+    for number in range(rounds):
+        first = number % len(ways)
+        for way in ways[first:] + ways[:first]:
+            if way.stored is None:
+                way.samples.append(run_once(way, spark))
+                continue
+            before = settled(way.stored)
+            way.samples.append(run_once(way, spark))
+            way.too_many += settled(way.stored) - before - way.rows
+
+
+def run_once(way: Way, spark: Any) -> Sample:
+    """Run a way, and measure time and CPU."""
     jvm = spark.sparkContext._gateway.proc.pid
-    frame = spark.range(0, rows, 1, 2).selectExpr("lpad(cast(id AS string), 100, '0') AS body")
 
     def spent() -> tuple[float, float, float]:
         jvm_s = usage(jvm).cpu_s
         return usage(way.broker_pid).cpu_s, tree_cpu_s(jvm) - jvm_s, jvm_s
 
     before, began = spent(), time.perf_counter()
-    way.write(frame)
+    way.run(way.rows)
     seconds = time.perf_counter() - began
     time.sleep(0.5)  # what the broker does behind its answers belongs to these rows
     broker, workers, jvm_s = (
-        (after - earlier) / rows * 1e6 for after, earlier in zip(spent(), before, strict=True)
+        (after - earlier) / way.rows * 1e6 for after, earlier in zip(spent(), before, strict=True)
     )
-    return Sample(rows / seconds, broker, workers, jvm_s)
+    return Sample(way.rows / seconds, broker, workers, jvm_s)
 
 
 def settled(stored: Callable[[], int]) -> int:
@@ -229,53 +316,45 @@ def settled(stored: Callable[[], int]) -> int:
     return count
 
 
-def measure(ways: list[Way], spark: Any, rounds: int) -> None:
-    """All ways once to warm up, then in turn; each round begins with the next one."""
-    for way in ways:
-        run_once(way, spark, way.rows)
-    for number in range(rounds):
-        first = number % len(ways)
-        for way in ways[first:] + ways[:first]:
-            if way.stored is None:
-                way.samples.append(run_once(way, spark, way.rows))
-                continue
-            before = settled(way.stored)
-            way.samples.append(run_once(way, spark, way.rows))
-            way.too_many += settled(way.stored) - before - way.rows
+def numbers(text: str) -> list[int]:
+    """Parse numbers with commas between them."""
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table, line by line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.spark")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--singly", type=int, default=20_000, help="rows of foreachPartition")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--bytes", type=numbers, default=[100, 1024, 10_240], help="sizes of bodies")
+    parser.add_argument("--partitions", type=numbers, default=[2, 20, 200], help="queues of the topics")
+    parser.add_argument("--total", type=int, default=100_000_000, help="bytes of a run")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--stages", action="store_true", help="also stages of the sink, and single sends")
+    parser.add_argument("--singly", type=int, default=20_000, help="rows of single sends")
     options = parser.parse_args()
     print({**describe(), "spark": spark_version, "load now": os.getloadavg()})
-    settings, kafka = {}, None
+    settings, kafka, peer = {}, None, None
     try:
+        peer = JavaPeer.prepare(DEFAULT_VERSION)
         kafka = broker_jars()
         settings["spark.jars"] = ",".join(map(str, connector_jars()))
     except (ToolsMissing, RuntimeError) as error:
         kafka = None
-        print(f"Kafka is left out: {error}")
+        print(f"brokers in Java are left out: {error}")
     spark = start_session("rocketpy bench", settings=settings)
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="rocketpy-spark-bench-") as folder:
-        ways = list(open_ways(stack, Path(folder), spark, kafka, options))
-        measure(ways, spark, options.rounds)
-        print(HEADS, *(way.line() for way in ways), sep="\n")
-        print(
-            "broker, workers, JVM: CPU microseconds a row; cores: how many these keep busy; "
-            "too many: messages that no row stands behind"
-        )
-        sink, *others = ways
-        empty = statistics.median(2 / run_once(sink, spark, 2).rate for _ in range(options.rounds))
-        print(f"a write of 2 rows by the sink takes {empty:.2f} s: plans, workers, commit")
-        for way in others:
-            if way.stored is None:
-                continue
-            ratio = sink.rate / way.rate
-            print(f"the sink into our broker is {ratio:.2f} times as fast as {way.name} into {way.target}")
+    print(HEADS)
+    for partitions in options.partitions:
+        sizes = [Size(body, partitions, max(1, options.total // body)) for body in options.bytes]
+        kafkas: dict[tuple[Size, str], float] = {}
+        measured = list(measure(spark, sizes, kafka, peer, options))
+        for size, way in measured:
+            if way.target == KAFKA:
+                kafkas[size, way.name] = way.rate
+        for size, way in measured:
+            print(way.line(size, kafkas.get((size, way.name))), flush=True)
+    print(
+        "broker, workers, JVM: CPU microseconds a row; cores: how many these keep busy; "
+        "too many: messages that no row stands behind"
+    )
     spark.stop()
 
 
