@@ -1,9 +1,9 @@
 """Sends the rows of one task, from the data source or `mapInArrow`.
 
 Rows for one topic, or for one queue if the row names it, are sent in batches. Several batches are in flight
-while the next one is built, bounded by requests and by bytes, and to one for a queue that rows name: brokers
-from 4.9 on may store pipelined requests in another order. The time-out of a request starts when it is written.
-The task ends after the last acknowledgement.
+while the next one is built, bounded by requests and by bytes. A queue that rows name has at most one: brokers
+from 4.9 on may store pipelined requests in another order. The time-out of a request starts when it is
+written. The task ends after the last acknowledgement.
 """
 
 from __future__ import annotations
