@@ -269,10 +269,15 @@ class ConnectionPool:
         return True
 
     def abandon(self, reason: RocketError) -> None:
-        """Fail all later requests without closing connections, which belong to the parent after a fork."""
+        """In a forked child: fail all later requests, and drop the child's copies of the parent's sockets.
+
+        With a copy in the child, a broker would not notice that the parent has ended.
+        """
         self.refusal = reason
         for connection in self._connections.values():
-            connection.channel = None
+            if connection.channel is not None:
+                connection.channel.drop_socket()
+                connection.channel = None
 
     async def close(self) -> None:
         """Close all connections and wait until they have ended."""

@@ -183,23 +183,24 @@ class ClientInstance:
         """
         return self._pid != os.getpid()
 
+    def check_process(self) -> None:
+        """Raise ClientClosed in a forked child."""
+        if self._pid != os.getpid():
+            raise fork_error(self._pid)
+
     def abandon(self) -> None:
-        """In a forked child: fail every later request, without touching the parent's connections."""
-        reason = ClientClosed(
-            f"this client was made in process {self._pid}, before a fork; "
-            f"make a new one in process {os.getpid()}"
-        )
-        self.connections.abandon(reason)
+        """In a forked child: fail every later request, and leave the connections to the parent."""
+        reason = fork_error(self._pid)
         for callback in self.on_fork:
             callback(reason)
+        self.connections.abandon(reason)
 
     def check_loop(self) -> None:
-        """Raise ClientClosed unless the caller runs in the event loop of this client.
+        """Raise ClientClosed unless the caller runs in the process and event loop of this client.
 
         In another loop a send would be stored, yet fail when its future is awaited.
         """
-        if self.is_forked_copy:
-            return  # requests fail with the more specific error of `abandon`
+        self.check_process()
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
@@ -223,7 +224,8 @@ class ClientInstance:
             await work()
 
     def health(self) -> Health:
-        """Return the state of the client; sends no request."""
+        """Return the state of the client; sends no request. Raises ClientClosed in a forked child."""
+        self.check_process()
         problems = []
         if self.tasks.failure is not None:
             problems.append(str(self.tasks.failure))
@@ -551,6 +553,15 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, Clie
 )
 _client_ids: set[str] = set()
 """Client ids in use by this process."""
+
+
+def fork_error(pid: int) -> ClientClosed:
+    """Return the error of a client that process `pid` has started, in a child that it forked later."""
+    return ClientClosed(
+        f"this client was started in process {pid}, before a fork, and cannot be used in process "
+        f"{os.getpid()}; start clients after the fork: in gunicorn's post_fork, uWSGI's @postfork, Celery's "
+        "worker_process_init, or on first use"
+    )
 
 
 def _forget_parent() -> None:

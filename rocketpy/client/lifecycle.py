@@ -34,8 +34,10 @@ class Lifecycle:
         """Acquire the client instance, once. what: the name of this object, for errors.
 
         Raises ConfigInvalid when this object was started before, and what `acquire` raises; after that
-        `start` can be called again.
+        `start` can be called again. Raises ClientClosed when it was started before a fork.
         """
+        if self._client is not None:
+            self._client.check_process()
         if self._client is not None or self._is_starting:
             raise ConfigInvalid(f"{what} was started before; create a new one")
         self._is_starting = True

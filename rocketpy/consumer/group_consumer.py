@@ -220,7 +220,9 @@ class GroupConsumer(Lifecycle):
 
     @property
     def member(self) -> GroupMember:
-        """The group member inside. Raises ClientClosed when the consumer does not run."""
+        """The group member inside. Raises ClientClosed when the consumer does not run in this process."""
+        if self._client is not None:
+            self._client.check_process()
         if self._member is None or self._closed:
             state = "is closed" if self._closed else "was not started: use `async with`, or `await start()`"
             raise ClientClosed(f"the consumer {state}")

@@ -232,9 +232,35 @@ class LitePullConsumer(GroupConsumer):
             The messages.
 
         Raises:
-            ClientClosed: The consumer does not run, or was started in another event loop.
+            ClientClosed: The consumer does not run, or was started in another event loop or process.
             UsageError: The timeout is not a number, or `max_count` is not a number of 1 or more.
         """
+        return [message for _, messages in await self._poll(timeout_ms, max_count) for message in messages]
+
+    async def getmany(
+        self, timeout_ms: int | None = None, *, max_count: int | None = None
+    ) -> dict[MessageQueue, list[MessageExt]]:
+        """Return the next messages by queue, as `poll` does in one list; empty when none arrives in time.
+
+        For batches of each queue: the last message's `queue_offset` plus 1 is what `commit` takes.
+
+        Args:
+            timeout_ms: As for `poll`.
+            max_count: Maximum number of messages of all queues together, as for `poll`.
+
+        Returns:
+            For each queue that has messages, those in their order.
+
+        Raises:
+            ClientClosed: As for `poll`.
+            UsageError: As for `poll`.
+        """
+        found = await self._poll(timeout_ms, max_count)
+        return {messages[0].queue: messages for _, messages in found}
+
+    async def _poll(
+        self, timeout_ms: int | None, max_count: int | None
+    ) -> list[tuple[Puller, list[MessageExt]]]:
         check_timeout("timeout_ms", timeout_ms)
         if max_count is not None:
             check_number("max_count", max_count, 1)
@@ -248,7 +274,7 @@ class LitePullConsumer(GroupConsumer):
             self._polled = self._buffer.take(max_count or self.config.poll_batch_size)
             left_s = until - loop.time()
             if self._polled or left_s <= 0:
-                return [message for _, messages in self._polled for message in messages]
+                return self._polled
             self._buffer.news.clear()
             try:
                 async with asyncio.timeout(left_s):

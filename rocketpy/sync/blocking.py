@@ -39,8 +39,9 @@ class Blocking(Generic[C]):
             raise
 
     def close(self) -> object:
-        """Close the client."""
-        return self._background.run(self._inner.close()) if self._background is not None else None
+        """Close the client. In a forked child it does nothing: the client is that of the parent."""
+        background = self._own_loop()
+        return background.run(self._inner.close()) if background is not None else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -59,6 +60,13 @@ class Blocking(Generic[C]):
         """Return the thread in which it runs. Raises ClientClosed."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
+        self._background.check_process()
+        return self._background
+
+    def _own_loop(self) -> LoopThread | None:
+        """Return the thread in which it runs; None before the start, and in a forked child."""
+        if self._background is None or self._background.is_forked_copy:
+            return None
         return self._background
 
     def _configure(self, setting: Callable[[], None]) -> None:

@@ -115,11 +115,18 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
         """See `rocketpy.LitePullConsumer.poll`."""
         return self._loop().run(self._inner.poll(timeout_ms, max_count=max_count))
 
+    def getmany(
+        self, timeout_ms: int | None = None, *, max_count: int | None = None
+    ) -> dict[MessageQueue, list[MessageExt]]:
+        """See `rocketpy.LitePullConsumer.getmany`."""
+        return self._loop().run(self._inner.getmany(timeout_ms, max_count=max_count))
+
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until the consumer is closed."""
         while True:
+            background = self._loop()  # raises before the start, and in a forked child
             try:
-                messages = self.poll()
+                messages = background.run(self._inner.poll())
             except ClientClosed:
                 return
             yield from messages

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from rocketpy.client.instance import fork_error
 from rocketpy.errors import ClientClosed, InvariantError, UsageError
 
 log: Final = logging.getLogger("rocketpy.client")
@@ -38,9 +39,15 @@ class LoopThread:
     def get(cls) -> LoopThread:
         """Return the loop thread of this process; a forked child gets its own."""
         with cls._creation_lock:
-            if cls._current is None or cls._current.pid != os.getpid():
+            if cls._current is None:
                 cls._current = cls()
             return cls._current
+
+    @classmethod
+    def forget_parent(cls) -> None:
+        """In a forked child: the thread does not run here, and another one may have held the lock."""
+        cls._current = None
+        cls._creation_lock = threading.Lock()
 
     def _serve(self) -> None:
         while True:
@@ -74,7 +81,7 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; return the future of its result. Raises ClientClosed in a forked child."""
         try:
-            self._check_process()
+            self.check_process()
         except ClientClosed:
             work.close()
             raise
@@ -85,7 +92,7 @@ class LoopThread:
 
         Raises ClientClosed in a forked child.
         """
-        self._check_process()
+        self.check_process()
         self._calls.append(partial(contextvars.copy_context().run, function))
         # Two threads may both find it unset: the second `_call_all` then finds no calls.
         if not self._is_scheduled:
@@ -115,9 +122,19 @@ class LoopThread:
         """Whether the caller runs in this thread, where it must not wait for the loop."""
         return threading.current_thread() is self._thread
 
-    def _check_process(self) -> None:
-        if self.pid != os.getpid():
-            raise ClientClosed("this client was made before a fork; make a new one in the child process")
+    @property
+    def is_forked_copy(self) -> bool:
+        """Whether this object was copied into a forked child, where the thread does not run."""
+        return self.pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise ClientClosed in a forked child."""
+        if self.is_forked_copy:
+            raise fork_error(self.pid)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=LoopThread.forget_parent)
 
 
 async def as_coroutine(function: Callable[[], T]) -> T:

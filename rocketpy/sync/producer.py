@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -142,17 +141,16 @@ class Producer(_AdminApi[producer.Producer]):
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """See `rocketpy.Producer.close`."""
-        if self._background is None:
+        if (background := self._own_loop()) is None:
             return []
-        unfinished = self._background.run(self._inner.close(timeout_ms))
+        unfinished = background.run(self._inner.close(timeout_ms))
         _started.discard(self)
         return unfinished
 
     def begin_close(self) -> Future[list[Unfinished]] | None:
         """Start to close at the interpreter's exit; return None in a forked child, which must not do so."""
-        if self._background is None or self._background.pid != os.getpid():
-            return None
-        return self._background.submit(self._inner.close())
+        background = self._own_loop()
+        return background.submit(self._inner.close()) if background is not None else None
 
     def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""

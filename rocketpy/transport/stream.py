@@ -8,6 +8,8 @@ is there already.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sys
 import threading
 from typing import cast
@@ -34,6 +36,18 @@ class StreamProtocol(asyncio.BufferedProtocol):
         """Close the connection at once; unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
+
+    def drop_socket(self) -> None:
+        """In a forked child: drop its copy of the socket; the connection is that of the parent.
+
+        The descriptor is replaced by one of the null device. Closing the transport would end the connection
+        in the parent's event loop, and a closed descriptor's number could soon belong to another file.
+        """
+        socket = None if self._transport is None else self._transport.get_extra_info("socket")
+        if socket is None or socket.fileno() < 0:
+            return
+        with contextlib.suppress(OSError), open(os.devnull, "r+b", buffering=0) as null:  # noqa: PTH123 - a device
+            os.dup2(null.fileno(), socket.fileno(), inheritable=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""

@@ -6,11 +6,22 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
-from rocketpy import Message, Producer, PullConsumer, SendStatus
+from rocketpy import (
+    ConsumeFrom,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    SendStatus,
+    sync,
+)
 from rocketpy.errors import ClientClosed
+from rocketpy.sync.loop_thread import LoopThread
 from rocketpy_broker.embedded import EmbeddedCluster
 
 pytestmark = [
@@ -97,7 +108,7 @@ async def test_the_parents_clients_fail_in_the_child_with_the_reason(
 ) -> None:
     """A send in the child would hang, or answer with an error about loops and futures."""
     queue = (await producer.send(Message("Forks", b"x"))).queue
-    message, refusal = Message("Forks", b"x"), f"made in process {os.getpid()}, before a fork"
+    message, refusal = Message("Forks", b"x"), f"started in process {os.getpid()}, before a fork"
 
     async def use() -> None:
         with pytest.raises(ClientClosed, match=refusal):
@@ -108,10 +119,132 @@ async def test_the_parents_clients_fail_in_the_child_with_the_reason(
             producer.send_oneway(message)
         with pytest.raises(ClientClosed, match=refusal):
             await consumer.max_offset(queue)
-        assert not producer.health().ok
+        with pytest.raises(ClientClosed, match=refusal):
+            producer.health()
+        with pytest.raises(ClientClosed, match=refusal):
+            await producer.start()
         assert await producer.close() == []
         await consumer.close()
 
     await in_a_child(lambda: asyncio.run(use()))
     assert (await producer.send(message)).status is SendStatus.SEND_OK
     assert await consumer.max_offset(queue) >= 1
+
+
+async def test_a_consumer_of_the_parent_raises_in_the_child(cluster: EmbeddedCluster) -> None:
+    """A worker that polls its parent's consumer would wait for ever, without an error."""
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+    refusal = f"started in process {os.getpid()}, before a fork"
+    async with (
+        Producer("forkers", cluster.namesrv_address) as producer,
+        LitePullConsumer("pollers", cluster.namesrv_address, config=config) as polling,
+    ):
+        polling.subscribe("Forks")
+
+        async def use() -> None:
+            for call in (polling.poll, polling.getmany, polling.commit, polling.start):
+                with pytest.raises(ClientClosed, match=refusal):
+                    await call()
+            with pytest.raises(ClientClosed, match=refusal):
+                await anext(aiter(polling))
+            with pytest.raises(ClientClosed, match=refusal):
+                polling.health()
+            assert await polling.close()
+
+        await in_a_child(lambda: asyncio.run(use()))
+        await producer.send(Message("Forks", b"parent"))
+        while not (found := await polling.poll()):
+            pass
+        assert [message.body for message in found] == [b"parent"]
+
+
+async def test_blocking_clients_of_the_parent_raise_in_the_child(cluster: EmbeddedCluster) -> None:
+    """A worker would wait for a thread that a fork does not copy."""
+    refusal = f"started in process {os.getpid()}, before a fork"
+    message = Message("Forks", b"x")
+
+    def use(producer: sync.Producer, polling: sync.LitePullConsumer, pushing: sync.PushConsumer) -> None:
+        calls: list[Callable[[], object]] = [
+            lambda: producer.send(message),
+            lambda: producer.send_async(message),
+            lambda: producer.send_oneway(message),
+            lambda: producer.send_batch([message]),
+            lambda: producer.send_batch_async([message]),
+            lambda: producer.request_async(message),
+            producer.flush,
+            producer.health,
+            producer.start,
+            polling.poll,
+            lambda: next(iter(polling)),
+            polling.commit,
+            pushing.health,
+            lambda: pushing.subscribe("Others"),
+        ]
+        for call in calls:
+            with pytest.raises(ClientClosed, match=refusal):
+                call()
+        assert producer.close() == []
+        assert polling.close()
+        assert pushing.close()
+        with sync.Producer("forkers", cluster.namesrv_address) as own:
+            assert own.send(message).status is SendStatus.SEND_OK
+
+    def start() -> tuple[sync.Producer, sync.LitePullConsumer, sync.PushConsumer]:
+        clients = (
+            sync.Producer("forkers", cluster.namesrv_address),
+            sync.LitePullConsumer("pollers", cluster.namesrv_address),
+            sync.PushConsumer("handlers", cluster.namesrv_address, lambda _: None),
+        )
+        for client in clients:
+            client.start()
+        return clients
+
+    clients = await asyncio.to_thread(start)
+    await in_a_child(lambda: use(*clients))
+    assert (await asyncio.to_thread(clients[0].send, message)).status is SendStatus.SEND_OK
+    for client in clients:
+        await asyncio.to_thread(client.close)
+
+
+async def test_a_client_that_was_not_started_works_in_the_child(cluster: EmbeddedCluster) -> None:
+    """Modules that are imported before the fork, as by gunicorn with preload_app, could create no client."""
+    producer = sync.Producer("forkers", cluster.namesrv_address)
+
+    def use() -> None:
+        with producer:
+            assert producer.send(Message("Forks", b"x")).status is SendStatus.SEND_OK
+
+    await in_a_child(use)
+    await asyncio.to_thread(use)
+
+
+async def test_a_fork_while_a_thread_creates_a_client(cluster: EmbeddedCluster) -> None:
+    """The child would wait for a lock whose thread exists in the parent only."""
+
+    def use() -> None:
+        with sync.Producer("forkers", cluster.namesrv_address) as own:
+            own.send(Message("Forks", b"x"))
+
+    with LoopThread._creation_lock:
+        await in_a_child(use)
+
+
+async def test_the_child_drops_the_sockets_of_the_parent(producer: Producer) -> None:
+    """A broker would not notice that a parent has died while a child of it lives."""
+    await producer.send(Message("Forks", b"x"))
+    client = producer._client
+    assert client is not None
+    channels = [connection.channel for connection in client.connections.all()]
+    sockets = [
+        channel._transport.get_extra_info("socket")
+        for channel in channels
+        if channel is not None and channel._transport is not None
+    ]
+    assert len(sockets) >= 2
+
+    def look() -> None:
+        null = Path(os.devnull).stat().st_rdev
+        assert {os.fstat(socket.fileno()).st_rdev for socket in sockets} == {null}
+
+    await in_a_child(look)
+    assert (await producer.send(Message("Forks", b"x"))).status is SendStatus.SEND_OK

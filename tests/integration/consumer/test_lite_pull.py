@@ -297,3 +297,49 @@ async def test_blocking_consumers(cluster: EmbeddedCluster, producer: Producer) 
     wanted = Counter(text.encode() for text in texts("blocking", 8))
     assert Counter(seen) == Counter(polled) == wanted
     assert stored == 8
+
+
+async def test_batches_by_queue(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """An application that stores a batch with its offset could mix queues, or lose what no poll returned."""
+    for queue in QUEUES[:2]:
+        for number in range(6):
+            await producer.send(Message("T", b"%d" % number), queue=queue)
+    consumer = make(cluster, auto_commit=False)
+    await consumer.assign(QUEUES[:2])
+    bodies: dict[MessageQueue, list[bytes]] = {queue: [] for queue in QUEUES[:2]}
+    async with consumer, asyncio.timeout(LIMIT_S):
+        while any(len(found) < 6 for found in bodies.values()):
+            batches = await consumer.getmany(max_count=4)
+            assert sum(map(len, batches.values())) <= 4
+            for queue, messages in batches.items():
+                assert messages
+                assert {message.queue for message in messages} == {queue}
+                bodies[queue] += [message.body for message in messages]
+                await consumer.commit({queue: messages[-1].queue_offset + 1})
+        assert bodies == {queue: [b"%d" % number for number in range(6)] for queue in QUEUES[:2]}
+        assert [await consumer.committed(queue) for queue in QUEUES[:2]] == [6, 6]
+        assert await consumer.getmany(timeout_ms=50) == {}
+    with pytest.raises(ClientClosed):
+        await consumer.getmany()
+
+
+async def test_batches_by_queue_in_blocking_code(cluster: EmbeddedCluster) -> None:
+    """The blocking consumer could lack the method, or name queues with their namespace."""
+    client = ClientConfig(namespace="tenant")
+    async with Producer("p", cluster.namesrv_address, client=client) as own:
+        queue = (await own.send(Message("T", b"x"))).queue
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+
+    def read() -> dict[MessageQueue, list[MessageExt]]:
+        consumer = sync.LitePullConsumer("g", cluster.namesrv_address, config=config, client=client)
+        consumer.subscribe("T")
+        with consumer:
+            while not (found := consumer.getmany(1000, max_count=10)):
+                pass
+            return found
+
+    async with asyncio.timeout(LIMIT_S):
+        found = await asyncio.to_thread(read)
+    assert {place: [message.body for message in messages] for place, messages in found.items()} == {
+        queue: [b"x"]
+    }
