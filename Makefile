@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted console-test compatibility check format docs docs-serve mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test slow planted console-test frameworks compatibility check format docs docs-serve mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -55,6 +55,9 @@ planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch de
 console-test: $(VENV)/.ready-browser ## the console's pages in Chromium (SCREENSHOTS=DIR keeps pictures)
 	@command -v chromium >/dev/null 2>&1 || { echo "console-test: install Debian's package chromium"; exit 1; }
 	@$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+frameworks: $(VENV)/.ready-frameworks ## the guides to FastAPI, Django, Flask, outbox, gunicorn, uWSGI, Celery, with these installed
+	@$(PY) -m pytest -n auto --dist worksteal -m frameworks tests/frameworks $(ARGS)
 
 compatibility: $(VENV)/.ready-test ## this version and an earlier one together: clients, servers, stores, replicas (a quarter of an hour; ARGS="--old COMMIT")
 	@$(PY) -m tests.compatibility.running_peers $(ARGS)
@@ -190,6 +193,11 @@ $(VENV)/.ready-mutants: $(SOURCES_OF_SETUP) | $(PY)
 $(VENV)/.ready-browser: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Playwright"
 	@$(call install,$(PY),browser)
+	@touch $@
+
+$(VENV)/.ready-frameworks: $(SOURCES_OF_SETUP) | $(PY)
+	@echo "installing rocketpy, its test tools and web frameworks"
+	@$(call install,$(PY),frameworks)
 	@touch $@
 
 $(VENV)/.ready-bench: $(SOURCES_OF_SETUP) | $(PY)

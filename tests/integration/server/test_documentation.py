@@ -18,12 +18,18 @@ from tests.waiting import until
 from tools.import_map import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ELSEWHERE = {"testing": "tests/pytest_plugin runs its tests"} | dict.fromkeys(
+    ("fastapi", "flask", "django", "prefork", "workers", "serialization", "outbox", "idempotence"),
+    "tests/frameworks runs their files",
+)
 
 
 def whole_programs() -> list[tuple[str, str]]:
     """(page and number, text) of each Python block that is a program and not a fragment."""
     found = []
     for page in PAGES:
+        if page.stem in ELSEWHERE:
+            continue
         blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
         programs = [block for block in blocks if "asyncio.run(" in block]
         found += [(f"{page.stem}-{number}", text) for number, text in enumerate(programs, 1)]
@@ -144,7 +150,6 @@ NOT_RUN = {
     ("spark-source", "orders = ("): SPARK,
     ("tracing", "from opentelemetry import trace"): COLLECTOR,
 }
-ELSEWHERE = {"testing": "tests/pytest_plugin runs its tests"}
 
 
 class Fragment(NamedTuple):
