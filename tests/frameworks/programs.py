@@ -38,7 +38,7 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).write_text(text, "utf-8")
 
 
-def wait_until(condition: Callable[[], T]) -> T:
+def wait_until(condition: Callable[[], T | None]) -> T:
     """Wait until a call returns something true; return that."""
     end = time.monotonic() + LIMIT_S
     while not (found := condition()):
