@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
+
 from rocketpy import MessageExt
 from rocketpy.errors import RouteNotFound
 from rocketpy.sync import PullConsumer
@@ -20,6 +22,8 @@ from tests.waiting import LIMIT_S
 from tools.import_map import ROOT
 
 T = TypeVar("T")
+HTTP = httpx.Client(timeout=LIMIT_S, limits=httpx.Limits(max_keepalive_connections=0))
+"""For requests to servers whose workers may still start. Each request has a connection of its own."""
 PATH = (ROOT, ROOT / "integrations/pytest")
 
 

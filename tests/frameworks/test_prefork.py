@@ -8,12 +8,11 @@ import signal
 import socket
 from pathlib import Path
 
-import httpx
 import pytest
 from celery import Celery
 
 from rocketpy.sync import AdminClient
-from tests.frameworks.programs import Program, files_of, running, stored, wait_until, write_files
+from tests.frameworks.programs import HTTP, Program, files_of, running, stored, wait_until, write_files
 
 pytestmark = pytest.mark.frameworks
 GUNICORN = ("-m", "gunicorn", "--bind", "127.0.0.1:0")
@@ -56,7 +55,7 @@ def processes_that_answer(url: str, program: Program, count: int) -> set[str]:
     found: set[str] = set()
 
     def all_answered() -> bool:
-        answer = httpx.get(url)
+        answer = HTTP.get(url)
         assert answer.status_code == 200, program.output
         found.add(re.findall(r"sent by process (\d+)", answer.text)[0])
         return len(found) == count
@@ -84,7 +83,7 @@ def test_a_client_of_gunicorns_master_raises_in_the_workers(tmp_path: Path, name
     (tmp_path / "gunicorn.conf.py").write_text(EARLY, "utf-8")
     with running(tmp_path, namesrv, *GUNICORN, "wsgi") as server:
         url = server.wait_for(r"Listening at: (http://\S+)")[1]
-        assert httpx.get(url).status_code == 500
+        assert HTTP.get(url).status_code == 500
         assert server.wait_for(REFUSAL)[1] == str(server.process.pid)
         assert server.stop() == 0
     assert "WORKER TIMEOUT" not in server.output

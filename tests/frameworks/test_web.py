@@ -6,10 +6,9 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.frameworks.programs import PATH, Program, files_of, running, stored, wait_until, write_files
+from tests.frameworks.programs import HTTP, PATH, Program, files_of, running, stored, wait_until, write_files
 
 pytestmark = pytest.mark.frameworks
 pytest_plugins = ["pytester"]
@@ -82,16 +81,16 @@ def test_fastapi_sends_and_consumes(tmp_path: Path, namesrv: str) -> None:
     with running(tmp_path, namesrv, *uvicorn, "kitchen:app") as kitchen:
         with running(tmp_path, namesrv, *uvicorn, "app:app") as shop:
             url = url_of(shop)
-            assert httpx.get(f"{url}/ready").json() == {"status": "ready"}
+            assert HTTP.get(f"{url}/ready").json() == {"status": "ready"}
             order = {"number": 7, "drink": "latte"}
-            sent = httpx.post(f"{url}/orders", json=order)
+            sent = HTTP.post(f"{url}/orders", json=order)
             assert sent.status_code == 202
-            assert httpx.post(f"{url}/orders", json={"number": 7}).status_code == 422
+            assert HTTP.post(f"{url}/orders", json={"number": 7}).status_code == 422
             assert shop.stop() in {0, -15}
         messages = stored(namesrv, "Orders")
         assert sent.json()["message_id"] in {message.message_id for message in messages}
         drinks_url = f"{url_of(kitchen)}/drinks"
-        wait_until(lambda: '{"number":7,"drink":"latte"}' in httpx.get(drinks_url).json())
+        wait_until(lambda: '{"number":7,"drink":"latte"}' in HTTP.get(drinks_url).json())
         assert kitchen.stop() in {0, -15}
     for program in (shop, kitchen):
         assert "Application shutdown complete" in program.output
@@ -109,9 +108,9 @@ def test_flask_sends_in_workers(tmp_path: Path, namesrv: str) -> None:
     gunicorn = ("-m", "gunicorn", "--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0")
     with running(tmp_path, namesrv, *gunicorn, "app:create_app()") as server:
         url = url_of(server)
-        answers = [httpx.post(f"{url}/orders", json={"number": number}) for number in range(8)]
+        answers = [HTTP.post(f"{url}/orders", json={"number": number}) for number in range(8)]
         assert {answer.status_code for answer in answers} == {202}
-        assert httpx.get(f"{url}/ready").json() == {"problems": []}
+        assert HTTP.get(f"{url}/ready").json() == {"problems": []}
         assert server.stop() == 0
     found = {message.message_id for message in stored(namesrv, "Orders")}
     assert {answer.json()["message_id"] for answer in answers} <= found
@@ -142,9 +141,9 @@ def test_django_sends_after_the_commit_and_consumes(tmp_path: Path, namesrv: str
         running(tmp_path, namesrv, *gunicorn, "wsgi") as server,
     ):
         url = f"{url_of(server)}/orders"
-        answers = [httpx.post(url, json={"drink": drink}) for drink in ("mocha", "matcha", "chai")]
+        answers = [HTTP.post(url, json={"drink": drink}) for drink in ("mocha", "matcha", "chai")]
         assert [answer.status_code for answer in answers] == [202, 202, 202], server.output
-        assert httpx.post(url, json={"food": "cake"}).status_code == 500
+        assert HTTP.post(url, json={"food": "cake"}).status_code == 500
         with sqlite3.connect(tmp_path / "db.sqlite3") as database:
 
             def states() -> list[str]:
