@@ -28,6 +28,7 @@ helps?* (`retry`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
@@ -114,7 +115,16 @@ class ConfigInvalid(UsageError):
 
 
 class ClientClosed(UsageError):
-    """The client was used before its start or after its close."""
+    """The client was used before its start or after its close, or was started before a fork."""
+
+    @classmethod
+    def after_fork(cls, pid: int) -> ClientClosed:
+        """Return the error of a client that process `pid` has started, in a child that it forked later."""
+        return cls(
+            f"this client was started in process {pid}, before a fork, and cannot be used in process "
+            f"{os.getpid()}; start clients after the fork: in gunicorn's post_fork, uWSGI's @postfork, "
+            "Celery's worker_process_init, or on first use"
+        )
 
 
 class FlowControlled(UsageError):

@@ -186,11 +186,11 @@ class ClientInstance:
     def check_process(self) -> None:
         """Raise ClientClosed in a forked child."""
         if self._pid != os.getpid():
-            raise fork_error(self._pid)
+            raise ClientClosed.after_fork(self._pid)
 
     def abandon(self) -> None:
         """In a forked child: fail every later request, and leave the connections to the parent."""
-        reason = fork_error(self._pid)
+        reason = ClientClosed.after_fork(self._pid)
         for callback in self.on_fork:
             callback(reason)
         self.connections.abandon(reason)
@@ -553,15 +553,6 @@ _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, Clie
 )
 _client_ids: set[str] = set()
 """Client ids in use by this process."""
-
-
-def fork_error(pid: int) -> ClientClosed:
-    """Return the error of a client that process `pid` has started, in a child that it forked later."""
-    return ClientClosed(
-        f"this client was started in process {pid}, before a fork, and cannot be used in process "
-        f"{os.getpid()}; start clients after the fork: in gunicorn's post_fork, uWSGI's @postfork, Celery's "
-        "worker_process_init, or on first use"
-    )
 
 
 def _forget_parent() -> None:

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rocketpy.client.instance import fork_error
 from rocketpy.errors import ClientClosed, InvariantError, UsageError
 
 log: Final = logging.getLogger("rocketpy.client")
@@ -130,7 +129,7 @@ class LoopThread:
     def check_process(self) -> None:
         """Raise ClientClosed in a forked child."""
         if self.is_forked_copy:
-            raise fork_error(self.pid)
+            raise ClientClosed.after_fork(self.pid)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
