@@ -17,11 +17,15 @@ from rocketpy_broker import EmbeddedCluster
 from tests.waiting import until
 from tools.import_map import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ELSEWHERE = {"testing": "tests/pytest_plugin runs its tests"} | dict.fromkeys(
     ("fastapi", "flask", "django", "prefork", "workers", "serialization", "outbox", "idempotence"),
     "tests/frameworks runs their files",
 )
+PAGES = [
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if page.parent.name != "tutorial"  # tests/documentation follows its steps in order
+]
 
 
 def whole_programs() -> list[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""What the pages show, run as a reader would run it."""

@@ -1,0 +1,122 @@
+"""What commands of pages take for granted, and which commands do not run in tests, with the reasons."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORDS_NOT_RUN: Final = {
+    "#": "is for root: it would change this machine",
+    "docker": "needs Docker; tests/integration/server/test_deploy.py checks the container file",
+    "make": "sets up an environment of its own; CI runs the targets themselves",
+    "pip": "would change the environment of the tests",
+    "python3": "the tests have their environment already",
+    ".": "the tests have their environment already",
+}
+"""First word of a command, or # for root's -> why it does not run."""
+
+NOT_RUN: Final[dict[tuple[str, str], str]] = {
+    (
+        "command-line",
+        "$ rocketpy consume Orders --follow             # new messages, until Ctrl-C",
+    ): "shows nothing until a message comes; tests/integration/cli/test_consume.py follows a topic",
+    (
+        "command-line",
+        '$ rocketpy consume Orders --follow --sql "total > 100"',
+    ): "needs a broker with enablePropertyFilter; tests/integration/cli/test_consume.py has one",
+    (
+        "command-line",
+        "$ rocketpy acl put billing --secret-file secret --topic Orders=SUB",
+    ): "needs access control; tests/integration/cli/test_operating.py has it",
+}
+"""(page, command) -> why it does not run."""
+
+STATUS: Final[dict[tuple[str, str], int]] = {
+    ("command-line", '$ rocketpy doctor --namesrv "127.0.0.1:9876;127.0.0.1:10911"'): 1,
+}
+"""(page, command) -> its exit status, where it is not 0."""
+
+_CLIENTS: Final = """
+import asyncio
+from rocketpy import *
+from tests.waiting import LIMIT_S
+"""
+_PEERS: Final = """
+import re
+from tests.documentation.pages import Command
+from tests.documentation.shell import free_address
+from tools.import_map import ROOT
+shell.places |= {port: free_address().rpartition(":")[2] for port in ("40911", "40912", "40913")}
+shell.places |= {"/var/lib/rocketmq": str(shell.folder)}
+page = (ROOT / "docs/guides/dledger.md").read_text("utf-8")
+text = re.search(r"^```properties\\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
+for peer in ("n1", "n2", "n0"):
+    shell.save(f"{peer}.conf", re.sub(r"\\bn0$", peer, text, flags=re.MULTILINE).replace("/n0", f"/{peer}"))
+for peer in ("n1", "n2"):
+    await shell.run(Command("", f"$ rocketpy-broker broker -c {peer}.conf", [], None))
+"""
+GIVEN: Final[dict[tuple[str, str], str]] = {
+    ("command-line", "$ tail -f app.log | rocketpy send Logs"): """
+shell.save("app.log", "started\\nready\\n")
+shell.save("orders.jsonl", '{"body": "order 43", "keys": "43"}\\n')
+shell.save("cat.png", "a picture")
+
+shell.save(".config/rocketpy.toml", f'[staging]\\nnamesrv = "{NAMESRV}"\\n')
+shell.places |= {"--messages 100000": "--messages 2000", "--rate 2000": "--rate 2000 --messages 2000"}
+""",
+    ("command-line", "$ rocketpy dlq list"): _CLIENTS
+    + """
+async def give_up(message):
+    return Later(delay_level=-1)
+
+ids = "7F00000100002A9F0000000000000BB8"
+consumer = PushConsumer("billing", NAMESRV, give_up)
+consumer.subscribe("Orders")
+async with AdminClient(NAMESRV) as admin, consumer, asyncio.timeout(LIMIT_S):
+    while not (letters := (await admin.fetch_dead_letters("billing")).messages):
+        await asyncio.sleep(0.1)
+shell.places[ids] = letters[0].message_id
+""",
+    ("command-line", "$ rocketpy message find Orders --key 42"): _CLIENTS
+    + """
+async with Producer("shop", NAMESRV) as producer:
+    result = await producer.send(Message("Orders", b"order 44"))
+    shell.places["7F00000100002A9F0000000000000BB8"] = result.offset_message_id
+""",
+    ("command-line", "$ rocketpy topic create Orders --queues 8"): _CLIENTS
+    + """
+async with AdminClient(NAMESRV) as admin:
+    await admin.topics.delete("Orders")
+""",
+    ("command-line", '$ rocketpy doctor --namesrv "127.0.0.1:9876;127.0.0.1:10911"'): _CLIENTS
+    + """
+async with AdminClient(NAMESRV) as admin, Producer("shop", NAMESRV) as producer:
+    shell.places["127.0.0.1:10911"] = (await admin.brokers.list())[0].address
+    result = await producer.send(Message("Orders", b"order 44"))
+    shell.places["7F00000100002A9F0000000000000BB8"] = result.offset_message_id
+""",
+    (
+        "servers",
+        "$ rocketpy-broker broker -c broker.conf --namesrv 127.0.0.1:9876 --store /var/lib/rocketmq",
+    ): """
+shell.places |= {"/var/lib": str(shell.folder)}
+shell.save("broker.conf", "brokerName = broker-a")
+""",
+    ("servers", "$ curl -s http://127.0.0.1:9464/readyz"): """
+from tests.documentation.pages import Command
+from tests.documentation.shell import free_address
+nobody = free_address()
+alone = f"$ rocketpy-broker broker --store rocketpy-broker/store --set metricsPort=9464 --namesrv {nobody}"
+await shell.run(Command("", alone, [], None))
+""",
+    ("dledger", "$ rocketpy-broker broker -c n0.conf"): _PEERS,
+    ("dledger", "$ rocketpy-broker dledger status --namesrv 127.0.0.1:9876"): _CLIENTS
+    + """
+async with Producer("shop", NAMESRV) as producer, asyncio.timeout(LIMIT_S):
+    while True:  # until the group has a leader, and its followers know what is committed
+        result = await producer.send(Message("Orders", b"order 42"))
+        if result.queue.broker_name == "RaftNode00":
+            break
+        await producer.create_topic("Orders", 4)
+""",
+}
+"""(page, command) -> code that runs before it."""
