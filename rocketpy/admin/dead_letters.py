@@ -10,34 +10,22 @@ from typing import Final, NamedTuple
 
 from rocketpy.admin.reader import Range, Reader
 from rocketpy.admin.requests import AdminRequests
+from rocketpy.admin.resend import send_to_retries
 from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.message_index import FOREVER_MS
 from rocketpy.config import check_number
 from rocketpy.consumer.dispatch.send_back import retry_topic
-from rocketpy.errors import MessageInvalid, RecordCorrupt, RouteNotFound
+from rocketpy.errors import MessageInvalid, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
-from rocketpy.producer.send.response import parse_response
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue, QueueData
 from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.headers import CreateTopicRequestHeader, SendMessageRequestHeaderV2
+from rocketpy.protocol.headers import CreateTopicRequestHeader
 from rocketpy.protocol.message import properties as names
-from rocketpy.protocol.message.compression import compress_if_worth
-from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000
-_RETRIES_MAX: Final = 16
-"""Must exceed the 0 retries of a re-sent message; consumers send their own limit."""
-_DROPPED_PROPERTIES: Final = (
-    names.PROPERTY_DELAY_TIME_LEVEL,
-    names.PROPERTY_REAL_TOPIC,
-    names.PROPERTY_REAL_QUEUE_ID,
-    names.PROPERTY_TRANSACTION_PREPARED,
-    names.PROPERTY_WAIT_STORE_MSG_OK,
-)
-"""Properties from before the dead letter: they would delay the message, or make it a half message."""
 
 
 class DeadLetters(NamedTuple):
@@ -128,26 +116,10 @@ class DeadLetterQueues:
         group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
         if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
             raise MessageInvalid(f"{message} is not a dead letter: pass a message from fetch_dead_letters")
-        body, flags = _body_to_resend(message)
         address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
         queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
-        header = SendMessageRequestHeaderV2(
-            producer_group=group,
-            topic=queue.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=1,
-            queue_id=queue.queue_id,
-            sys_flag=flags,
-            born_timestamp=message.born_timestamp,
-            flag=message.flag,
-            properties=_properties_to_resend(message),
-            reconsume_times=0,
-            max_reconsume_times=_RETRIES_MAX,
-        )
-        command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
-        # Sent once: a repeated request might store it twice.
-        answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
-        return parse_response(answer, queue, message.message_id)
+        topic = message.properties[names.PROPERTY_RETRY_TOPIC]
+        return await send_to_retries(client, message, address, queue, group, topic)
 
     async def resend_all(
         self,
@@ -240,23 +212,3 @@ class DeadLetterQueues:
         )
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         await BrokerApi(client, _TIMEOUT_MS).request(address, data.broker_name, command)
-
-
-def _body_to_resend(message: MessageExt) -> tuple[bytes, int]:
-    """Return the body to send for a dead letter, and the compression bits of its sysFlag."""
-    if isinstance(message.decode_error, RecordCorrupt):
-        raise MessageInvalid(f"{message} is damaged and cannot be sent again: {message.decode_error}")
-    compression = message.sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
-    compressed = message.sys_flag & MessageSysFlag.COMPRESSED
-    if compressed and message.decode_error is None:
-        return compress_if_worth(message.body, compression)
-    return message.body, compressed | compression
-
-
-def _properties_to_resend(message: MessageExt) -> str:
-    """Return the properties to send for a dead letter."""
-    properties: dict[str, str | None] = dict(message.properties)
-    for name in _DROPPED_PROPERTIES:
-        properties.pop(name, None)
-    properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
-    return names.encode(properties)

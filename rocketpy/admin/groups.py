@@ -279,14 +279,18 @@ class Groups:
 
     # -- members and progress -----------------------------------------------------------------
 
-    async def members(self, group: str) -> tuple[Member, ...]:
+    async def members(self, group: str, *, cluster: str | None = None) -> tuple[Member, ...]:
         """Return the members of a group that are online, sorted by client id; none for an unknown group.
 
         Args:
             group: The name of the group.
+            cluster: Only those that are connected to brokers of this cluster.
+
+        Raises:
+            ConfigInvalid: There is no such cluster.
         """
         requests = self._requests
-        masters = await requests.masters()
+        masters = await requests.masters(cluster)
         found = await requests.each(
             {broker: self._connections(address, broker, group) for broker, address in masters.items()}
         )
@@ -313,7 +317,9 @@ class Groups:
                 )
         return tuple(members[client_id] for client_id in sorted(members))
 
-    async def lag(self, group: str, topic: str | None = None, *, with_clients: bool = False) -> GroupLag:
+    async def lag(
+        self, group: str, topic: str | None = None, *, cluster: str | None = None, with_clients: bool = False
+    ) -> GroupLag:
         """Return how far a group is in each of its queues.
 
         While the group is online, topics that it does not subscribe to are left out.
@@ -321,10 +327,12 @@ class Groups:
         Args:
             group: The name of the group.
             topic: Only queues of this topic.
+            cluster: Only queues on brokers of this cluster.
             with_clients: Also ask each member which queues it has. A member that does not respond is left
                 out.
 
         Raises:
+            ConfigInvalid: There is no such cluster.
             RouteNotFound: No name server knows the topic, or a broker has no master.
         """
         requests = self._requests
@@ -332,7 +340,7 @@ class Groups:
         header = GetConsumeStatsRequestHeader(
             consumer_group=name, topic=None if topic is None else requests.wrap(topic)
         )
-        masters = await (requests.masters() if topic is None else requests.masters_of(topic))
+        masters = await (requests.masters(cluster) if topic is None else requests.masters_of(topic, cluster))
         parts = await requests.ask_each(
             masters,
             RequestCode.GET_CONSUME_STATS,

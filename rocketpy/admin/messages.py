@@ -1,40 +1,51 @@
-"""Messages: finds stored messages by id, key, offset or time, and shows which groups have consumed them.
+"""Messages: finds stored messages, shows which groups have consumed them, and sends them again.
 
 Source: RocketMQ 4.6 DefaultMQAdminExt messageTrackDetail and consumeMessageDirectly; mqadmin's commands
-queryMsgById, queryMsgByUniqueKey, queryMsgByKey, queryMsgByOffset, printMsg.
+queryMsgById (-s resends), queryMsgByUniqueKey, queryMsgByKey, queryMsgByOffset, printMsg.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from rocketpy.admin.reader import Reader
 from rocketpy.admin.requests import AdminRequests
+from rocketpy.admin.resend import send_to_retries, send_to_topic
 from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
-from rocketpy.client.routing.routes import member_to_read, subscribe_queues
+from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues
+from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
-from rocketpy.errors import BrokerError, RouteNotFound
-from rocketpy.message.message import MessageExt
+from rocketpy.errors import BrokerError, RouteNotFound, UsageError
+from rocketpy.message.message import MessageExt, check_group, check_topic
 from rocketpy.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
     GroupList,
     MessageQueue,
+    SubscriptionGroupWrapper,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import SendResult
 
 _DELIVERY_MS: Final = 15_000
 """A broker waits 10 s for the consumer."""
 _TIMEOUT_MS: Final = 6000
+_GROUP: Final = "rocketpy-tools"
+"""The producer group of copies."""
 
 
 class TrackState(Enum):
@@ -258,6 +269,69 @@ class Messages:
         response = require_success(await connection.request(command, _DELIVERY_MS), name)
         result = ConsumeMessageDirectlyResult.decode(response.body)
         return Delivery(result.consume_result or "", result.remark, result.spent_time_mills)
+
+    # -- send again ---------------------------------------------------------------------------
+
+    async def resend(
+        self, message: MessageExt, *, topic: str | None = None, group: str | None = None
+    ) -> SendResult:
+        """Send a copy of a message: to its topic, to another one, or to one group.
+
+        The copy has the body, tags, keys, properties, flag, born time and unique id of the message, and no
+        delay. Every group of the topic gets it; with `group` that group alone, under the message's topic,
+        once it has members. It is sent once. The message itself stays where it is.
+
+        Args:
+            message: A message that was read, at any time before.
+            topic: Send it to this topic, if possible to the same queue. None stands for its own: for a
+                retry or a dead letter, the topic that it was sent to first.
+            group: Send it to this consumer group instead. A group that broadcasts does not get it.
+
+        Raises:
+            UsageError: Both topic and group are given.
+            MessageInvalid: The message is damaged.
+            RouteNotFound: The topic does not exist or has no writable queue, or its broker is unknown.
+            BrokerError: The message's broker does not know the group, or the broker rejects the message.
+        """
+        if topic is not None and group is not None:
+            raise UsageError("a message is sent again to a topic or to a group, not to both")
+        requests, client = self._requests, self._requests.running()
+        own = message.properties.get(names.PROPERTY_RETRY_TOPIC) or requests.wrap(message.topic)
+        if group is None:
+            name = own if topic is None else requests.wrap(check_topic(topic))
+            queue, address = await self._queue_to_send(name, message)
+            result = await send_to_topic(client, message, address, queue, requests.wrap(_GROUP))
+        else:
+            name = requests.wrap(check_group(group))
+            broker, _ = await self._broker_of(message)
+            address = await self._master_with(broker, name)
+            queue = MessageQueue(retry_topic(name), broker, 0)
+            result = await send_to_retries(client, message, address, queue, name, own)
+        return replace(result, queue=requests.unwrap_queue(result.queue))
+
+    async def _queue_to_send(self, topic: str, message: MessageExt) -> tuple[MessageQueue, str]:
+        """Return the queue of a topic that is like the message's, or else any, and its master's address."""
+        client = self._requests.running()
+        queues = publish_route(topic, await client.route(topic, fresh=True)).queues
+        if not queues:
+            raise RouteNotFound(f"topic {self._requests.unwrap(topic)} has no writable queue")
+        broker = message.queue.broker_name
+        with suppress(RouteNotFound):  # the broker is gone, and another one takes the message
+            broker, _ = await self._broker_of(message)
+        alike = MessageQueue(topic, broker, message.queue.queue_id)
+        queue = alike if alike in queues else random.choice(queues)
+        address, _ = await client.find_broker(topic, queue.broker_name, only=True)
+        return queue, address
+
+    async def _master_with(self, broker: str, group: str) -> str:
+        """Return the address of a master. Raise BrokerError for an unknown group: it would be created."""
+        address = (await self._requests.masters()).get(broker)
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        response = await self._requests.ask(address, broker, code)
+        if group not in SubscriptionGroupWrapper.decode(response.body).subscription_group_table:
+            unknown = f"there is no group {self._requests.unwrap(group)}"
+            raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, unknown, broker)
+        return cast(str, address)
 
     async def _broker_of(self, message: MessageExt) -> tuple[str, str]:
         """Return name and address of the broker that has a message.

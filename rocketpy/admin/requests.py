@@ -94,9 +94,21 @@ class AdminRequests:
         """Return the route of a topic, which is not cached. Raises RouteNotFound."""
         return await self.running().name_servers.route(self.wrap(topic))
 
-    async def masters_of(self, topic: str) -> Masters:
-        """Return the master of each broker of a topic. Raises RouteNotFound."""
-        return masters_of((await self.route(topic)).broker_datas)
+    async def masters_of(self, topic: str, cluster: str | None = None) -> Masters:
+        """Return the master of each broker of a topic, or of each that is in a cluster.
+
+        Raises:
+            ConfigInvalid: The name server does not know the cluster.
+            RouteNotFound: No such broker has the topic.
+        """
+        found = masters_of((await self.route(topic)).broker_datas)
+        if cluster is None:
+            return found
+        members = await self.masters(cluster)
+        found = {broker: address for broker, address in found.items() if broker in members}
+        if not found:
+            raise RouteNotFound(f"no broker of cluster {cluster} has topic {topic}")
+        return found
 
     async def ask(
         self, address: str | None, broker: str, code: int, header: Header | None = None, body: bytes = b""

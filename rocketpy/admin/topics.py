@@ -124,18 +124,20 @@ class Topics:
             await self._requests.masters(cluster)
         return await self._requests.topics(cluster, include_system=include_system)
 
-    async def describe(self, topic: str) -> TopicDescription:
+    async def describe(self, topic: str, *, cluster: str | None = None) -> TopicDescription:
         """Return settings, offsets and consumer groups of a topic.
 
         Args:
             topic: The name of the topic.
+            cluster: Only what the brokers of this cluster have of it.
 
         Raises:
+            ConfigInvalid: There is no such cluster.
             RouteNotFound: No name server knows the topic, or a broker of it has no master.
         """
         requests = self._requests
         name = requests.wrap(topic)
-        masters = await requests.masters_of(topic)
+        masters = await requests.masters_of(topic, cluster)
         parts = await requests.each(
             {broker: self._describe_at(address, broker, name) for broker, address in masters.items()}
         )

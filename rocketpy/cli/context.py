@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.cli.profiles import Cluster, find_cluster
 from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.results import SendResult
 
 T = TypeVar("T")
 
@@ -74,6 +75,19 @@ class Options:
     def print_result(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command did: a sentence, or with --json an object."""
         print(json.dumps(fields, ensure_ascii=False) if self.as_json else text, flush=True)
+
+    def print_sent(self, result: SendResult) -> None:
+        """Print where a message is stored."""
+        queue, status = result.queue, result.status.name
+        place = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
+        fields = {
+            "message_id": result.message_id,
+            "broker_name": queue.broker_name,
+            "queue_id": queue.queue_id,
+            "queue_offset": result.queue_offset,
+            "status": status,
+        }
+        self.print_result(f"{result.message_id} {place}: {status}", fields)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.

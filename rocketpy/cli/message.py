@@ -1,4 +1,4 @@
-"""``rocketpy message``: looks up messages, and gives one to a consumer."""
+"""``rocketpy message``: looks up messages, and sends one again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.results import SendResult
 
 message_app: Final = typer.Typer(name="message", no_args_is_help=True)
 
@@ -44,7 +45,7 @@ _TopicOfId = Annotated[
 
 @message_app.callback()
 def _message() -> None:
-    """Look up messages by id, key, offset or time; see who consumed one."""
+    """Look up messages by id, key, offset or time; see who consumed one; send one again."""
 
 
 @message_app.command(epilog="Example: rocketpy message get 7F00000100002A9F0000000000000BB8")
@@ -126,14 +127,53 @@ def consumers(
     print_rows(options, rows, none="no group consumes the topic of this message")
 
 
+@message_app.command(
+    epilog="""[bold]Examples[/bold]
+
+[cyan]rocketpy message resend 7F00000100002A9F0000000000000BB8[/cyan]  (to its topic)
+
+[cyan]rocketpy message resend 7F00000100002A9F0000000000000BB8 --group billing[/cyan]  (to one group)"""
+)
+def resend(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TOPIC", help="Another topic. Default: the message's own.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="NAME", help="Only this group gets it.")
+    ] = None,
+    topic: _TopicOfId = None,
+    yes: Yes = False,
+) -> None:
+    """Send a copy of a message: to its topic, to another one, or to one group.
+
+    It keeps body, tags, keys, properties and the producer's id. A group gets it once it has members; to have
+    one member handle it now, use deliver.
+    """
+    options: Options = context.obj
+    if to and group:
+        raise typer.BadParameter("--to and --group exclude each other")
+    where = f"group {group}" if group else f"topic {to}" if to else "its topic"
+    options.confirm(f"send message {message_id} again to {where}", yes=yes)
+
+    async def work(admin: AdminClient) -> SendResult:
+        return await admin.messages.resend(await admin.view_message(message_id, topic), topic=to, group=group)
+
+    options.print_sent(options.ask(work))
+
+
 @message_app.command(epilog="Example: rocketpy message deliver 7F00…0BB8 --group billing --client 10.0.0.1@7")
 def deliver(
     context: typer.Context,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     group: Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The consumer group.")],
     client_id: Annotated[
-        str, typer.Option("--client", metavar="ID", help="The consumer: see rocketpy group members.")
-    ],
+        str | None,
+        typer.Option(
+            "--client", metavar="ID", help="The consumer: see rocketpy group members. Default: any."
+        ),
+    ] = None,
     topic: _TopicOfId = None,
     yes: Yes = False,
 ) -> None:
@@ -142,15 +182,26 @@ def deliver(
     The exit status is 1 unless the consumer reports success.
     """
     options: Options = context.obj
-    options.confirm(f"deliver message {message_id} to {client_id} of group {group}", yes=yes)
+    who = f"{client_id or 'one consumer'} of group {group}"
+    options.confirm(f"deliver message {message_id} to {who}", yes=yes)
 
-    async def work(admin: AdminClient) -> Delivery:
-        return await admin.messages.deliver(await admin.view_message(message_id, topic), group, client_id)
+    async def work(admin: AdminClient) -> tuple[str, Delivery]:
+        message = await admin.view_message(message_id, topic)
+        chosen = client_id or await _any_member(admin, group)
+        return chosen, await admin.messages.deliver(message, group, chosen)
 
-    done = options.ask(work)
-    print_rows(options, [done._asdict()])
+    chosen, done = options.ask(work)
+    print_rows(options, [{"client_id": chosen, **done._asdict()}])
     if done.status != "CR_SUCCESS":
-        raise RocketError(f"consumer {client_id} did not handle the message: {done.status}; see its log")
+        raise RocketError(f"consumer {chosen} did not handle the message: {done.status}; see its log")
+
+
+async def _any_member(admin: AdminClient, group: str) -> str:
+    """Return the client id of one member. Raises RocketError."""
+    members = await admin.groups.members(group)
+    if not members:
+        raise RocketError(f"group {group} has no members online; rocketpy message resend waits for them")
+    return members[0].client_id
 
 
 def _time(text: str, option: str) -> int:

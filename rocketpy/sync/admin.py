@@ -6,8 +6,6 @@ Written by python -m tools.blocking_admin --write; do not edit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Unpack
-
 from rocketpy.admin import accounts, brokers, dead_letters, groups, messages, name_servers, topics
 from rocketpy.admin.accounts import AccessRules, RulesVersion
 from rocketpy.admin.brokers import BrokerStatistic, BrokerSummary, ProducerMember
@@ -21,6 +19,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.sync.loop_thread import LoopThread, iterate
+from typing import Unpack
 
 
 class Accounts:
@@ -185,13 +184,15 @@ class Groups:
         """See `rocketpy.admin.groups.Groups.delete`."""
         self._loop().run(self._inner.delete(group, cluster=cluster, keep_topics=keep_topics))
 
-    def members(self, group: str) -> tuple[Member, ...]:
+    def members(self, group: str, *, cluster: str | None = None) -> tuple[Member, ...]:
         """See `rocketpy.admin.groups.Groups.members`."""
-        return self._loop().run(self._inner.members(group))
+        return self._loop().run(self._inner.members(group, cluster=cluster))
 
-    def lag(self, group: str, topic: str | None = None, *, with_clients: bool = False) -> GroupLag:
+    def lag(
+        self, group: str, topic: str | None = None, *, cluster: str | None = None, with_clients: bool = False
+    ) -> GroupLag:
         """See `rocketpy.admin.groups.Groups.lag`."""
-        return self._loop().run(self._inner.lag(group, topic, with_clients=with_clients))
+        return self._loop().run(self._inner.lag(group, topic, cluster=cluster, with_clients=with_clients))
 
     def reset(
         self, group: str, topic: str, to: ResetTo, *, dry_run: bool = False
@@ -245,6 +246,12 @@ class Messages:
         """See `rocketpy.admin.messages.Messages.deliver`."""
         return self._loop().run(self._inner.deliver(message, group, client_id))
 
+    def resend(
+        self, message: MessageExt, *, topic: str | None = None, group: str | None = None
+    ) -> SendResult:
+        """See `rocketpy.admin.messages.Messages.resend`."""
+        return self._loop().run(self._inner.resend(message, topic=topic, group=group))
+
 
 class NameServers:
     """See `rocketpy.admin.name_servers.NameServers`."""
@@ -289,9 +296,9 @@ class Topics:
         """See `rocketpy.admin.topics.Topics.list`."""
         return self._loop().run(self._inner.list(cluster, include_system=include_system))
 
-    def describe(self, topic: str) -> TopicDescription:
+    def describe(self, topic: str, *, cluster: str | None = None) -> TopicDescription:
         """See `rocketpy.admin.topics.Topics.describe`."""
-        return self._loop().run(self._inner.describe(topic))
+        return self._loop().run(self._inner.describe(topic, cluster=cluster))
 
     def create(
         self,

@@ -311,6 +311,6 @@ async def _check_permissions(
             place.subject,
             f"name server {address} hides {len(hidden)} of its topics from producers or consumers, such as "
             f"{hidden[0]}: the write permission was wiped, the broker drains, or brokerPermission limits it",
-            f"Undo it: AdminClient.brokers.add_write_permission({place.name!r}), or start the broker again; "
-            "check brokerPermission in its file",
+            f"Undo it: rocketpy broker restore-writes {place.name}, or start the broker again; check "
+            "brokerPermission in its file",
         )

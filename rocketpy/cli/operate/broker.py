@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.brokers import Brokers
 from rocketpy.cli.context import OfCluster, Options, Yes, parse_pairs
 from rocketpy.cli.tables import print_fields, print_json, print_rows
 from rocketpy.errors import RocketError
@@ -116,6 +118,18 @@ def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> N
     _print_permission(options, f"let producers use broker {broker}", broker, topics)
 
 
+@broker_app.command("clean-queues", epilog="Example: rocketpy broker clean-queues --cluster DefaultCluster")
+def clean_queues(context: typer.Context, cluster: OfCluster = None, yes: Yes = False) -> None:
+    """Have every master delete the files of queues whose messages have all expired."""
+    _clean(context, "queues without messages", cluster, Brokers.clean_expired_queues, yes=yes)
+
+
+@broker_app.command("clean-topics", epilog="Example: rocketpy broker clean-topics")
+def clean_topics(context: typer.Context, cluster: OfCluster = None, yes: Yes = False) -> None:
+    """Have every master delete the queues of topics that do not exist any more."""
+    _clean(context, "the queues of deleted topics", cluster, Brokers.clean_unused_topics, yes=yes)
+
+
 @config_app.command("get", epilog="Example: rocketpy broker config get broker-a fileReservedTime")
 def get_config(
     context: typer.Context,
@@ -165,6 +179,22 @@ def _print_permission(options: Options, text: str, broker: str, topics: int) -> 
         raise RocketError(f"the name servers know no topics of broker {broker}; see rocketpy broker list")
     fields = {"broker_name": broker, "topics": topics, "cluster": options.cluster.client.namesrv}
     options.print_result(f"{text}: {topics} topics of {options.cluster}", fields)
+
+
+def _clean(
+    context: typer.Context,
+    what: str,
+    cluster: str | None,
+    clean: Callable[[Brokers, str | None], Awaitable[None]],
+    *,
+    yes: bool,
+) -> None:
+    options: Options = context.obj
+    where = f"every broker{f' of cluster {cluster}' if cluster else ''}"
+    options.confirm(f"delete {what} on {where}", yes=yes)
+    options.ask(lambda admin: clean(admin.brokers, cluster))
+    fields = {"deleted": what, "cluster": options.cluster.client.namesrv}
+    options.print_result(f"deleted {what} on {where} of {options.cluster}", fields)
 
 
 async def _address(admin: AdminClient, broker: str) -> str:

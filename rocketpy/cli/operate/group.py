@@ -64,10 +64,10 @@ def list_groups(
 
 
 @group_app.command(epilog="Example: rocketpy group describe billing")
-def describe(context: typer.Context, group: _Group) -> None:
+def describe(context: typer.Context, group: _Group, cluster: OfCluster = None) -> None:
     """Show the settings, members, subscriptions and lag of a group."""
     options: Options = context.obj
-    _print_group(options, group, *options.ask(lambda admin: _describe(admin, group)))
+    _print_group(options, group, *options.ask(lambda admin: _describe(admin, group, cluster)))
 
 
 @group_app.command(epilog="Example: rocketpy group members billing")
@@ -169,7 +169,7 @@ def delete(
     """Delete a group, its retry topic and dead letters. With --dry-run: show the group, and keep it."""
     options: Options = context.obj
     if dry_run:
-        _print_group(options, group, *options.ask(lambda admin: _describe(admin, group)))
+        describe(context, group, cluster)
         return
     what = f"group {group}" + ("" if keep_topics else " with its retry topic and dead letters")
     where = f" from cluster {cluster}" if cluster else ""
@@ -245,13 +245,14 @@ def _print_done(options: Options, text: str, group: str, fields: Mapping[str, ob
 
 
 async def _describe(
-    admin: AdminClient, group: str
+    admin: AdminClient, group: str, cluster: str | None
 ) -> tuple[GroupSummary | None, tuple[Member, ...], GroupLag]:
-    found = [one for one in await admin.groups.list(include_system=True) if one.name == group]
-    online = await admin.groups.members(group)
+    found = [one for one in await admin.groups.list(cluster, include_system=True) if one.name == group]
+    online = await admin.groups.members(group, cluster=cluster)
     if not found and not online:
-        raise RocketError(f"there is no group {group}; rocketpy group list shows the groups")
-    return found[0] if found else None, online, await admin.groups.lag(group)
+        where = f" in cluster {cluster}" if cluster else ""
+        raise RocketError(f"there is no group {group}{where}; rocketpy group list shows the groups")
+    return found[0] if found else None, online, await admin.groups.lag(group, cluster=cluster)
 
 
 def _print_group(

@@ -53,10 +53,10 @@ def list_topics(
 
 
 @topic_app.command(epilog="Example: rocketpy topic describe Orders")
-def describe(context: typer.Context, topic: _Topic) -> None:
+def describe(context: typer.Context, topic: _Topic, cluster: OfCluster = None) -> None:
     """Show the settings, queues, offsets and rate of a topic, and the groups that consume it."""
     options: Options = context.obj
-    _print_topic(options, options.ask(lambda admin: admin.topics.describe(topic)))
+    _print_topic(options, options.ask(lambda admin: admin.topics.describe(topic, cluster=cluster)))
 
 
 @topic_app.command(epilog="Example: rocketpy topic create Orders --queues 8")
@@ -148,7 +148,7 @@ def delete(
     """Delete a topic with its messages. With --dry-run: show the topic, and keep it."""
     options: Options = context.obj
     if dry_run:
-        _print_topic(options, options.ask(lambda admin: admin.topics.describe(topic)))
+        describe(context, topic, cluster)
         return
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete topic {topic} with its messages{where}", yes=yes)

@@ -124,17 +124,7 @@ def send(
 async def _send_arguments(producer: Producer, messages: Sequence[Message], options: Options) -> None:
     async with producer:
         for message in messages:
-            result = await producer.send(message)
-            queue, status = result.queue, result.status.name
-            fields = {
-                "message_id": result.message_id,
-                "broker_name": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "queue_offset": result.queue_offset,
-                "status": status,
-            }
-            place = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
-            options.print_result(f"{result.message_id} {place}: {status}", fields)
+            options.print_sent(await producer.send(message))
 
 
 def _columns(

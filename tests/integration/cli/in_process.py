@@ -17,10 +17,10 @@ from tests.integration.sdk_groups import SETTINGS
 
 
 @contextmanager
-def shared_cluster(brokers: int = 1) -> Iterator[EmbeddedCluster]:
+def shared_cluster(**options: Any) -> Iterator[EmbeddedCluster]:
     """A cluster whose event loop runs in a thread, because commands run loops of their own."""
     thread = Thread()
-    cluster = EmbeddedCluster(brokers=brokers, settings=SETTINGS)
+    cluster = EmbeddedCluster(**{"settings": SETTINGS} | options)
     try:
         thread.run(cluster.__aenter__())
         try:
@@ -34,14 +34,14 @@ def shared_cluster(brokers: int = 1) -> Iterator[EmbeddedCluster]:
 class Shell:
     """Runs commands with a cluster."""
 
-    def __init__(self, namesrv: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, namesrv: str, capfd: pytest.CaptureFixture[str]) -> None:
         self.namesrv = namesrv
-        self._capsys = capsys
+        self._capfd = capfd
 
     def run(self, *words: str) -> Done:
         """Run a command to its end."""
         status = main(["--namesrv", self.namesrv, *words])
-        return Done(status, *self._capsys.readouterr())
+        return Done(status, *self._capfd.readouterr())
 
     def text(self, *words: str) -> str:
         """Run a command that succeeds; return what people read."""

@@ -312,7 +312,7 @@ async def test_a_wiped_write_permission(cluster: EmbeddedCluster) -> None:
     report = await examine(cluster.namesrv_address)
     line = report.only("problem")
     assert (report.status, line.check) == (1, "permission")
-    assert "add_write_permission('broker-a')" in line.remedy
+    assert line.remedy.startswith("Undo it: rocketpy broker restore-writes broker-a, ")
 
 
 async def test_a_feature_that_is_off() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,7 +15,10 @@ from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, Thread
 from tests.integration.cli.in_process import Shell, shared_cluster
+from tests.integration.client.admin.admin_place import OTHER, other_cluster
 from tests.waiting import LIMIT_S
+
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +28,8 @@ def running() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def shell(running: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(running.namesrv_address, capsys)
+def shell(running: EmbeddedCluster, capfd: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(running.namesrv_address, capfd)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,32 @@ def send_three(topic: str, shell: Shell) -> None:
     with Producer("senders", shell.namesrv) as producer:
         for number in range(3):
             producer.send(Message(topic, b"%d" % number))
+
+
+@contextmanager
+def served(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """A server in a thread of its own."""
+    thread = Thread()
+    try:
+        stack = AsyncExitStack()
+        server = thread.run(stack.enter_async_context(make()))
+        try:
+            yield server
+        finally:
+            thread.run(stack.aclose())
+    finally:
+        thread.close()
+
+
+@contextmanager
+def operated(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], conf: str = ""
+) -> Iterator[Shell]:
+    """An administrator's shell, and servers with access control. conf: lines of their files."""
+    monkeypatch.setenv("ROCKETPY_ACCESS_KEY", "operator")
+    monkeypatch.setenv("ROCKETPY_SECRET_KEY", "operator-secret")
+    with served(lambda: Servers(path, monkeypatch, conf=conf)) as servers:
+        yield Shell(str(servers.names), capfd)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -105,6 +135,29 @@ def test_a_topic_is_deleted_after_a_dry_run(shell: Shell, admin: AdminClient) ->
     assert "Deleted" in admin.topics.list()
     shell.text("topic", "delete", "Deleted", "--yes")
     assert "Deleted" not in admin.topics.list()
+
+
+def test_a_preview_shows_what_one_cluster_has(
+    shell: Shell, admin: AdminClient, running: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """An operator would see queues that the deletion keeps, or be asked to delete from the wrong cluster."""
+    with served(lambda: other_cluster(running, tmp_path)):
+        admin.topics.create("Both", 2)
+        admin.groups.create("both")
+        admin.topics.create("Here", 1, cluster="DefaultCluster")
+        for cluster, broker in (("DefaultCluster", "broker-a"), (OTHER, "other-a")):
+            only = ("--cluster", cluster, "--dry-run")
+            (topic,) = shell.rows("topic", "delete", "Both", *only)
+            assert {row["broker_name"] for row in topic["brokers"] + topic["queues"]} == {broker}
+            (group,) = shell.rows("group", "delete", "both", *only)
+            assert [row["broker_name"] for row in group["brokers"]] == [broker]
+        assert "no broker of cluster OtherCluster has topic Here" in shell.fails(
+            "topic", "delete", "Here", *only
+        )
+        assert "there is no cluster 'Nowhere'" in shell.fails(
+            "topic", "describe", "Both", "--cluster", "Nowhere"
+        )
+        admin.topics.delete("Both")
 
 
 # -- groups -----------------------------------------------------------------------------------
@@ -224,6 +277,35 @@ def test_settings_of_a_broker(shell: Shell) -> None:
     assert shell.run("broker", "config", "set", "broker-a", "word", "--yes").status == 2
 
 
+def test_accepted_changes_of_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A change would look done, and not reach the server."""
+    with operated(tmp_path, monkeypatch, capfd, "remoteConfigUpdateEnable=true\n") as shell:
+        (broker,) = shell.rows("broker", "list")
+        name = broker["broker_name"]
+        (done,) = shell.rows("broker", "config", "set", name, "fileReservedTime=47", "deleteWhen=05", "--yes")
+        wanted = {"fileReservedTime": "47", "deleteWhen": "05"}
+        assert (done["broker_name"], done["settings"]) == (name, wanted)
+        assert shell.rows("broker", "config", "get", name, *wanted) == [wanted]
+        text = shell.text("namesrv", "config", "set", "orderMessageEnable=true", "--yes")
+        assert text.startswith("set orderMessageEnable=true on every name server of ")
+        values = {row["name"]: row["value"] for row in shell.rows("namesrv", "config", "get")}
+        assert values["orderMessageEnable"] == "true"
+
+
+def test_queues_and_topics_are_cleaned(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    """Files of deleted topics would stay until somebody finds mqadmin."""
+    caplog.set_level("INFO", "rocketpy.broker")
+    (done,) = shell.rows("broker", "clean-topics", "--yes")
+    assert done == {"deleted": "the queues of deleted topics", "cluster": shell.namesrv}
+    assert "0 unused queues deleted" in caplog.text
+    text = shell.text("broker", "clean-queues", "--cluster", "DefaultCluster", "--yes")
+    assert text.startswith("deleted queues without messages on every broker of cluster DefaultCluster of ")
+    assert "0 expired queues deleted" in caplog.text
+    assert "no cluster 'Nowhere'" in shell.fails("broker", "clean-queues", "--cluster", "Nowhere", "--yes")
+
+
 def test_settings_of_name_servers(shell: Shell) -> None:
     """A key would not be set, or a preview would delete it."""
     shell.text("namesrv", "put", "shop", "region", "north", "--yes")
@@ -269,29 +351,40 @@ def test_who_consumed_a_message(shell: Shell, admin: AdminClient) -> None:
         wait_until(lambda: shell.rows("group", "members", "handlers"))
         (member,) = shell.rows("group", "members", "handlers")
         (done,) = shell.rows("message", "deliver", ids[1], "--client", member["client_id"], *to)
-    assert (done["status"], seen[-1]) == ("CR_SUCCESS", b"1")
+        assert (done["status"], seen[-1]) == ("CR_SUCCESS", b"1")
+        (done,) = shell.rows("message", "deliver", ids[0], *to)
+        assert (done["client_id"], seen[-1]) == (member["client_id"], b"0")
     shell.fails("message", "deliver", ids[1], "--client", "nobody", *to)
+    assert "group handlers has no members online" in shell.fails("message", "deliver", ids[1], *to)
+
+
+def test_a_message_is_sent_again(shell: Shell, admin: AdminClient) -> None:
+    """An operator could not have a message handled again, or it would go elsewhere."""
+    fill(shell, admin, "Again", "repeaters")
+    admin.topics.create("Elsewhere", 1)
+    (first, *_) = shell.rows("message", "between", "Again", "--from", "1h")
+    resend = ("message", "resend", first["message_id"], "--topic", "Again", "--yes")
+    (done,) = shell.rows(*resend)
+    assert (done["message_id"], done["queue_offset"], done["status"]) == (first["message_id"], 3, "SEND_OK")
+    assert (
+        shell.text(*resend, "--to", "Elsewhere")
+        == f"{first['message_id']} broker-a, queue 0, offset 0: SEND_OK\n"
+    )
+    assert shell.text("message", "at", "Elsewhere", "broker-a", "0", "0", "--format", "text") == "0\n"
+    shell.text(*resend, "--group", "repeaters")
+    (copy,) = shell.rows("message", "at", "%RETRY%repeaters", "broker-a", "0", "0")
+    assert (copy["body"], copy["message_id"]) == ("0", first["message_id"])
+    assert "there is no group nobody" in shell.fails(*resend, "--group", "nobody")
+    assert shell.run(*resend, "--group", "repeaters", "--to", "Elsewhere").status == 2
 
 
 # -- access control ---------------------------------------------------------------------------
 
 
-def test_accounts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """An account would not be added, or a change would take an administrator's rights."""
-    thread, servers = Thread(), Servers(tmp_path, monkeypatch)
-    try:
-        thread.run(servers.__aenter__())
-        try:
-            shell = Shell(str(servers.names), capsys)
-            monkeypatch.setenv("ROCKETPY_ACCESS_KEY", "operator")
-            monkeypatch.setenv("ROCKETPY_SECRET_KEY", "operator-secret")
-            _change_accounts(shell, tmp_path / "secret")
-        finally:
-            thread.run(servers.__aexit__(None, None, None))
-    finally:
-        thread.close()
+    with operated(tmp_path, monkeypatch, capfd) as shell:
+        _change_accounts(shell, tmp_path / "secret")
 
 
 def _change_accounts(shell: Shell, secret: Path) -> None:
@@ -319,10 +412,10 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
 
 
-def test_write_permission(capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_permission(capfd: pytest.CaptureFixture[str]) -> None:
     """Producers would go on sending to a broker that is about to stop."""
     with shared_cluster(brokers=2) as cluster, AdminClient(cluster.namesrv_address) as admin:
-        shell = Shell(cluster.namesrv_address, capsys)
+        shell = Shell(cluster.namesrv_address, capfd)
         admin.topics.create("Moved", 1)
         (hidden,) = shell.rows("broker", "wipe-writes", "broker-a", "--yes")
         assert (hidden["broker_name"], hidden["topics"] > 0) == ("broker-a", True)
@@ -345,6 +438,8 @@ def test_write_permission(capsys: pytest.CaptureFixture[str]) -> None:
         "broker config set broker-a fileReservedTime=48",
         "broker wipe-writes broker-a",
         "broker restore-writes broker-a",
+        "broker clean-queues",
+        "broker clean-topics",
         "acl put newcomer",
         "acl delete newcomer",
         "acl set-white-addresses 10.0.0.1",
@@ -352,6 +447,7 @@ def test_write_permission(capsys: pytest.CaptureFixture[str]) -> None:
         "namesrv delete shop region",
         "namesrv config set serverWorkerThreads=8",
         "message deliver 7F --group g --client c",
+        "message resend 7F --group g",
     ],
 )
 def test_every_change_is_confirmed(shell: Shell, line: str) -> None:

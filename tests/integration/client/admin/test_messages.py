@@ -22,6 +22,7 @@ from rocketpy import (
     Producer,
     ProducerConfig,
     SendResult,
+    SendStatus,
 )
 from rocketpy.admin import MessageTrack, TrackState
 from rocketpy.errors import (
@@ -31,11 +32,13 @@ from rocketpy.errors import (
     MessageInvalid,
     RouteNotFound,
     TransportError,
+    UsageError,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.broker.test_broker import send_header
+from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming
 from tests.waiting import LIMIT_S, until
@@ -293,3 +296,75 @@ async def test_one_consumer_is_given_a_message(cluster: EmbeddedCluster, namespa
             await admin.messages.deliver(message, "g", "nobody@1")
         with pytest.raises(BrokerError, match="not online"):
             await admin.messages.deliver(message, "others", client_id)
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_a_message_is_sent_again_to_a_topic(two: EmbeddedCluster, namespace: str) -> None:
+    """A copy would lose a part of the message, be delayed once more, or go to another queue."""
+    client = ClientConfig(namespace=namespace)
+    message = Message(
+        "T", b"late " * 100, tags="t", keys=["k"], properties={"shop": "x"}, flag=7, delay_level=2
+    )
+    await sent(two, message, namespace=namespace)
+    async with AdminClient(two.namesrv_address, client=client) as admin:
+        async with asyncio.timeout(LIMIT_S):
+            while not (found := await all_of(admin)):  # it is delayed
+                pass
+        (first,) = found
+        result = await admin.messages.resend(first)
+        assert (result.status, result.queue) == (SendStatus.SEND_OK, first.queue)
+        _, copy = await all_of(admin)
+        for name in ("message_id", "body", "tags", "keys", "flag", "born_timestamp", "reconsume_times"):
+            assert getattr(copy, name) == getattr(first, name), name
+        assert (copy.properties["shop"], copy.delay_level) == ("x", 0)
+        await admin.topics.create("Other", 2)
+        moved = await admin.messages.resend(copy, topic="Other")
+        assert moved.queue == MessageQueue("Other", first.queue.broker_name, first.queue.queue_id)
+        (other,) = await all_of(admin, "Other")
+        assert (other.topic, other.message_id, other.body) == ("Other", first.message_id, first.body)
+        by_id = await admin.messages.by_id(moved.offset_message_id)
+        assert (await admin.messages.resend(by_id)).queue == moved.queue
+        with pytest.raises(RouteNotFound):
+            await admin.messages.resend(first, topic="Missing")
+        with pytest.raises(UsageError):
+            await admin.messages.resend(first, topic="T", group="g")
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_a_message_is_sent_again_to_a_group(cluster: EmbeddedCluster, namespace: str) -> None:
+    """Other groups would handle it twice, or a typing error would create a group."""
+    (result,) = await sent(cluster, Message("T", b"again", tags="t"), namespace=namespace)
+    one, other = Seen(), Seen()
+    async with (
+        AdminClient(cluster.namesrv_address, client=ClientConfig(namespace=namespace)) as admin,
+        consuming(cluster, one, name="1", namespace=namespace),
+        consuming(cluster, other, group="other", name="2", namespace=namespace),
+    ):
+        await one.until(1)
+        await other.until(1)
+        message = await admin.messages.by_offset(result.queue, result.queue_offset)
+        await admin.messages.resend(message, group="g")
+        await until(lambda: len(one.messages) == 2)
+        again = one.messages[1]
+        assert (again.topic, again.body, again.tags, again.message_id) == (
+            "T",
+            b"again",
+            "t",
+            result.message_id,
+        )
+        assert again.reconsume_times == 0
+        with pytest.raises(BrokerError, match="there is no group gg"):
+            await admin.messages.resend(message, group="gg")
+        assert "gg" not in [group.name for group in await admin.groups.list()]
+        assert len(other.messages) == 1
+
+
+async def test_a_dead_letter_is_sent_again_to_every_group(cluster: EmbeddedCluster) -> None:
+    """The copy would go to the topic of dead letters, or still count the retries of one group."""
+    (message,) = await dead(cluster, 1)
+    async with AdminClient(cluster.namesrv_address) as admin:
+        (letter,) = (await admin.fetch_dead_letters("g")).messages
+        assert (await admin.messages.resend(letter)).queue.topic == "T"
+        copy = [one async for one in admin.messages.by_time("T")][-1]
+        assert (copy.body, copy.keys) == (message.body, message.keys)
+        assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID"} & set(copy.properties)

@@ -1,0 +1,136 @@
+"""Sends a stored message once more: to its group, as a dead letter, or to a topic.
+
+Source: RocketMQ 4.6 mqadmin's queryMsgById -s, and SendMessageProcessor handleRetryAndDLQ for retry topics.
+Differs: properties whose effect is over are left out, or the message would be delayed again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rocketpy.client.instance import ClientInstance
+from rocketpy.errors import MessageInvalid, RecordCorrupt
+from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
+from rocketpy.producer.send.response import parse_response
+from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import SendMessageRequestHeaderV2
+from rocketpy.protocol.message import properties as names
+from rocketpy.protocol.message.compression import compress_if_worth
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy.protocol.remoting.command import Command
+from rocketpy.results import SendResult
+
+_TIMEOUT_MS: Final = 6000
+_RETRIES_MAX: Final = 16
+"""Must exceed the 0 retries of a re-sent message; consumers send their own limit."""
+_ENDED: Final = (
+    names.PROPERTY_DELAY_TIME_LEVEL,
+    names.PROPERTY_REAL_TOPIC,
+    names.PROPERTY_REAL_QUEUE_ID,
+    names.PROPERTY_TRANSACTION_PREPARED,
+    names.PROPERTY_WAIT_STORE_MSG_OK,
+)
+"""Properties whose effect is over: they would delay the message, or make it a half message."""
+_OF_RETRIES: Final = (
+    names.PROPERTY_RETRY_TOPIC,
+    names.PROPERTY_RECONSUME_TIME,
+    names.PROPERTY_MAX_RECONSUME_TIMES,
+    names.PROPERTY_ORIGIN_MESSAGE_ID,
+    names.PROPERTY_CONSUME_START_TIMESTAMP,
+)
+"""Properties of a message that a group gave up or sent back."""
+
+
+async def send_to_retries(
+    client: ClientInstance, message: MessageExt, address: str, queue: MessageQueue, group: str, topic: str
+) -> SendResult:
+    """Send a copy of a message to a group's retry topic. Only this group gets it, without a retry counted.
+
+    Args:
+        client: Has the connections.
+        message: The message.
+        address: The address of the queue's master.
+        queue: A queue of the retry topic.
+        group: The group, as the servers know it.
+        topic: The topic under which the group gets it, as the servers know it.
+
+    Raises:
+        MessageInvalid: The message is damaged.
+        RocketError: It is not stored, or that is unknown (`outcome`).
+    """
+    properties = _properties(message, _ENDED)
+    properties[names.PROPERTY_RETRY_TOPIC] = topic
+    properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    header = _header(message, queue, group, properties)
+    header.max_reconsume_times = _RETRIES_MAX
+    return await _send(client, message, address, queue, header)
+
+
+async def send_to_topic(
+    client: ClientInstance, message: MessageExt, address: str, queue: MessageQueue, group: str
+) -> SendResult:
+    """Send a copy of a message to a queue; every group of its topic gets it.
+
+    Args:
+        client: Has the connections.
+        message: The message.
+        address: The address of the queue's master.
+        queue: The queue, as the servers know it.
+        group: The producer group, as the servers know it.
+
+    Raises:
+        MessageInvalid: The message is damaged.
+        RocketError: It is not stored, or that is unknown (`outcome`).
+    """
+    header = _header(message, queue, group, _properties(message, _ENDED + _OF_RETRIES))
+    return await _send(client, message, address, queue, header)
+
+
+async def _send(
+    client: ClientInstance,
+    message: MessageExt,
+    address: str,
+    queue: MessageQueue,
+    header: SendMessageRequestHeaderV2,
+) -> SendResult:
+    body, header.sys_flag = _body(message)
+    command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
+    # Sent once: a repeated request might store it twice.
+    answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
+    return parse_response(answer, queue, message.message_id)
+
+
+def _header(
+    message: MessageExt, queue: MessageQueue, group: str, properties: dict[str, str | None]
+) -> SendMessageRequestHeaderV2:
+    return SendMessageRequestHeaderV2(
+        producer_group=group,
+        topic=queue.topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=queue.queue_id,
+        sys_flag=0,
+        born_timestamp=message.born_timestamp,
+        flag=message.flag,
+        properties=names.encode(properties),
+        reconsume_times=0,
+    )
+
+
+def _body(message: MessageExt) -> tuple[bytes, int]:
+    """Return the body to send for a message, and the compression bits of its sysFlag."""
+    if isinstance(message.decode_error, RecordCorrupt):
+        raise MessageInvalid(f"{message} is damaged and cannot be sent again: {message.decode_error}")
+    compression = message.sys_flag & MessageSysFlag.COMPRESSION_TYPE_MASK
+    compressed = message.sys_flag & MessageSysFlag.COMPRESSED
+    if compressed and message.decode_error is None:
+        return compress_if_worth(message.body, compression)
+    return message.body, compressed | compression
+
+
+def _properties(message: MessageExt, dropped: tuple[str, ...]) -> dict[str, str | None]:
+    properties: dict[str, str | None] = dict(message.properties)
+    for name in dropped:
+        properties.pop(name, None)
+    return properties
