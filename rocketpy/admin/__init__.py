@@ -4,6 +4,7 @@ from rocketpy.admin.accounts import AccessRules, Account, Accounts, RulesVersion
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.brokers import Brokers, BrokerStatistic, BrokerSummary, ProducerMember, StatsPeriod
 from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters, ResendProgress
+from rocketpy.admin.drain import DrainPlan, DrainProgress
 from rocketpy.admin.groups import (
     GroupChanges,
     GroupLag,
@@ -30,6 +31,8 @@ __all__ = [
     "DeadLetterQueues",
     "DeadLetters",
     "Delivery",
+    "DrainPlan",
+    "DrainProgress",
     "GroupChanges",
     "GroupLag",
     "GroupSettings",

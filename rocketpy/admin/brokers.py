@@ -7,10 +7,11 @@ updateBrokerConfig, wipeWritePerm, producerConnection, statsAll, cleanExpiredCQ,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from rocketpy.admin.drain import Drain, DrainPlan, DrainProgress
 from rocketpy.admin.requests import AdminRequests
 from rocketpy.errors import BrokerError, RocketError
 from rocketpy.protocol.bodies import (
@@ -281,6 +282,50 @@ class Brokers:
             response.header_as(AddWritePermOfBrokerResponseHeader).add_topic_count
             for response in found.values()
         )
+
+    async def plan_drain(self, broker: str) -> DrainPlan:
+        """Return what `drain` would do, and change nothing.
+
+        Args:
+            broker: The name of the broker.
+
+        Raises:
+            RouteNotFound: No name server knows a master with this name.
+            BrokersFailed: Some brokers failed.
+        """
+        return await Drain(self._requests, broker).plan()
+
+    async def drain(
+        self,
+        broker: str,
+        *,
+        wait_ms: float = 35_000,
+        quiet_ms: float = 5_000,
+        on_progress: Callable[[DrainProgress], object] | None = None,
+    ) -> DrainPlan:
+        """Move producers from a broker to others; return when it can be stopped without a failed send.
+
+        It wipes the write permission, waits until producers have fresh routes and the broker stores nothing
+        more, and until its slaves have all messages. There is no time limit: cancel it to stop waiting.
+        Delayed messages and retries are stored as well, and count.
+
+        The broker stays hidden from producers until its next start, or `add_write_permission`.
+
+        Args:
+            broker: The name of the broker.
+            wait_ms: The least time to wait: how often producers refresh routes (30 s by default), and more.
+            quiet_ms: How long the broker must store nothing.
+            on_progress: Called about once a second.
+
+        Returns:
+            What was done.
+
+        Raises:
+            ConfigInvalid: `wait_ms` or `quiet_ms` is too small.
+            RouteNotFound: No name server knows a master with this name, or no other broker has its topics.
+            BrokersFailed: Some brokers or name servers failed; the call may be repeated.
+        """
+        return await Drain(self._requests, broker).run(wait_ms, quiet_ms, on_progress)
 
     async def clean_expired_queues(self, cluster: str | None = None) -> None:
         """Have every master delete the queues whose messages are all gone.

@@ -125,7 +125,8 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[i
         loop.remove_signal_handler(signal.SIGINT)
         task.cancel()
 
-    with contextlib.suppress(NotImplementedError):  # Windows
+    # Windows has no such handlers, and only the main thread gets signals.
+    with contextlib.suppress(NotImplementedError, RuntimeError):
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
         # Not by asyncio.run: while a thread reads standard input, the interpreter rarely misses a SIGINT.
         loop.add_signal_handler(signal.SIGINT, interrupt)

@@ -6,10 +6,13 @@ Written by python -m tools.blocking_admin --write; do not edit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Unpack
+
 from rocketpy.admin import accounts, brokers, dead_letters, groups, messages, name_servers, topics
 from rocketpy.admin.accounts import AccessRules, RulesVersion
 from rocketpy.admin.brokers import BrokerStatistic, BrokerSummary, ProducerMember
 from rocketpy.admin.dead_letters import DeadLetters, ResendProgress
+from rocketpy.admin.drain import DrainPlan, DrainProgress
 from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.reset import OffsetChange, ResetTo
@@ -19,7 +22,6 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.sync.loop_thread import LoopThread, iterate
-from typing import Unpack
 
 
 class Accounts:
@@ -112,6 +114,23 @@ class Brokers:
     def add_write_permission(self, broker: str) -> int:
         """See `rocketpy.admin.brokers.Brokers.add_write_permission`."""
         return self._loop().run(self._inner.add_write_permission(broker))
+
+    def plan_drain(self, broker: str) -> DrainPlan:
+        """See `rocketpy.admin.brokers.Brokers.plan_drain`."""
+        return self._loop().run(self._inner.plan_drain(broker))
+
+    def drain(
+        self,
+        broker: str,
+        *,
+        wait_ms: float = 35000,
+        quiet_ms: float = 5000,
+        on_progress: Callable[[DrainProgress], object] | None = None,
+    ) -> DrainPlan:
+        """See `rocketpy.admin.brokers.Brokers.drain`."""
+        return self._loop().run(
+            self._inner.drain(broker, wait_ms=wait_ms, quiet_ms=quiet_ms, on_progress=on_progress)
+        )
 
     def clean_expired_queues(self, cluster: str | None = None) -> None:
         """See `rocketpy.admin.brokers.Brokers.clean_expired_queues`."""

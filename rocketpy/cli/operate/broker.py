@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.brokers import Brokers
-from rocketpy.cli.context import OfCluster, Options, Yes, parse_pairs
+from rocketpy.admin.drain import DrainPlan, DrainProgress
+from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, parse_pairs
 from rocketpy.cli.tables import print_fields, print_json, print_rows
 from rocketpy.errors import RocketError
 
@@ -102,7 +108,7 @@ def producers(
 
 @broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
 def wipe_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
-    """Hide a broker from producers, for instance before it is stopped. Consumers go on reading."""
+    """Hide a broker from producers; drain also waits until they have left. Consumers go on reading."""
     options: Options = context.obj
     options.confirm(f"hide broker {broker} from producers", yes=yes)
     topics = options.ask(lambda admin: admin.brokers.wipe_write_permission(broker))
@@ -116,6 +122,94 @@ def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> N
     options.confirm(f"let producers use broker {broker}", yes=yes)
     topics = options.ask(lambda admin: admin.brokers.add_write_permission(broker))
     _print_permission(options, f"let producers use broker {broker}", broker, topics)
+
+
+@broker_app.command(
+    epilog="""[bold]Examples[/bold]
+
+[cyan]rocketpy broker drain broker-a --dry-run[/cyan]
+
+[cyan]rocketpy broker drain broker-a && ssh broker-a systemctl restart rocketmq-broker[/cyan]"""
+)
+def drain(
+    context: typer.Context,
+    broker: _Name,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, metavar="SECONDS", help="At least as long as producers use a route (30 s)."
+        ),
+    ] = 35.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Give up after that, with status 1.")
+    ] = 180.0,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Move producers to other brokers, and say when the broker can be stopped.
+
+    It wipes the write permission, and waits until producers have fresh routes, the broker stores nothing
+    more, and its slaves have all messages. Its next start brings producers back, or restore-writes.
+    """
+    options: Options = context.obj
+    plan = options.ask(lambda admin: admin.brokers.plan_drain(broker))
+    if dry_run:
+        print_fields(options, _plan(plan))
+        if not options.as_json:
+            print("\nnothing was changed (--dry-run)")
+        return
+    count = f"{len(plan.topics)} topics" + f", and none for {len(plan.stranded_topics)}" * bool(
+        plan.stranded_topics
+    )
+    where = f"broker {broker} of cluster {plan.cluster}"
+    options.confirm(f"move producers of {count}, from {where} to other brokers", yes=yes)
+    started = time.monotonic()
+    options.run(_drain(options, broker, wait, timeout))
+    seconds = time.monotonic() - started
+    notes = [f"broker {broker} can be stopped now, after {seconds:.0f} s: producers have left it"]
+    if plan.is_elected:
+        notes.append(
+            "it leads a DLedger group, and DLedger 0.1 cannot transfer leadership: the other peers elect a "
+            "leader after the stop, to which producers return"
+        )
+    else:
+        notes.append(f"its next start brings them back; to keep it: rocketpy broker restore-writes {broker}")
+    options.print_result("\n".join(notes), {**_plan(plan), "seconds": round(seconds, 3)})
+
+
+async def _drain(options: Options, broker: str, wait_s: float, timeout_s: float) -> None:
+    """Drain a broker, and show its progress on a terminal."""
+    last: DrainProgress | None = None
+    shows = sys.stderr.isatty() and not options.as_json
+    with Console(stderr=True).status("waiting for fresh routes") if shows else nullcontext() as status:
+
+        def note(progress: DrainProgress) -> None:
+            nonlocal last
+            last = progress
+            if status is not None:
+                status.update(_progress_text(progress))
+
+        try:
+            async with asyncio.timeout(timeout_s), AdminClient(client=options.cluster.client) as admin:
+                await admin.brokers.drain(broker, wait_ms=wait_s * 1000, on_progress=note)
+        except TimeoutError:
+            state = "no answer" if last is None else _progress_text(last)
+            raise RocketError(
+                f"broker {broker} is hidden, but not drained after {timeout_s:g} s ({state}). Producers with "
+                "an old route, retries and delayed messages count. Repeat the command, or undo it: "
+                f"rocketpy broker restore-writes {broker}"
+            ) from None
+
+
+def _progress_text(progress: DrainProgress) -> str:
+    if progress.lag_bytes:
+        return f"a slave is {progress.lag_bytes:,} bytes behind"
+    return f"it stores {progress.per_second:,.0f} messages/s, {progress.stored:,} since it was hidden"
+
+
+def _plan(plan: DrainPlan) -> dict[str, object]:
+    fields = plan._asdict()
+    return {"broker_name": fields.pop("broker"), **fields}
 
 
 @broker_app.command("clean-queues", epilog="Example: rocketpy broker clean-queues --cluster DefaultCluster")

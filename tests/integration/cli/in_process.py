@@ -1,4 +1,4 @@
-"""The command rocketpy in this process: a real cluster, but no start of an interpreter for each command."""
+"""A cluster beside the tests' thread, and a shell whose commands run in this process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
-from rocketpy.cli import main
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Thread
-from tests.integration.cli.commands import Done
+from tests.integration.cli.commands import Done, run_here
 from tests.integration.sdk_groups import SETTINGS
 
 
@@ -32,16 +29,15 @@ def shared_cluster(**options: Any) -> Iterator[EmbeddedCluster]:
 
 
 class Shell:
-    """Runs commands with a cluster."""
+    """Runs commands with a cluster. environment: variables of the commands."""
 
-    def __init__(self, namesrv: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, namesrv: str, **environment: str) -> None:
         self.namesrv = namesrv
-        self._capfd = capfd
+        self._environment = environment
 
     def run(self, *words: str) -> Done:
         """Run a command to its end."""
-        status = main(["--namesrv", self.namesrv, *words])
-        return Done(status, *self._capfd.readouterr())
+        return run_here("--namesrv", self.namesrv, *words, given=b"", **self._environment)
 
     def text(self, *words: str) -> str:
         """Run a command that succeeds; return what people read."""

@@ -15,7 +15,7 @@ import pytest
 import rocketpy
 from rocketpy import AdminClient
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.cli.commands import COMMAND, run, start
+from tests.integration.cli.commands import COMMAND, run, run_process, start
 from tests.waiting import LIMIT_S
 
 NOWHERE = "127.0.0.1:1"
@@ -23,7 +23,7 @@ NOWHERE = "127.0.0.1:1"
 
 async def test_version() -> None:
     """A bug report could not name the version."""
-    assert await run("--version") == (0, f"rocketpy {rocketpy.__version__}\n", "")
+    assert await run_process("--version") == (0, f"rocketpy {rocketpy.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ async def test_wrong_usage_is_status_2(line: str, says: str) -> None:
 
 async def test_a_failure_is_one_line_and_status_1() -> None:
     """A user would search a traceback for the reason."""
-    done = await run("topic", "create", "T", "--yes", "--namesrv", NOWHERE)
+    done = await run_process("topic", "create", "T", "--yes", "--namesrv", NOWHERE)
     assert (done.status, done.out) == (1, "")
     assert done.err.startswith(f"rocketpy: name server {NOWHERE} cannot be reached")
     assert done.err.count("\n") == 1

@@ -13,7 +13,7 @@ import pytest
 
 from rocketpy import LitePullConfig, LitePullConsumer, Message, Producer, PullConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.cli.commands import COMMAND, Done, finish, run, start
+from tests.integration.cli.commands import COMMAND, Done, finish, run, run_process, start
 from tests.waiting import LIMIT_S
 
 
@@ -39,7 +39,7 @@ async def test_all_messages_to_the_end(cluster: EmbeddedCluster, producer: Produ
     """A message could be missing, or the command wait for ever."""
     bodies = [b"message %d" % number for number in range(1000)]
     await asyncio.gather(*(producer.send(Message("T", body)) for body in bodies))
-    done = await consume(cluster)
+    done = await run_process("consume", "T", "-n", cluster.namesrv_address)
     assert (done.status, done.err) == (0, "")
     assert Counter(done.out.encode().splitlines()) == Counter(bodies)
 

@@ -22,7 +22,7 @@ from rocketpy.cli.doctor.findings import Findings
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration import processes
 from tests.integration.access_place import Servers
-from tests.integration.cli.commands import run
+from tests.integration.cli.commands import run, run_process
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.ha_pair import pair
 from tests.integration.sdk_groups import Seen, consuming
@@ -77,7 +77,11 @@ class Report(NamedTuple):
 async def examine(namesrv: str, *options: str, **environment: str) -> Report:
     """What the command finds."""
     # A machine's disk may be as full as it likes, except in the test of that.
-    done = await run("doctor", "--json", "-n", namesrv, "--disk", "100", *options, given=b"", **environment)
+    # Python reads PYTHONPATH at its start.
+    running = run_process if "PYTHONPATH" in environment else run
+    done = await running(
+        "doctor", "--json", "-n", namesrv, "--disk", "100", *options, given=b"", **environment
+    )
     assert done.err == "", done.err
     return Report(done.status, [Line(**json.loads(line)) for line in done.out.splitlines()])
 

@@ -28,8 +28,8 @@ def running() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def shell(running: EmbeddedCluster, capfd: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(running.namesrv_address, capfd)
+def shell(running: EmbeddedCluster) -> Shell:
+    return Shell(running.namesrv_address)
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +69,10 @@ def served(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
 
 
 @contextmanager
-def operated(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], conf: str = ""
-) -> Iterator[Shell]:
+def operated(path: Path, monkeypatch: pytest.MonkeyPatch, conf: str = "") -> Iterator[Shell]:
     """An administrator's shell, and servers with access control. conf: lines of their files."""
-    monkeypatch.setenv("ROCKETPY_ACCESS_KEY", "operator")
-    monkeypatch.setenv("ROCKETPY_SECRET_KEY", "operator-secret")
     with served(lambda: Servers(path, monkeypatch, conf=conf)) as servers:
-        yield Shell(str(servers.names), capfd)
+        yield Shell(str(servers.names), ROCKETPY_ACCESS_KEY="operator", ROCKETPY_SECRET_KEY="operator-secret")
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -277,11 +273,9 @@ def test_settings_of_a_broker(shell: Shell) -> None:
     assert shell.run("broker", "config", "set", "broker-a", "word", "--yes").status == 2
 
 
-def test_accepted_changes_of_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_accepted_changes_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change would look done, and not reach the server."""
-    with operated(tmp_path, monkeypatch, capfd, "remoteConfigUpdateEnable=true\n") as shell:
+    with operated(tmp_path, monkeypatch, "remoteConfigUpdateEnable=true\n") as shell:
         (broker,) = shell.rows("broker", "list")
         name = broker["broker_name"]
         (done,) = shell.rows("broker", "config", "set", name, "fileReservedTime=47", "deleteWhen=05", "--yes")
@@ -381,9 +375,9 @@ def test_a_message_is_sent_again(shell: Shell, admin: AdminClient) -> None:
 # -- access control ---------------------------------------------------------------------------
 
 
-def test_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An account would not be added, or a change would take an administrator's rights."""
-    with operated(tmp_path, monkeypatch, capfd) as shell:
+    with operated(tmp_path, monkeypatch) as shell:
         _change_accounts(shell, tmp_path / "secret")
 
 
@@ -412,16 +406,23 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
 
 
-def test_write_permission(capfd: pytest.CaptureFixture[str]) -> None:
+def test_write_permission() -> None:
     """Producers would go on sending to a broker that is about to stop."""
     with shared_cluster(brokers=2) as cluster, AdminClient(cluster.namesrv_address) as admin:
-        shell = Shell(cluster.namesrv_address, capfd)
+        shell = Shell(cluster.namesrv_address)
         admin.topics.create("Moved", 1)
         (hidden,) = shell.rows("broker", "wipe-writes", "broker-a", "--yes")
         assert (hidden["broker_name"], hidden["topics"] > 0) == ("broker-a", True)
         assert [queue.broker_name for queue in admin.fetch_publish_message_queues("Moved")] == ["broker-b"]
         shell.text("broker", "restore-writes", "broker-a", "--yes")
         assert len(admin.fetch_publish_message_queues("Moved")) == 2
+        (plan,) = shell.rows("broker", "drain", "broker-b", "--dry-run")
+        assert (plan["broker_name"], plan["topics"], plan["stranded_topics"]) == ("broker-b", ["Moved"], [])
+        assert "nothing was changed" in shell.text("broker", "drain", "broker-b", "--dry-run")
+        assert len(admin.fetch_publish_message_queues("Moved")) == 2
+        failed = shell.fails("broker", "drain", "broker-b", "--timeout", "1", "--yes")
+        assert "is hidden, but not drained after 1 s" in failed
+        assert [queue.broker_name for queue in admin.fetch_publish_message_queues("Moved")] == ["broker-a"]
         assert "no topics of broker other" in shell.fails("broker", "wipe-writes", "other", "--yes")
 
 
@@ -439,6 +440,7 @@ def test_write_permission(capfd: pytest.CaptureFixture[str]) -> None:
         "broker wipe-writes broker-a",
         "broker restore-writes broker-a",
         "broker clean-queues",
+        "broker drain broker-a",
         "broker clean-topics",
         "acl put newcomer",
         "acl delete newcomer",

@@ -14,7 +14,7 @@ import pytest
 
 from rocketpy import MessageExt, PullConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.cli.commands import COMMAND, run, start
+from tests.integration.cli.commands import COMMAND, run, run_process, start
 from tests.waiting import LIMIT_S
 
 
@@ -62,7 +62,7 @@ async def test_lines_of_standard_input(cluster: EmbeddedCluster) -> None:
     """A line could be lost, sent twice or changed; the last one often has no end."""
     lines = [f"{'x' * (number % 700)}{number}\r".encode() for number in range(5000)]
     given = b"\n\n".join(lines)
-    done = await run("send", "T", "--namesrv", cluster.namesrv_address, given=given)
+    done = await run_process("send", "T", "--namesrv", cluster.namesrv_address, given=given)
     assert (done.status, done.out) == (0, "")
     assert done.err.startswith("rocketpy: 5,000 messages stored in ")
     assert done.err.endswith(", 4,999 empty lines skipped\n")

@@ -65,12 +65,11 @@ def running(endpoints: list[WithoutBatches]) -> Iterator[EmbeddedCluster]:
 def test_lines_and_imports_go_one_by_one(
     running: EmbeddedCluster,
     endpoints: list[WithoutBatches],
-    capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
     topic: str,
 ) -> None:
     """A file could not be sent to such a cluster, or an export not be imported."""
-    shell = Shell(running.namesrv_address, capfd)
+    shell = Shell(running.namesrv_address)
     (endpoint,) = endpoints
     lines = [str(number) for number in range(5000)]
     file = tmp_path / "lines"

@@ -9,7 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rocketpy.transport import Address
 from rocketpy_broker.cli.process import DRAIN_SIGNAL
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.store import MessageStore
+from tests.integration.cli.commands import run as rocketpy
 from tests.integration.processes import output_of, start, stop
 from tests.integration.raw_client import RawClient
 from tests.interop.processes import free_broker_port
@@ -77,6 +78,32 @@ async def brokers(root: Path, *names: str) -> AsyncIterator[tuple[str, list[Plac
         async with AdminClient(namesrv) as admin:
             await admin.topics.create("T", 4)
         yield namesrv, places
+
+
+def ledger_places(root: Path, namesrv: str) -> list[Place]:
+    """The peers of a DLedger group named raft."""
+    names = ("n0", "n1", "n2")
+    peers = ";".join(f"{name}-127.0.0.1:{free_broker_port()}" for name in names)
+    settings = {
+        "enableDLegerCommitLog": "true", "dLegerGroup": "raft", "dLegerPeers": peers,
+        "dLegerHeartbeatMillis": "300", "dLegerVoteMillisMin": "50", "dLegerVoteMillisMax": "250",
+    }  # fmt: skip
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    places = [Place(name, root, namesrv, *words, "--set", f"dLegerSelfId={name}") for name in names]
+    for place in places:
+        place.arguments = tuple("raft" if word == place.name else word for word in place.arguments)
+    return places
+
+
+async def leader_of(namesrv: str, places: Sequence[Place]) -> Place:
+    """The leader of a group, once a name server knows it."""
+    async with asyncio.timeout(LIMIT_S), AdminClient(namesrv) as admin:
+        while True:
+            for broker in await admin.brokers.list():
+                for place in places:
+                    if (broker.name, broker.broker_id, broker.address) == ("raft", 0, place.address):
+                        return place
+            await asyncio.sleep(0.05)
 
 
 class Load:
@@ -157,6 +184,62 @@ async def test_a_rolling_restart_fails_no_send(tmp_path: Path) -> None:
         found = await stored(namesrv)
     assert set(found) == load.acknowledged
     assert set(found.values()) == {1}
+
+
+async def test_a_rolling_restart_by_an_operator_elsewhere(tmp_path: Path) -> None:
+    """The command line would say too early that a broker can be stopped."""
+    load = Load()
+    async with brokers(tmp_path, "a", "b") as (namesrv, (place, _)):
+        client = ClientConfig(namesrv=namesrv, route_refresh_ms=QUICK_REFRESH_MS)
+        async with Producer("g", client=client) as producer, asyncio.TaskGroup() as senders:
+            with load.stopped_at_the_end():
+                for number in range(8):
+                    senders.create_task(load.run(producer, number))
+                await load.goes_on("a")
+                done = await rocketpy("broker", "drain", "a", "--wait", "1", "--yes", "-n", namesrv)
+                assert (done.status, done.err) == (0, "")
+                assert "broker a can be stopped now" in done.out
+                await place.close()
+                await place.start()
+                assert await writable(namesrv) == {"a", "b"}
+                await load.goes_on("a")
+        assert (load.failed, set(load.attempts)) == ([], {1})
+        assert set(await stored(namesrv)) == load.acknowledged
+
+
+@pytest.mark.parametrize("by", ["stop", "drain"])
+async def test_a_leader_of_a_dledger_group_is_restarted(tmp_path: Path, by: str) -> None:
+    """Producers of the whole cluster would see an election."""
+    load = Load()
+    async with AsyncExitStack() as stack:
+        namesrv, _ = await stack.enter_async_context(brokers(tmp_path, "b"))
+        places = ledger_places(tmp_path, namesrv)
+        await asyncio.gather(*(place.start() for place in places))
+        for place in places:
+            stack.push_async_callback(place.close)
+        leader = await leader_of(namesrv, places)
+        async with AdminClient(namesrv) as admin:
+            await admin.topics.create("T", 4)
+        client = ClientConfig(namesrv=namesrv, route_refresh_ms=QUICK_REFRESH_MS)
+        async with Producer("g", client=client) as producer, asyncio.TaskGroup() as senders:
+            with load.stopped_at_the_end():
+                for number in range(8):
+                    senders.create_task(load.run(producer, number))
+                await load.goes_on("raft")
+                if by == "stop":
+                    assert await leader.drain() == (0, "")
+                else:
+                    words = ("broker", "drain", "raft", "--wait", "1", "--yes", "-n", namesrv)
+                    done = await rocketpy(*words)
+                    assert (done.status, done.err) == (0, "")
+                    assert "DLedger 0.1 cannot transfer leadership" in done.out
+                    await leader.close()
+                others = [place for place in places if place is not leader]
+                assert await leader_of(namesrv, others) in others
+                await load.goes_on("raft")
+                await leader.start()
+        assert (load.failed, set(load.attempts)) == ([], {1})
+        assert set(await stored(namesrv)) == load.acknowledged
 
 
 async def test_a_draining_broker_is_hidden_and_serves(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from rocketpy import AdminClient, ClientConfig, Message, Producer
-from rocketpy.admin import BrokerStatistic, ProducerMember
-from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, ConnectFailed
+from rocketpy.admin import BrokerStatistic, DrainProgress, ProducerMember
+from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, ConnectFailed, RouteNotFound
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.sdk_groups import SETTINGS
@@ -126,6 +127,48 @@ async def test_a_broker_is_hidden_from_producers() -> None:
         queues = await admin.fetch_publish_message_queues("T")
         assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
         assert await admin.brokers.wipe_write_permission("nobody") == 0
+
+
+async def test_a_drain_waits_for_producers_and_slaves() -> None:
+    """A broker would be stopped while producers still send to it, or before its slave has all messages."""
+    stale = ClientConfig(route_refresh_ms=3_600_000)
+    async with (
+        EmbeddedCluster(brokers=2, slaves=1, settings=SETTINGS) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        Producer("p", cluster.namesrv_address, client=stale) as producer,
+    ):
+        await admin.create_topic("T", 1)
+        (queue,) = [q for q in await producer.fetch_publish_queues("T") if q.broker_name == "broker-a"]
+        await admin.topics.create("Both", 1)
+        plan = await admin.brokers.plan_drain("broker-a")
+        assert (plan.cluster, plan.topics, plan.stranded_topics) == ("DefaultCluster", ("Both", "T"), ())
+        (slave,) = plan.slaves
+        assert (len(await admin.fetch_publish_message_queues("T")), plan.is_elected) == (2, False)
+        steps: list[DrainProgress] = []
+        draining = asyncio.create_task(
+            admin.brokers.drain("broker-a", wait_ms=0, quiet_ms=1000, on_progress=steps.append)
+        )
+        while sum(step.stored for step in steps) < 100:
+            await producer.send(Message("T", b"x"), queue=queue)
+        assert not draining.done()
+        assert {q.broker_name for q in await admin.fetch_publish_message_queues("T")} == {"broker-b"}
+        assert await draining == plan
+        assert steps[-1].per_second == 0
+        ends = {
+            (await admin.brokers.runtime(address))["commitLogMaxOffset"] for address in (plan.address, slave)
+        }
+        assert len(ends) == 1
+        with pytest.raises(RouteNotFound, match=r"no master of a broker c; .* broker-a, broker-b"):
+            await admin.brokers.plan_drain("c")
+
+
+async def test_a_drain_names_what_cannot_move(cluster: EmbeddedCluster) -> None:
+    """The only broker would be hidden, and every send fail."""
+    async with AdminClient(cluster.namesrv_address) as admin:
+        assert (await admin.brokers.plan_drain("broker-a")).stranded_topics == ("T",)
+        with pytest.raises(RouteNotFound, match="was not hidden"):
+            await admin.brokers.drain("broker-a")
+        assert await admin.fetch_publish_message_queues("T")
 
 
 async def test_unused_queues_are_deleted(cluster: EmbeddedCluster, producer: Producer) -> None:

@@ -1,0 +1,185 @@
+"""Moves producers from a broker to others before it is stopped, with requests that RocketMQ knows, too.
+
+Name servers hide the broker from producers. It serves on until their routes are fresh, nothing more is
+stored, and its slaves have all messages. ``rocketpy-broker stop --drain`` does the same from within a broker
+of rocketpy, and counts the sends of producers only.
+
+Source: RocketMQ has the first step only: wipeWritePerm of mqadmin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rocketpy.admin.requests import AdminRequests
+from rocketpy.config import check_number
+from rocketpy.errors import BrokerError, RocketError, RouteNotFound
+from rocketpy.protocol.bodies import (
+    MASTER_ID,
+    PERM_WRITE,
+    KVTable,
+    TopicConfigSerializeWrapper,
+    decode_settings,
+)
+from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.headers import WipeWritePermOfBrokerRequestHeader
+
+log: Final = logging.getLogger("rocketpy.admin")
+
+_POLL_S: Final = 1.0
+
+
+class DrainPlan(NamedTuple):
+    """What a drain of a broker would do.
+
+    Attributes:
+        broker: The name of the broker.
+        cluster: The name of its cluster.
+        address: The address of its master.
+        topics: The topics whose producers move to other brokers, sorted.
+        stranded_topics: The topics that no other broker has: their producers fail, or wait for the broker.
+        slaves: The addresses of its slaves, which get all messages first.
+        is_elected: Whether it leads a DLedger group. Then another peer becomes the leader after its stop.
+    """
+
+    broker: str
+    cluster: str
+    address: str
+    topics: tuple[str, ...]
+    stranded_topics: tuple[str, ...]
+    slaves: tuple[str, ...]
+    is_elected: bool
+
+
+class DrainProgress(NamedTuple):
+    """How far a drain is.
+
+    Attributes:
+        stored: The number of messages that the broker has stored since producers were moved.
+        per_second: Those of them in the last second.
+        lag_bytes: How far the slowest slave is behind; 0 while the broker still stores messages.
+    """
+
+    stored: int
+    per_second: float
+    lag_bytes: int
+
+
+class Drain:
+    """The drain of one broker."""
+
+    def __init__(self, requests: AdminRequests, broker: str) -> None:
+        self._requests = requests
+        self._broker = broker
+
+    async def plan(self) -> DrainPlan:
+        """Look up what the drain would do. See `Brokers.plan_drain`."""
+        found = await self._requests.cluster()
+        data = found.broker_addr_table.get(self._broker)
+        if data is None or MASTER_ID not in data.broker_addrs:
+            masters = ", ".join(
+                name for name, one in found.broker_addr_table.items() if MASTER_ID in one.broker_addrs
+            )
+            raise RouteNotFound(
+                f"there is no master of a broker {self._broker}; the name server knows: {masters or 'none'}"
+            )
+        masters_now = await self._requests.masters()
+        tables = await self._requests.ask_each(
+            {name: address for name, address in masters_now.items() if address is not None},
+            RequestCode.GET_ALL_TOPIC_CONFIG,
+            decode=lambda response: TopicConfigSerializeWrapper.decode(response.body).topic_config_table,
+        )
+        writable = {
+            name: {topic for topic, config in table.items() if config.perm & PERM_WRITE}
+            for name, table in tables.items()
+        }
+        own = writable.pop(self._broker) & set(await self._requests.running().name_servers.topics())
+        elsewhere = set[str]().union(*writable.values())
+        address = data.broker_addrs[MASTER_ID]
+        return DrainPlan(
+            broker=self._broker,
+            cluster=next((of for of, names in found.cluster_addr_table.items() if self._broker in names), ""),
+            address=address,
+            topics=tuple(sorted(own & elsewhere)),
+            stranded_topics=tuple(sorted(own - elsewhere)),
+            slaves=tuple(one for id_, one in sorted(data.broker_addrs.items()) if id_ != MASTER_ID),
+            is_elected=await self._is_elected(address),
+        )
+
+    async def _is_elected(self, address: str) -> bool:
+        response = await self._requests.ask(address, self._broker, RequestCode.GET_BROKER_CONFIG)
+        return decode_settings(response.body).get("enableDLegerCommitLog") == "true"
+
+    async def run(
+        self, wait_ms: float, quiet_ms: float, on_progress: Callable[[DrainProgress], object] | None
+    ) -> DrainPlan:
+        """Move the producers, and wait for the rest. See `Brokers.drain`."""
+        check_number("wait_ms", wait_ms, 0)
+        check_number("quiet_ms", quiet_ms, 1)
+        plan = await self.plan()
+        if not plan.topics:
+            raise RouteNotFound(
+                f"broker {self._broker} was not hidden: no other broker has its topics, so its producers "
+                "would fail"
+            )
+        header = WipeWritePermOfBrokerRequestHeader(broker_name=self._broker)
+        await self._requests.ask_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        tell = on_progress or (lambda _: None)
+        stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, tell)
+        if not plan.is_elected:  # its followers' logs end where a majority has acknowledged
+            await self._until_copied(plan, stored, tell)
+        return plan
+
+    async def _until_quiet(
+        self, address: str, wait_s: float, quiet_s: float, tell: Callable[[DrainProgress], object]
+    ) -> int:
+        """Wait until the broker stores nothing more; return how many messages it has stored."""
+        loop = asyncio.get_running_loop()
+        begun = changed = looked = loop.time()
+        first = last = await self._stored(address)
+        while True:
+            await asyncio.sleep(min(_POLL_S, quiet_s / 2))
+            total, now = await self._stored(address), loop.time()
+            tell(DrainProgress(total - first, (total - last) / (now - looked), 0))
+            if total != last:
+                changed = now
+            last, looked = total, now
+            if now - begun >= wait_s and now - changed >= quiet_s:
+                return total - first
+
+    async def _until_copied(
+        self, plan: DrainPlan, stored: int, tell: Callable[[DrainProgress], object]
+    ) -> None:
+        """Wait until the slaves that respond have the messages of their master."""
+        end = int((await self._runtime(plan.address)).get("commitLogMaxOffset", 0))
+        waiting = set(plan.slaves)
+        while waiting:
+            lags: dict[str, int] = {}
+            for address in waiting:
+                try:
+                    found = await self._runtime(address)
+                except RocketError as error:
+                    log.warning("slave %s of broker %s is left out: %s", address, self._broker, error)
+                else:
+                    lags[address] = end - int(found.get("commitLogMaxOffset", end))
+            waiting = {address for address, lag in lags.items() if lag > 0}
+            if waiting:
+                tell(DrainProgress(stored, 0.0, max(lags.values())))
+                await asyncio.sleep(_POLL_S)
+
+    async def _stored(self, address: str) -> int:
+        """Return the number of messages that a broker has stored since its start."""
+        state = await self._runtime(address)
+        try:
+            return int(state["putMessageTimesTotal"])
+        except (KeyError, ValueError):
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, "it does not report how many messages it has stored", self._broker
+            ) from None
+
+    async def _runtime(self, address: str) -> dict[str, str]:
+        response = await self._requests.ask(address, self._broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return KVTable.decode(response.body).table
