@@ -82,7 +82,8 @@ class RunningCalls:
 
     argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
     that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
-    is_stale: completed calls were collected since a call ended, so a turn of the event loop has passed.
+    is_stale: completed calls were collected since a call ended, so a turn of the event loop has passed, or
+    the current call was abandoned.
     """
 
     __slots__ = (
@@ -105,7 +106,7 @@ class RunningCalls:
         self.started_s: float = now_s
         self.reported_s: float = now_s
         self.is_over: bool = False
-        self.is_stale: bool = True
+        self.is_stale: bool = False
         self._reported = 0
         self._takes_one = takes_one
 
@@ -127,7 +128,7 @@ class RunningCalls:
         argument = self.argument  # read once: the thread may begin its next call meanwhile
         if argument is None or self.abandoned is argument:
             return ()
-        self.abandoned = argument
+        self.abandoned, self.is_stale = argument, True
         return self.messages_of([argument])
 
     def take_completed(self) -> CompletedCalls | None:
@@ -321,6 +322,7 @@ class LoopRunner(HandlerRunner):
     async def _call_chunks(self) -> None:
         turn_s = time.monotonic()  # not the event loop's clock, which uvloop updates once a turn
         while (running := self._next_chunk()) is not None:
+            self._flush_soon()  # in case that its first call waits
             try:
                 await self._call_all(running)
             finally:
@@ -343,25 +345,33 @@ class LoopRunner(HandlerRunner):
                     returned is not None and returned is not _SUCCESS and inspect.isawaitable(returned)
                 ):
                     returned = await returned
-                result = (
-                    ACKNOWLEDGED if returned is None or returned is _SUCCESS else to_handling_result(returned)
-                )
+                if returned is not None and returned is not _SUCCESS:
+                    result = to_handling_result(returned)
+                elif running.is_stale:
+                    result = ACKNOWLEDGED
+                else:  # nothing else has run since the last call
+                    done(argument)
+                    continue
             except BaseException as error:  # whatever the application's code raises
                 if is_end_of_task(error):
                     raise
                 log.exception("a handler failed; redelivering %s", running.messages_of([argument]))
                 result = failure_result(error)
-            if running.abandoned is not argument:
-                if result is ACKNOWLEDGED:
-                    done(argument)
-                else:
-                    self._failed_call(running, argument, result)
-            if running.is_stale:  # once a turn: the clock costs more than the rest of the loop
-                running.is_stale = False
-                running.started_s = time.monotonic()
-                self._flush_soon()
-                if running.puller.process_queue.dropped:
-                    break
+            self._end_call(running, argument, result)
+            if running.puller.process_queue.dropped:
+                break
+
+    def _end_call(self, running: RunningCalls, argument: Any, result: HandlingResult) -> None:
+        """Record the result of a call during which other code may have run."""
+        if running.abandoned is not argument:
+            if result is ACKNOWLEDGED:
+                running.done.append(argument)
+            else:
+                self._failed_call(running, argument, result)
+        if running.is_stale:  # once a turn: the clock costs more than the rest of the loop
+            running.is_stale = False
+            running.started_s = time.monotonic()
+            self._flush_soon()
 
     def _flush_soon(self) -> None:
         if not self._flushing:
