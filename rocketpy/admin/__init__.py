@@ -2,7 +2,14 @@
 
 from rocketpy.admin.accounts import AccessRules, Account, Accounts, RulesVersion
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.admin.brokers import Brokers, BrokerStatistic, BrokerSummary, ProducerMember, StatsPeriod
+from rocketpy.admin.brokers import (
+    Brokers,
+    BrokerStatistic,
+    BrokerSummary,
+    ProducerMember,
+    StatsPeriod,
+    WriteState,
+)
 from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress
 from rocketpy.admin.groups import (
@@ -18,6 +25,7 @@ from rocketpy.admin.messages import Delivery, Messages, MessageTrack, TrackState
 from rocketpy.admin.name_servers import NameServers
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.admin.topics import Permission, QueueOffsets, TopicDescription, Topics, TopicSettings
+from rocketpy.admin.traces import TracedConsumption, TracedMessage, TracedSend, Traces
 from rocketpy.client.message_index import QueryResult
 
 __all__ = [
@@ -55,5 +63,9 @@ __all__ = [
     "TopicDescription",
     "TopicSettings",
     "Topics",
+    "TracedConsumption",
+    "TracedMessage",
+    "TracedSend",
+    "Traces",
     "TrackState",
 ]

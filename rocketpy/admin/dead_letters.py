@@ -77,13 +77,38 @@ class DeadLetterQueues:
             topic.removeprefix(DLQ_TOPIC_PREFIX) for topic in topics if topic.startswith(DLQ_TOPIC_PREFIX)
         )
 
+    async def count(self, group: str) -> int:
+        """Return the number of dead letters of a group. It changes nothing.
+
+        Args:
+            group: The consumer group; one without dead letters has 0.
+
+        Raises:
+            GroupInvalid: The name of the group is invalid.
+        """
+        ranges = await self._ranges(group, make_readable=False)
+        return sum(max(0, found.end - found.begin) for found in ranges)
+
     async def fetch(
-        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+        self,
+        group: str,
+        max_count: int = 1000,
+        *,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        make_readable: bool = True,
     ) -> DeadLetters:
-        """Read a number of dead letters; see `AdminClient.fetch_dead_letters`."""
+        """Read a number of dead letters; see `AdminClient.fetch_dead_letters`.
+
+        Args:
+            group: The consumer group.
+            max_count: The highest number of dead letters.
+            offsets: Where to begin in each queue.
+            make_readable: Whether to add the read permission that old brokers leave out. Without it, their
+                dead letters raise BrokerError with the code NO_PERMISSION, and nothing changes.
+        """
         check_number("max_count", max_count, 1)
         found = DeadLetters([], {})
-        for queue, begin, end in await self._ranges(group, offsets=offsets):
+        for queue, begin, end in await self._ranges(group, offsets=offsets, make_readable=make_readable):
             offset, before = begin, -1
             while before < offset < end and (room := max_count - len(found.messages)):
                 before = offset
@@ -179,9 +204,14 @@ class DeadLetterQueues:
     # -- inside -------------------------------------------------------------------------------
 
     async def _ranges(
-        self, group: str, *, begin_ms: int = 0, offsets: Mapping[MessageQueue, int] | None = None
+        self,
+        group: str,
+        *,
+        begin_ms: int = 0,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        make_readable: bool = True,
     ) -> list[Range]:
-        """Return the ranges of a group's dead letters, which are made readable; none without the topic."""
+        """Return the ranges of a group's dead letters; none without the topic."""
         client = self._requests.running()
         topic = DLQ_TOPIC_PREFIX + check_group(group)
         wrapped = self._requests.wrap(topic)
@@ -191,7 +221,7 @@ class DeadLetterQueues:
             return []
         queues: list[MessageQueue] = []
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
-            if not data.perm & PERM_READ:
+            if make_readable and not data.perm & PERM_READ:
                 await self._make_readable(client, wrapped, data)
             queues += (
                 MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)

@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from rocketpy.admin.reader import Reader
 from rocketpy.admin.requests import AdminRequests
 from rocketpy.admin.resend import send_to_retries, send_to_topic
+from rocketpy.admin.traces import Traces, collect_traces
 from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
 from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import BrokerError, RouteNotFound, UsageError
-from rocketpy.message.message import MessageExt, check_group, check_topic
+from rocketpy.message.message import TRACE_TOPIC, MessageExt, check_group, check_topic
 from rocketpy.protocol.bodies import (
     ConsumeMessageDirectlyResult,
     ConsumerConnection,
@@ -210,6 +211,25 @@ class Messages:
 
     def _index(self) -> MessageIndex:
         return MessageIndex(self._requests.running(), partial=False)
+
+    # -- traces -------------------------------------------------------------------------------
+
+    async def traces(self, key: str, *, topic: str = TRACE_TOPIC, max_count: int = 64) -> Traces:
+        """Return who sent the messages with a unique id or key, who consumed them, and with what result.
+
+        Only clients with message trace report this. Reports arrive up to seconds later, may be lost, and
+        expire like other messages.
+
+        Args:
+            key: The unique id (`MessageExt.message_id`), or one of the keys of the messages.
+            topic: The topic that clients report to; it is outside of all namespaces.
+            max_count: The highest number of trace messages from one broker.
+
+        Raises:
+            RouteNotFound: There is no such topic: no client reports to it, or its broker may not create it.
+        """
+        index = MessageIndex(self._requests.running(), partial=False, namespace="")
+        return collect_traces((await index.by_key(topic, key, max_count, 0, FOREVER_MS)).messages, key)
 
     # -- consumers ----------------------------------------------------------------------------
 

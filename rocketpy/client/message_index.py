@@ -45,11 +45,15 @@ class QueryResult(NamedTuple):
 
 
 class MessageIndex:
-    """Queries the brokers of a topic. partial: a broker that fails is left out while another one responds."""
+    """Queries the brokers of a topic. partial: a broker that fails is left out while another one responds.
 
-    def __init__(self, client: ClientInstance, *, partial: bool) -> None:
+    namespace: of the topic; None for that of the client.
+    """
+
+    def __init__(self, client: ClientInstance, *, partial: bool, namespace: str | None = None) -> None:
         self._client = client
         self._partial = partial
+        self._namespace = client.config.namespace if namespace is None else namespace
 
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt | None:
         """Return the message that was stored first with a unique id.
@@ -72,7 +76,7 @@ class MessageIndex:
     ) -> QueryResult:
         client = self._client
         header = QueryMessageRequestHeader(
-            topic=wrap(client.config.namespace, topic),
+            topic=wrap(self._namespace, topic),
             key=key,
             max_num=max_count,
             begin_timestamp=begin_ms,

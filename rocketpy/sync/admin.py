@@ -17,8 +17,9 @@ from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.admin.topics import Permission, TopicDescription
+from rocketpy.admin.traces import Traces
 from rocketpy.client.message_index import FOREVER_MS, QueryResult
-from rocketpy.message.message import MessageExt
+from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.sync.loop_thread import LoopThread, iterate
@@ -152,11 +153,22 @@ class DeadLetterQueues:
         """See `rocketpy.admin.dead_letters.DeadLetterQueues.groups`."""
         return self._loop().run(self._inner.groups())
 
+    def count(self, group: str) -> int:
+        """See `rocketpy.admin.dead_letters.DeadLetterQueues.count`."""
+        return self._loop().run(self._inner.count(group))
+
     def fetch(
-        self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
+        self,
+        group: str,
+        max_count: int = 1000,
+        *,
+        offsets: Mapping[MessageQueue, int] | None = None,
+        make_readable: bool = True,
     ) -> DeadLetters:
         """See `rocketpy.admin.dead_letters.DeadLetterQueues.fetch`."""
-        return self._loop().run(self._inner.fetch(group, max_count, offsets=offsets))
+        return self._loop().run(
+            self._inner.fetch(group, max_count, offsets=offsets, make_readable=make_readable)
+        )
 
     def read(self, group: str, *, begin_ms: int = 0, end_ms: int = FOREVER_MS) -> Iterator[MessageExt]:
         """See `rocketpy.admin.dead_letters.DeadLetterQueues.read`."""
@@ -256,6 +268,10 @@ class Messages:
     def of_queue(self, queue: MessageQueue, begin: int = 0, end: int | None = None) -> Iterator[MessageExt]:
         """See `rocketpy.admin.messages.Messages.of_queue`."""
         return iterate(self._loop(), self._inner.of_queue(queue, begin, end))
+
+    def traces(self, key: str, *, topic: str = TRACE_TOPIC, max_count: int = 64) -> Traces:
+        """See `rocketpy.admin.messages.Messages.traces`."""
+        return self._loop().run(self._inner.traces(key, topic=topic, max_count=max_count))
 
     def consumers_of(self, message: MessageExt) -> tuple[MessageTrack, ...]:
         """See `rocketpy.admin.messages.Messages.consumers_of`."""

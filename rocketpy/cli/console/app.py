@@ -18,6 +18,7 @@ from rocketpy.admin import AdminClient
 from rocketpy.cli.console.guard import Guard
 from rocketpy.cli.console.pages import ALL_PAGES
 from rocketpy.cli.console.pages.base import Context
+from rocketpy.cli.console.resends import Resends
 from rocketpy.cli.console.sampler import Sampler
 from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.cli.console.views import HERE, Views
@@ -52,7 +53,8 @@ class Console:
         producer = Producer(_PRODUCER_GROUP, client=settings.client) if settings.allow_changes else None
         self.sampler: Final = Sampler(admin, settings.interval_s)
         self._clients = [admin, *([] if producer is None else [producer])]
-        context = Context(admin, self.sampler, self.views, producer)
+        resends = Resends(admin, self._tasks) if settings.allow_changes else None
+        context = Context(admin, self.sampler, self.views, producer, resends)
         routes = [route for pages in ALL_PAGES for route in pages(context).routes()]
         app = Starlette(
             routes=[*routes, Mount("/static", StaticFiles(directory=HERE / "static"))],

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rocketpy.admin import AdminClient
@@ -80,19 +80,30 @@ class Sampler:
 
     async def current_lags(self, groups: Sequence[str]) -> dict[str, int | RocketError]:
         """Return the lag of groups now, and add it to their series if they are watched."""
-        free = asyncio.Semaphore(CONCURRENT)
 
-        async def lag(group: str) -> int | RocketError:
-            async with free:
-                try:
-                    total = (await self._admin.groups.lag(group)).total
-                except RocketError as error:
-                    return error
+        async def lag(group: str) -> int:
+            total = (await self._admin.groups.lag(group)).total
             if (series := self.lags.get(group)) is not None:
                 series.append(Sample(time.time(), total))
             return total
 
-        return dict(zip(groups, await asyncio.gather(*map(lag, groups)), strict=True))
+        return await gather_bounded(lag, groups)
+
+
+async def gather_bounded(
+    ask: Callable[[str], Awaitable[int]], names: Sequence[str]
+) -> dict[str, int | RocketError]:
+    """Return a number, or the error instead of it, by name. At most CONCURRENT calls run at the same time."""
+    free = asyncio.Semaphore(CONCURRENT)
+
+    async def one(name: str) -> int | RocketError:
+        async with free:
+            try:
+                return await ask(name)
+            except RocketError as error:
+                return error
+
+    return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
 
 def _series() -> Series:

@@ -50,6 +50,7 @@ class Views:
         self._environment.globals |= {
             "cluster": settings.cluster,
             "allow_changes": settings.allow_changes,
+            "interval": f"{settings.interval_s:g}",
             "link": link,
             "chart_width": WIDTH,
             "chart_height": HEIGHT,

@@ -29,7 +29,9 @@ def every_route(console: Console) -> list[tuple[str, str]]:
         assert isinstance(route, Route)
         assert "{" not in route.path
         found += [(method, route.path) for method in sorted(route.methods or ())]
-    assert {("GET", "/"), ("POST", "/send"), ("POST", "/reset"), ("POST", "/resend")} <= set(found)
+    changes = {"/send", "/reset", "/resend", "/resend-all", "/writes"}
+    assert {path for method, path in found if method == "POST"} == changes
+    assert {"/", "/broker", "/trace", *changes} <= {path for method, path in found if method == "GET"}
     return found
 
 
@@ -65,6 +67,9 @@ async def test_no_change_at_a_read_only_console(reader: Browser) -> None:
             response = await reader.request(method, path, data={"csrf": token, "topic": "T", "body": "b"})
             assert response.status_code == 403, (method, path)
     assert 'method="post"' not in await reader.text("/send", topic="T")
+    for to in ("hide", "restore"):
+        assert 'method="post"' not in await reader.text("/writes", name="broker-a", to=to)
+    assert 'method="post"' not in await reader.text("/resend-all", group="readers")
 
 
 async def test_another_host_is_refused(browser: Browser) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from starlette.routing import Route
 
 from rocketpy.admin import AdminClient
+from rocketpy.cli.console.resends import Resends
 from rocketpy.cli.console.sampler import Sampler
 from rocketpy.cli.console.views import Views, whole_number
 from rocketpy.errors import ConfigInvalid
@@ -18,12 +19,13 @@ from rocketpy.protocol.bodies import MessageQueue
 
 @dataclass(frozen=True)
 class Context:
-    """What pages need. producer: None unless changes are allowed."""
+    """What pages need. producer, resends: None unless changes are allowed."""
 
     admin: AdminClient
     sampler: Sampler
     views: Views
     producer: Producer | None
+    resends: Resends | None
 
 
 class Pages(Protocol):

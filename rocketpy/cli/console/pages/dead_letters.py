@@ -1,20 +1,29 @@
-"""Pages of dead letters: the groups that have some, those of a group, and sending one again."""
+"""Pages of dead letters: the groups that have some, those of a group, and sending one or all again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from rocketpy.admin import DeadLetters
 from rocketpy.cli.console.guard import form_of
 from rocketpy.cli.console.pages.base import Context, queue_of, required
-from rocketpy.cli.console.views import PAGE_SIZE, link, whole_number
-from rocketpy.errors import ConfigInvalid
+from rocketpy.cli.console.sampler import gather_bounded
+from rocketpy.cli.console.views import PAGE_SIZE, link, page_of, whole_number
+from rocketpy.errors import BrokerError, ConfigInvalid
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, MessageQueue
+from rocketpy.protocol.codes import ResponseCode
+
+_NOT_READABLE: Final = (
+    "This broker keeps dead letters in a topic that cannot be read, as brokers before RocketMQ 4.9 do. A "
+    "console with --allow-changes, or `rocketpy dlq read`, adds the read permission."
+)
 
 
 class DeadLetterPages:
@@ -29,6 +38,8 @@ class DeadLetterPages:
             Route("/dead-letters", self.dead_letters),
             Route("/resend", self.confirm, methods=["GET"]),
             Route("/resend", self.resend, methods=["POST"]),
+            Route("/resend-all", self.confirm_all, methods=["GET"]),
+            Route("/resend-all", self.resend_all, methods=["POST"]),
         ]
 
     async def dead_letters(self, request: Request) -> Response:
@@ -36,15 +47,23 @@ class DeadLetterPages:
         query, dead_letters = request.query_params, self._context.admin.dead_letters
         group = query.get("group", "").strip()
         if not group:
-            groups = await dead_letters.groups()
-            return self._context.views.page("dead_letter_groups.html", {"groups": groups})
+            page = page_of(await dead_letters.groups(), query.get("page", ""))
+            counts = await gather_bounded(dead_letters.count, page.items)
+            return self._context.views.page("dead_letter_groups.html", {"page": page, "counts": counts})
         offsets = _decode(group, query.get("from", ""))
-        found = await dead_letters.fetch(group, PAGE_SIZE, offsets=offsets)
+        changes = self._context.resends is not None
+        found, problem = DeadLetters([], {}), ""
+        try:
+            found = await dead_letters.fetch(group, PAGE_SIZE, offsets=offsets, make_readable=changes)
+        except BrokerError as error:
+            if changes or error.code != ResponseCode.NO_PERMISSION:
+                raise
+            problem = _NOT_READABLE
         after = None
         if len(found.messages) == PAGE_SIZE:
             after = link("/dead-letters", group=group, **{"from": _encode(found.next_offsets)})
         values = {"group": group, "messages": found.messages, "after": after, "notice": query.get("done", "")}
-        return self._context.views.page("dead_letters.html", values)
+        return self._context.views.page("dead_letters.html", values | {"problem": problem})
 
     async def confirm(self, request: Request) -> Response:
         """Ask before a dead letter is sent again."""
@@ -58,6 +77,27 @@ class DeadLetterPages:
         group = required(form, "group")
         await self._context.admin.dead_letters.resend(await self._message(form))
         return RedirectResponse(link("/dead-letters", group=group, done="resent"), HTTPStatus.SEE_OTHER)
+
+    async def confirm_all(self, request: Request) -> Response:
+        """Ask before all dead letters of a group are sent again; show how far the last resend is."""
+        group, resends = required(request.query_params, "group"), self._context.resends
+        count = await self._context.admin.dead_letters.count(group)
+        last = None if resends is None else resends.last.get(group)
+        return self._context.views.page("resend_all.html", {"group": group, "count": count, "last": last})
+
+    async def resend_all(self, request: Request) -> Response:
+        """Begin to send all dead letters of a group again, stop it, or go on with it."""
+        form, resends = form_of(request), self._context.resends
+        group, step = required(form, "group"), required(form, "step")
+        if resends is None:
+            raise ConfigInvalid("this console sends no dead letters: start it with --allow-changes")
+        if step == "stop":
+            await resends.stop(group)
+        elif step in {"start", "go-on"}:
+            await resends.start(group, go_on=step == "go-on")
+        else:
+            raise ConfigInvalid(f"dead letters have no step {step!r}; choose start, stop or go-on")
+        return RedirectResponse(link("/resend-all", group=group), HTTPStatus.SEE_OTHER)
 
     async def _message(self, values: Mapping[str, str]) -> MessageExt:
         queue = queue_of(values, DLQ_TOPIC_PREFIX + required(values, "group"))

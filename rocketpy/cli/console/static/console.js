@@ -1,7 +1,6 @@
 // Refreshes the parts of a page that are marked data-live. Without this script a page shows the state when it loaded.
 "use strict";
 
-const REFRESH_MS = 10_000;
 const live = document.getElementById("live");
 const parts = [...document.querySelectorAll("[data-live]")].map((part) => part.id);
 
@@ -20,5 +19,5 @@ async function refresh() {
 
 if (parts.length > 0) {
   live.closest("label").hidden = false;
-  setInterval(() => refresh().catch(() => {}), REFRESH_MS);
+  setInterval(() => refresh().catch(() => {}), Number(live.dataset.seconds) * 1000);
 }

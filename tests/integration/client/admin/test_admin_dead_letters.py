@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from rocketpy import AdminClient, ClientConfig, Later, Message, MessageExt, Producer
-from rocketpy.admin import ResendProgress
+from rocketpy.admin import Permission, ResendProgress
 from rocketpy.errors import BrokerError, GroupInvalid, RouteNotFound
+from rocketpy.protocol.codes import ResponseCode
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
@@ -71,6 +72,22 @@ async def test_all_dead_letters_are_sent_again_once() -> None:
                 await until(lambda: letters() == 18)
             rest = await admin.dead_letters.resend_all("g", offsets=done.next_offsets, wanted=lambda _: False)
             assert (rest.resent, rest.skipped) == (0, 9)
+
+
+async def test_counting_dead_letters_changes_nothing() -> None:
+    """A look at a cluster would change the permission of a topic."""
+    async with EmbeddedCluster(settings=SETTINGS) as cluster, AdminClient(cluster.namesrv_address) as admin:
+        await admin.topics.create("%DLQ%g", 1, perm=Permission.WRITE)
+        async with Producer("p", cluster.namesrv_address) as producer:
+            await producer.send(Message("%DLQ%g", b"one"))
+        assert await admin.dead_letters.count("g") == 1
+        assert await admin.dead_letters.count("nobody") == 0
+        with pytest.raises(BrokerError) as refused:
+            await admin.dead_letters.fetch("g", make_readable=False)
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+        (settings,) = (await admin.topics.describe("%DLQ%g")).brokers.values()
+        assert settings.perm == Permission.WRITE
+        assert [message.body for message in (await admin.dead_letters.fetch("g")).messages] == [b"one"]
 
 
 class Stop(Exception):

@@ -1,0 +1,117 @@
+"""Resends: sends all dead letters of groups again in the background, while the console runs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from rocketpy.admin import AdminClient, ResendProgress
+from rocketpy.errors import ConfigInvalid, RocketError
+from rocketpy.runtime.tasks import Tasks
+
+
+class _StopRequestedError(Exception):
+    """Ends a resend between two dead letters."""
+
+
+@dataclass
+class Resend:
+    """The resend of one group's dead letters.
+
+    Attributes:
+        total: The number of dead letters when it began.
+        progress: How far it is.
+        error: Why it ended early; None otherwise.
+        is_stopping: Whether it was asked to stop.
+        task: Its task.
+    """
+
+    total: int
+    progress: ResendProgress = field(default_factory=lambda: ResendProgress(0, 0, (), {}))
+    error: RocketError | None = None
+    is_stopping: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> str:
+        """``running``, ``done``, ``failed`` or ``stopped``."""
+        if self.task is not None and not self.task.done():
+            return "running"
+        if self.error is not None:
+            return "failed"
+        return "stopped" if self.is_stopping else "done"
+
+
+class Resends:
+    """The resends of a console: at most one a group, and the last one of each.
+
+    Args:
+        admin: Sends them.
+        tasks: Owns their tasks.
+    """
+
+    def __init__(self, admin: AdminClient, tasks: Tasks) -> None:
+        self.last: Final[dict[str, Resend]] = {}
+        self._admin = admin
+        self._tasks = tasks
+
+    async def start(self, group: str, *, go_on: bool = False) -> None:
+        """Begin to send the dead letters of a group.
+
+        Args:
+            group: The consumer group.
+            go_on: Begin after those that the last resend has sent.
+
+        Raises:
+            ConfigInvalid: They are being sent already.
+        """
+        before = self._idle(group)
+        total = await self._admin.dead_letters.count(group)
+        if self._idle(group) is not before:
+            raise ConfigInvalid(f"another request has begun to send the dead letters of group {group}")
+        resend = Resend(total)
+        if go_on and before is not None:
+            resend = Resend(before.total, before.progress)
+        self.last[group] = resend
+        resend.task = self._tasks.spawn(self._run(group, resend), f"resend-{group}")
+
+    async def stop(self, group: str) -> None:
+        """Stop the resend of a group after the current dead letter, so that it is clear what was sent."""
+        resend = self.last.get(group)
+        if resend is not None and resend.task is not None and not resend.task.done():
+            resend.is_stopping = True
+            await asyncio.wait([resend.task])
+
+    def _idle(self, group: str) -> Resend | None:
+        """Return the last resend of a group, which has ended. Raises ConfigInvalid."""
+        resend = self.last.get(group)
+        if resend is not None and resend.state == "running":
+            raise ConfigInvalid(f"the dead letters of group {group} are being sent; wait, or stop that first")
+        return resend
+
+    async def _run(self, group: str, resend: Resend) -> None:
+        begun = resend.progress
+
+        def note(now: ResendProgress) -> None:
+            resend.progress = ResendProgress(
+                begun.resent + now.resent,
+                begun.skipped + now.skipped,
+                begun.damaged + now.damaged,
+                {**begun.next_offsets, **now.next_offsets},
+            )
+
+        def sent(now: ResendProgress) -> None:
+            note(now)
+            if resend.is_stopping:
+                raise _StopRequestedError
+
+        try:
+            note(
+                await self._admin.dead_letters.resend_all(group, offsets=begun.next_offsets, on_progress=sent)
+            )
+            resend.is_stopping = False  # it came too late
+        except _StopRequestedError:
+            pass
+        except RocketError as error:
+            resend.error = error
