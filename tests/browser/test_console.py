@@ -26,6 +26,7 @@ PAGES: Final = {
     "topics": "/topics",
     "topic": "/topic?name=Orders",
     "groups": "/groups",
+    "producers": "/producers?group=shop",
     "messages": "/messages?topic=Orders&by=time",
     "message": "/message?id={message}",
     "trace": "/trace?key={key}",
@@ -47,8 +48,8 @@ SHOWN: Final = """[...document.querySelectorAll("form.search [name]")]
     .filter((one) => one.offsetParent !== null).map((one) => one.name).join(" ")"""
 TOPS: Final = """[...document.querySelectorAll("form.search :is(input, select, button)")]
     .filter((one) => one.offsetParent !== null).map((one) => one.getBoundingClientRect().top)"""
-SAMPLES: Final = 60 if "SCREENSHOTS" in os.environ else 2
-"""Points of a chart; pictures have more of them."""
+SAMPLES, INTERVAL_S = (30, 1.0) if "SCREENSHOTS" in os.environ else (2, 0.5)
+"""Points of a chart, and the time between two of them; pictures have more."""
 
 
 @asynccontextmanager
@@ -69,7 +70,7 @@ async def browsing(
         token="a token of this test",
         port=0,
         allow_changes=True,
-        interval_s=0.5,
+        interval_s=INTERVAL_S,
     )
     serving = asyncio.create_task(serve(settings, links.put_nowait))
     link = await links.get()

@@ -11,7 +11,7 @@ from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.config import ClientConfig
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.console.conftest import TOKEN, Browser, browsing
+from tests.integration.console.browser import TOKEN, Browser, browsing
 
 SAFE = {"GET", "HEAD"}
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
@@ -31,13 +31,15 @@ def every_route(console: Console) -> list[tuple[str, str]]:
         found += [(method, route.path) for method in sorted(route.methods or ())]
     changes = {"/send", "/reset", "/resend", "/resend-all", "/writes"}
     assert {path for method, path in found if method == "POST"} == changes
-    assert {"/", "/broker", "/trace", *changes} <= {path for method, path in found if method == "GET"}
+    assert {"/", "/broker", "/producers", "/trace", *changes} <= {
+        path for method, path in found if method == "GET"
+    }
     return found
 
 
 async def test_nobody_gets_in_without_the_token(cluster: EmbeddedCluster) -> None:
     """Any user of the machine, or any web page, could read messages."""
-    async with browsing(cluster, allow_changes=True) as browser:
+    async with browsing(cluster.namesrv_address, allow_changes=True) as browser:
         for method, path in every_route(browser.console):
             for token in ({}, {"token": TOKEN + "x"}, {"token": ""}):
                 response = await browser.request(method, path, params=token)
@@ -96,7 +98,7 @@ async def test_every_response_has_the_headers(browser: Browser) -> None:
 
 async def test_the_cookie_is_out_of_reach(cluster: EmbeddedCluster) -> None:
     """A script could read the session, or another site use it; the token would stay in the address bar."""
-    async with browsing(cluster) as browser:
+    async with browsing(cluster.namesrv_address) as browser:
         answer = await browser.get("/topics", params={"token": TOKEN}, follow_redirects=False)
         assert answer.status_code == 303
         assert answer.headers["location"] == "/topics"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from html import unescape
 
-from rocketpy import AdminClient, Later, Message, MessageTraceConfig, Producer, ProducerConfig
+from rocketpy import AdminClient, ClientConfig, Later, Message, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy.admin import Permission
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.console.conftest import Browser, browsing
+from tests.integration.console.browser import Browser, browsing
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 from tests.waiting import until
@@ -27,9 +27,24 @@ async def test_a_broker_shows_its_state_and_settings(browser: Browser) -> None:
     assert (await browser.get("/broker", params={"name": "broker-a", "id": "7"})).status_code == 404
 
 
+async def test_producers_of_a_group_are_listed(browser: Browser, cluster: EmbeddedCluster) -> None:
+    """An operator could not tell which applications still send."""
+    assert "No producer" in await browser.text("/producers", group="nobody")
+    client = ClientConfig(namesrv=cluster.namesrv_address, heartbeat_ms=100)
+    async with Producer("shop", client=client) as producer:
+        await producer.send(Message("T", b"one"))
+        pages: list[str] = []
+        while not pages or "PYTHON" not in pages[-1]:
+            pages.append(await browser.text("/producers", group="shop"))
+    assert "<td>broker-a</td>" in pages[-1]
+
+
 async def test_a_slave_has_no_write_permission_to_change() -> None:
     """An operator would hide the master when they mean a slave."""
-    async with EmbeddedCluster(slaves=1) as cluster, browsing(cluster, allow_changes=True) as browser:
+    async with (
+        EmbeddedCluster(slaves=1) as cluster,
+        browsing(cluster.namesrv_address, allow_changes=True) as browser,
+    ):
         await browser.log_in()
         assert "/writes?" not in await browser.text("/broker", name="broker-a", id=1)
         assert "/writes?" in await browser.text("/broker", name="broker-a", id=0)
@@ -40,7 +55,7 @@ async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
     async with (
         EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster,
         AdminClient(cluster.namesrv_address) as admin,
-        browsing(cluster, allow_changes=True) as browser,
+        browsing(cluster.namesrv_address, allow_changes=True) as browser,
     ):
         await admin.topics.create("Both", 1)
         await admin.create_topic("Alone", 1, key="broker-a")
@@ -73,7 +88,7 @@ async def test_all_dead_letters_of_a_group_are_sent_again() -> None:
     """After an outage thousands of messages would have to be sent one by one; or a slip would send them."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 7)
-        async with browsing(cluster, allow_changes=True) as browser:
+        async with browsing(cluster.namesrv_address, allow_changes=True) as browser:
             await browser.log_in()
             assert re.search(r'group=g">g</a></td><td class="number">7<', await browser.text("/dead-letters"))
             assert "/resend-all?group=g" in await browser.text("/dead-letters", group="g")
@@ -100,7 +115,7 @@ async def test_a_resend_is_stopped_and_goes_on() -> None:
     """A resend of the wrong group could not be ended, or would begin again with the first message."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 9)
-        async with browsing(cluster, allow_changes=True) as browser:
+        async with browsing(cluster.namesrv_address, allow_changes=True) as browser:
             await browser.log_in()
             question = await browser.text("/resend-all", group="g")
             seen = Seen()
@@ -125,7 +140,7 @@ async def test_a_read_only_console_changes_no_permission(cluster: EmbeddedCluste
         await admin.topics.create(topic, 1, perm=Permission.WRITE)
         async with Producer("p", cluster.namesrv_address) as producer:
             await producer.send(Message(topic, b"one"))
-        async with browsing(cluster) as reader:
+        async with browsing(cluster.namesrv_address) as reader:
             await reader.log_in()
             assert "cannot be read" in await reader.text("/dead-letters", group="g")
             assert 'class="number">1<' in await reader.text("/dead-letters")
@@ -138,7 +153,7 @@ async def test_a_read_only_console_changes_no_permission(cluster: EmbeddedCluste
 
 async def test_a_trace_shows_sender_and_consumers() -> None:
     """An operator could not tell where a message was lost."""
-    async with EmbeddedCluster(settings=SETTINGS) as cluster, browsing(cluster) as browser:
+    async with EmbeddedCluster(settings=SETTINGS) as cluster, browsing(cluster.namesrv_address) as browser:
         await browser.log_in()
         missing = await browser.text("/trace", key="k1")
         assert "There is no topic RMQ_SYS_TRACE_TOPIC" in missing

@@ -9,7 +9,7 @@ from typing import Any
 from rocketpy import AdminClient, Message, MessageQueue, Producer
 from rocketpy.admin import ResetTo
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.console.conftest import Browser, browsing
+from tests.integration.console.browser import Browser, browsing
 from tests.integration.sdk_groups import Seen, consuming
 from tests.waiting import until
 
@@ -193,7 +193,7 @@ async def test_a_dead_letter_is_sent_again(
 
 async def test_replication_shows_slaves() -> None:
     """A slave that is behind would not be noticed."""
-    async with EmbeddedCluster(slaves=1) as cluster, browsing(cluster) as browser:
+    async with EmbeddedCluster(slaves=1) as cluster, browsing(cluster.namesrv_address) as browser:
         await browser.log_in()
         page = await browser.text("/replication")
         assert "ASYNC_MASTER" in page

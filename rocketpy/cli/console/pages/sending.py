@@ -1,4 +1,4 @@
-"""The pages that send a test message: form, confirmation, and the message that was sent."""
+"""Pages of producers: those of a group, and the form that sends a test message with its confirmation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,24 @@ _FIELDS = ("topic", "tags", "keys", "body")
 
 
 class SendPages:
-    """A message for a test."""
+    """Producers, and a message for a test."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route("/send", self.form, methods=["GET"]), Route("/send", self.send, methods=["POST"])]
+        return [
+            Route("/producers", self.producers),
+            Route("/send", self.form, methods=["GET"]),
+            Route("/send", self.send, methods=["POST"]),
+        ]
+
+    async def producers(self, request: Request) -> Response:
+        """List the producers of a group that are online. Brokers have no list of producer groups."""
+        group = request.query_params.get("group", "").strip()
+        found = await self._context.admin.brokers.producers(group) if group else None
+        return self._context.views.page("producers.html", {"group": group, "found": found})
 
     async def form(self, request: Request) -> Response:
         """Show the form."""
