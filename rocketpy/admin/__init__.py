@@ -25,7 +25,7 @@ from rocketpy.admin.messages import Delivery, Messages, MessageTrack, TrackState
 from rocketpy.admin.name_servers import NameServers
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.admin.topics import Permission, QueueOffsets, TopicDescription, Topics, TopicSettings
-from rocketpy.admin.traces import TracedConsumption, TracedMessage, TracedSend, Traces
+from rocketpy.admin.traces import TracedDelivery, TracedMessage, TracedSend, Traces
 from rocketpy.client.message_index import QueryResult
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
     "TopicDescription",
     "TopicSettings",
     "Topics",
-    "TracedConsumption",
+    "TracedDelivery",
     "TracedMessage",
     "TracedSend",
     "Traces",

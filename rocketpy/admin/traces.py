@@ -33,7 +33,7 @@ class TracedSend(NamedTuple):
     client: str
 
 
-class TracedConsumption(NamedTuple):
+class TracedDelivery(NamedTuple):
     """One call of a consumer's handler.
 
     Attributes:
@@ -61,12 +61,12 @@ class TracedMessage(NamedTuple):
     Attributes:
         message_id: Its unique id.
         sends: Its sends, oldest first; several if a producer sent it again.
-        consumptions: The calls of handlers, oldest first.
+        deliveries: The calls of handlers, oldest first.
     """
 
     message_id: str
     sends: tuple[TracedSend, ...]
-    consumptions: tuple[TracedConsumption, ...]
+    deliveries: tuple[TracedDelivery, ...]
 
 
 class Traces(NamedTuple):
@@ -108,16 +108,16 @@ def collect_traces(messages: Iterable[MessageExt], key: str) -> Traces:
                 begun[record.message_id, record.request_id] = (record, client)
             else:
                 ended[record.message_id, record.request_id] = (record, client)
-    consumptions: dict[str, list[TracedConsumption]] = {}
+    deliveries: dict[str, list[TracedDelivery]] = {}
     for place in begun.keys() | ended.keys():
-        consumptions.setdefault(place[0], []).append(_consumption(begun.get(place), ended.get(place)))
+        deliveries.setdefault(place[0], []).append(_delivery(begun.get(place), ended.get(place)))
     found = [
         TracedMessage(
             message_id,
             tuple(sorted(sends.get(message_id, ()), key=lambda send: send.report.timestamp)),
-            tuple(sorted(consumptions.get(message_id, ()), key=_start)),
+            tuple(sorted(deliveries.get(message_id, ()), key=_start)),
         )
-        for message_id in sends.keys() | consumptions.keys()
+        for message_id in sends.keys() | deliveries.keys()
     ]
     return Traces(tuple(sorted(found, key=_first_ms)), unreadable)
 
@@ -126,11 +126,9 @@ def _is_about(record: TraceRecord, key: str) -> bool:
     return record.message_id == key or key in (record.keys or "").split(KEY_SEPARATOR)
 
 
-def _consumption(
-    begun: tuple[Consuming, str] | None, ended: tuple[Consumed, str] | None
-) -> TracedConsumption:
+def _delivery(begun: tuple[Consuming, str] | None, ended: tuple[Consumed, str] | None) -> TracedDelivery:
     start, end = begun and begun[0], ended and ended[0]
-    return TracedConsumption(
+    return TracedDelivery(
         group=start.group if start else None,
         client=(begun or ended or ("", ""))[1],
         started_ms=start.timestamp if start else None,
@@ -141,13 +139,13 @@ def _consumption(
     )
 
 
-def _start(call: TracedConsumption) -> tuple[int, int]:
+def _start(call: TracedDelivery) -> tuple[int, int]:
     return call.started_ms or 0, call.attempt or 0
 
 
 def _first_ms(message: TracedMessage) -> tuple[int, str]:
     times = [
         *(send.report.timestamp for send in message.sends),
-        *(call.started_ms or 0 for call in message.consumptions),
+        *(call.started_ms or 0 for call in message.deliveries),
     ]
     return min(times), message.message_id

@@ -59,9 +59,7 @@ async def shop() -> AsyncIterator[Shop]:
 
             async def retried() -> TracedMessage | None:
                 found = (await admin.messages.traces(sent[7].message_id)).messages
-                ended = [
-                    call for message in found for call in message.consumptions if call.outcome is not None
-                ]
+                ended = [call for message in found for call in message.deliveries if call.outcome is not None]
                 return found[0] if len(ended) >= 3 else None
 
             await eventually(retried)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketpy.admin import TracedConsumption
+from rocketpy.admin import TracedDelivery
 from rocketpy.admin.traces import collect_traces
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
@@ -55,12 +55,12 @@ def test_reports_are_put_together_by_message_and_call() -> None:
     assert [message.message_id for message in found.messages] == ["A", "B"]
     first, second = found.messages
     assert [(send.report.timestamp, send.client) for send in first.sends] == [(100, "10.0.0.1")]
-    assert first.consumptions == (
-        TracedConsumption("billing", "10.0.0.2", 110, 1, 5, False, ConsumeOutcome.EXCEPTION),
-        TracedConsumption("billing", "10.0.0.2", 120, 2, 7, True, ConsumeOutcome.SUCCESS),
-        TracedConsumption("search", "10.0.0.3", 130, 1, None, None, None),
+    assert first.deliveries == (
+        TracedDelivery("billing", "10.0.0.2", 110, 1, 5, False, ConsumeOutcome.EXCEPTION),
+        TracedDelivery("billing", "10.0.0.2", 120, 2, 7, True, ConsumeOutcome.SUCCESS),
+        TracedDelivery("search", "10.0.0.3", 130, 1, None, None, None),
     )
-    assert second.consumptions == ()
+    assert second.deliveries == ()
     assert [message.message_id for message in collect_traces(messages, "C").messages] == ["C"]
 
 
@@ -71,6 +71,6 @@ def test_what_cannot_be_read_is_counted() -> None:
     found = collect_traces([*broken, late], "A")
     assert found.unreadable == 2
     (message,) = found.messages
-    assert message.consumptions == (
-        TracedConsumption(None, "10.0.0.2", None, None, 5, True, ConsumeOutcome.SUCCESS),
+    assert message.deliveries == (
+        TracedDelivery(None, "10.0.0.2", None, None, 5, True, ConsumeOutcome.SUCCESS),
     )

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rocketpy.admin import TracedConsumption, Traces
+from rocketpy.admin import TracedDelivery, Traces
 from rocketpy.cli.console.pages.base import Context
 from rocketpy.errors import RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC
@@ -50,7 +50,7 @@ class TracePages:
         return self._context.views.page("trace.html", values)
 
 
-def _result(call: TracedConsumption) -> str:
+def _result(call: TracedDelivery) -> str:
     if call.success is None:
         return "no report of its end"
     if call.success:
