@@ -8,7 +8,6 @@ from rocketpy.admin.brokers import (
     BrokerSummary,
     ProducerMember,
     StatsPeriod,
-    WriteState,
 )
 from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from rocketpy.admin.requests import AdminRequests
@@ -40,9 +40,10 @@ class DrainPlan(NamedTuple):
         cluster: The name of its cluster.
         address: The address of its master.
         topics: The topics whose producers move to other brokers, sorted.
-        stranded_topics: The topics that no other broker has: their producers fail, or wait for the broker.
+        stranded_topics: The topics that no other broker offers: their producers fail, or wait for the broker.
         slaves: The addresses of its slaves, which get all messages first.
         is_elected: Whether it leads a DLedger group. Then another peer becomes the leader after its stop.
+        is_hidden: Whether name servers hide it from producers already.
     """
 
     broker: str
@@ -52,6 +53,7 @@ class DrainPlan(NamedTuple):
     stranded_topics: tuple[str, ...]
     slaves: tuple[str, ...]
     is_elected: bool
+    is_hidden: bool
 
 
 class DrainProgress(NamedTuple):
@@ -96,8 +98,9 @@ class Drain:
             name: {topic for topic, config in table.items() if config.perm & PERM_WRITE}
             for name, table in tables.items()
         }
+        hidden = {name for name, topics in writable.items() if await self._is_hidden(name, topics)}
         own = writable.pop(self._broker) & set(await self._requests.running().name_servers.topics())
-        elsewhere = set[str]().union(*writable.values())
+        elsewhere = set[str]().union(*(topics for name, topics in writable.items() if name not in hidden))
         address = data.broker_addrs[MASTER_ID]
         return DrainPlan(
             broker=self._broker,
@@ -107,7 +110,20 @@ class Drain:
             stranded_topics=tuple(sorted(own - elsewhere)),
             slaves=tuple(one for id_, one in sorted(data.broker_addrs.items()) if id_ != MASTER_ID),
             is_elected=await self._is_elected(address),
+            is_hidden=self._broker in hidden,
         )
+
+    async def _is_hidden(self, broker: str, topics: Iterable[str]) -> bool:
+        """Whether name servers hide a broker from producers: all of its topics, so one shows it."""
+        for topic in sorted(topics):
+            try:
+                route = await self._requests.running().name_servers.route(topic)
+            except RouteNotFound:  # a topic of the broker itself, such as that of delayed messages
+                continue
+            for data in route.queue_datas:
+                if data.broker_name == broker:
+                    return not data.perm & PERM_WRITE
+        return False
 
     async def _is_elected(self, address: str) -> bool:
         response = await self._requests.ask(address, self._broker, RequestCode.GET_BROKER_CONFIG)

@@ -67,14 +67,14 @@ async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
         wanted = {"name": "broker-a", "to": "hide"}
         preview = await browser.text("/writes", **wanted)
         assert "cluster of tests" in preview
-        assert "No other broker offers 1 of these topics. Sends to them will fail: Alone" in preview
+        assert "No other broker offers one topic of this broker. Sends to them will fail: Alone" in preview
         assert await offered("Both") == {"broker-a", "broker-b"}
         hidden = await browser.submit("/writes", preview, **wanted)
         assert "The name servers hide the broker" in hidden.text
         assert "hidden from producers" in hidden.text
         assert await offered("Both") == {"broker-b"}
         other = await browser.text("/writes", name="broker-b", to="hide")
-        assert "No other broker offers 1 of these topics. Sends to them will fail: Both" in other
+        assert "No other broker offers one topic of this broker. Sends to them will fail: Both" in other
         back = {"name": "broker-a", "to": "restore"}
         restored = await browser.submit("/writes", await browser.text("/writes", **back), **back)
         assert "Producers use the broker again" in restored.text

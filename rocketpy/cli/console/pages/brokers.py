@@ -45,21 +45,21 @@ class BrokerPages:
         state, config = await asyncio.gather(
             brokers.runtime(summary.address), brokers.config(summary.address)
         )
-        writes = await brokers.write_state(summary.name) if broker_id == 0 else None
+        plan = await brokers.plan_drain(summary.name) if broker_id == 0 else None
         values = {
             "broker": summary,
             "state": dict(sorted(state.items())),
             "config": dict(sorted(config.items())),
         }
         notice = query.get("done", "")
-        return self._context.views.page("broker.html", values | {"writes": writes, "notice": notice})
+        return self._context.views.page("broker.html", values | {"plan": plan, "notice": notice})
 
     async def preview(self, request: Request) -> Response:
         """Show what hiding or restoring a broker changes; with changes allowed, this page confirms it."""
         name, to = _wanted(request.query_params)
         values = {
             "broker": await self._find(name, 0),
-            "writes": await self._context.admin.brokers.write_state(name),
+            "plan": await self._context.admin.brokers.plan_drain(name),
             "to": to,
         }
         return self._context.views.page("writes.html", values)

@@ -162,6 +162,22 @@ async def test_a_drain_waits_for_producers_and_slaves() -> None:
             await admin.brokers.plan_drain("c")
 
 
+async def test_a_drain_counts_on_no_hidden_broker() -> None:
+    """After one broker another would be hidden, and sends fail."""
+    async with (
+        EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+    ):
+        await admin.topics.create("Both", 1)
+        await admin.create_topic("Alone", 1, key="broker-a")
+        plan = await admin.brokers.plan_drain("broker-a")
+        assert (plan.topics, plan.stranded_topics, plan.is_hidden) == (("Both",), ("Alone",), False)
+        await admin.brokers.wipe_write_permission("broker-a")
+        assert await admin.brokers.plan_drain("broker-a") == plan._replace(is_hidden=True)
+        other = await admin.brokers.plan_drain("broker-b")
+        assert (other.topics, other.stranded_topics, other.is_hidden) == ((), ("Both",), False)
+
+
 async def test_a_drain_names_what_cannot_move(cluster: EmbeddedCluster) -> None:
     """The only broker would be hidden, and every send fail."""
     async with AdminClient(cluster.namesrv_address) as admin:
