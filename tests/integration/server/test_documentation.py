@@ -1,4 +1,7 @@
-"""The Python blocks of README and docs/: programs run as a reader would run them, fragments page by page."""
+"""The Python blocks of README and docs/: programs run as a reader would run them, fragments page by page.
+
+Blocks marked `py` show code of other projects, and do not run.
+"""
 
 import ast
 import asyncio
