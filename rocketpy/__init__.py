@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MessageModel, PushConfig
     from rocketpy.consumer.fetch.subscription import Sql
     from rocketpy.consumer.outcomes import ConsumeResult, Later
+    from rocketpy.consumer.typed_topic import TypedTopic
     from rocketpy.errors import Outcome, Retry, RocketError
     from rocketpy.hooks import (
         FailedAttempt,
@@ -123,6 +124,7 @@ __all__ = [
     "SettleListener",
     "Sql",
     "TransactionSendResult",
+    "TypedTopic",
     "Unfinished",
     "__version__",
     "by_hash",
@@ -166,6 +168,7 @@ _NAMES: Final = {
     "rocketpy.consumer.config": ("ConsumeFrom", "LitePullConfig", "MessageModel", "PushConfig"),
     "rocketpy.consumer.fetch.subscription": ("Sql",),
     "rocketpy.consumer.outcomes": ("ConsumeResult", "Later"),
+    "rocketpy.consumer.typed_topic": ("TypedTopic",),
     "rocketpy.errors": ("Outcome", "Retry", "RocketError"),
     "rocketpy.hooks": (
         "FailedAttempt",

@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import assert_type
 
+import msgspec
+
 import rocketpy.sync
-from rocketpy import ConsumeResult, Health, MessageExt, MessageQueue, PullResult, PushConfig
+from rocketpy import (
+    ConsumeResult,
+    Health,
+    Message,
+    MessageExt,
+    MessageQueue,
+    PullResult,
+    PushConfig,
+    TypedTopic,
+)
 
 
 def handle(message: MessageExt) -> None:
@@ -56,3 +67,31 @@ def blocking_pull(queue: MessageQueue) -> None:
     with rocketpy.sync.LitePullConsumer("g", client=None) as lite:
         for message in lite:
             assert_type(message, MessageExt)
+
+
+class Order(msgspec.Struct):
+    """A value of a topic."""
+
+    number: int
+
+
+def values(message: MessageExt) -> None:
+    """A typed topic knows the type of its values from its pair of functions."""
+    orders = TypedTopic("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
+    assert_type(orders, TypedTopic[Order])
+    assert_type(orders.message(Order(7), keys="7"), Message)
+    assert_type(orders.value(message), Order)
+    orders.message("7")  # type: ignore[arg-type]
+    orders.message(Order(7), key="7")  # type: ignore[call-arg]
+
+    @orders.handler
+    async def bill(order: Order, _: MessageExt) -> ConsumeResult:
+        assert_type(order.number, int)
+        return ConsumeResult.SUCCESS
+
+    @orders.handler  # type: ignore[arg-type]
+    def wrong(order: str, _: MessageExt) -> None:
+        """Takes another type."""
+
+    rocketpy.PushConsumer("g", handler=bill)
+    rocketpy.sync.PushConsumer("g", handler=wrong)

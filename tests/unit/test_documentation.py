@@ -30,10 +30,3 @@ def test_files_of_a_guide_compile(page: Path) -> None:
     assert len(set(names)) == len(names)
     for name, text in GUIDES[page]:
         ast.parse(text, name)
-
-
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
-def test_files_of_a_guide_fit_the_page(page: Path) -> None:
-    """A reader would have to scroll sideways in each block."""
-    long = [(name, line) for name, text in GUIDES[page] for line in text.splitlines() if len(line) > 120]
-    assert long == []

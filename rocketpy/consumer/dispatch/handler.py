@@ -37,7 +37,7 @@ class HandlerAdapter:
         chosen = handler if handler is not None else batch_handler
         self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
         self.takes_one: bool = handler is not None
-        self.is_async: bool = _is_async(self._handler)
+        self.is_async: bool = is_async(self._handler)
 
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """Return what to call with a message (`takes_one`) or a batch.
@@ -102,7 +102,7 @@ async def _as_coroutine(awaitable: Awaitable[object]) -> object:
     return await awaitable
 
 
-def _is_async(handler: object) -> bool:
+def is_async(handler: object) -> bool:
     """Return whether a handler is an ``async def``, or an object whose call is one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - the method's kind matters, not its existence

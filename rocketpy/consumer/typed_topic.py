@@ -1,0 +1,118 @@
+"""TypedTopic: values instead of bytes, by a pair of functions of the application."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypedDict, TypeVar, Unpack
+
+from rocketpy.consumer.dispatch.handler import is_async
+from rocketpy.consumer.outcomes import Handler, HandlerResult, Later
+from rocketpy.message.message import Message, MessageExt
+
+log: Final = logging.getLogger("rocketpy.consumer")
+
+T = TypeVar("T")
+
+_DEAD_LETTER: Final = Later(delay_level=-1)
+
+
+class MessageOptions(TypedDict, total=False):
+    """Keyword arguments of `rocketpy.Message`."""
+
+    tags: str | None
+    keys: str | Iterable[str]
+    delay_level: int
+    wait_store: bool
+    flag: int
+    properties: Mapping[str, str] | None
+    buyer_id: str | None
+    instance_id: str | None
+    transaction_id: str | None
+    unique_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTopic(Generic[T]):
+    """A topic whose bodies are values of one type.
+
+        ORDERS = TypedTopic("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
+
+        @ORDERS.handler
+        async def bill(order: Order, message: MessageExt) -> None:
+            ...
+
+        await producer.send(ORDERS.message(Order(number=7), keys="7"))
+
+    Attributes:
+        name: The name of the topic.
+        encode: Returns the body for a value, at least one byte.
+        decode: Returns the value of a body, or raises.
+        undecodable: What handlers return for a body that `decode` rejects. By default such a message becomes
+            a dead letter at once, because a redelivery has the same bytes. An orderly consumer does not
+            support that and repeats the message; None skips it.
+    """
+
+    name: str
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    undecodable: HandlerResult = _DEAD_LETTER
+
+    def message(self, value: T, **options: Unpack[MessageOptions]) -> Message:
+        """Return a message with this value.
+
+        Args:
+            value: The value.
+            **options: As of `Message`.
+
+        Returns:
+            The message.
+
+        Raises:
+            MessageInvalid: An option is not valid, or the body is empty.
+            TopicInvalid: The name of the topic is not valid.
+        """
+        return Message(self.name, self.encode(value), **options)
+
+    def value(self, message: MessageExt) -> T:
+        """Return the value of a message, for consumers that poll.
+
+        Raises:
+            RocketError: The message itself cannot be decoded (`MessageExt.decode_error`).
+        """
+        if message.decode_error is not None:
+            raise message.decode_error
+        return self.decode(message.body)
+
+    def handler(self, handle: Callable[[T, MessageExt], HandlerResult | Awaitable[HandlerResult]]) -> Handler:
+        """Return a handler for `PushConsumer` that decodes each body. It can be used as a decorator.
+
+        Args:
+            handle: Called with the value and its message; an ``async def`` or a plain function.
+
+        Returns:
+            The handler. For a body that `decode` rejects it logs an error and returns `undecodable`.
+        """
+
+        @functools.wraps(handle)
+        def decode_and_handle(message: MessageExt) -> HandlerResult | Awaitable[HandlerResult]:
+            try:
+                value = self.decode(message.body)
+            except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+                text = "the body of message %s in %s at offset %d cannot be decoded: %r"
+                log.error(text, message.message_id, message.queue, message.queue_offset, error)
+                return self.undecodable
+            return handle(value, message)
+
+        if not is_async(handle):
+            return decode_and_handle
+
+        @functools.wraps(handle)
+        async def decode_and_await(message: MessageExt) -> HandlerResult:
+            result = decode_and_handle(message)
+            return await result if inspect.isawaitable(result) else result
+
+        return decode_and_await
