@@ -35,11 +35,11 @@ class MessageOptions(TypedDict, total=False):
     unique_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots, TypedTopic[Order](...) fails in Python 3.11
 class TypedTopic(Generic[T]):
     """A topic whose bodies are values of one type.
 
-        ORDERS = TypedTopic("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
+        ORDERS = TypedTopic[Order]("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
 
         @ORDERS.handler
         async def bill(order: Order, message: MessageExt) -> None:

@@ -77,7 +77,7 @@ class Order(msgspec.Struct):
 
 def values(message: MessageExt) -> None:
     """A typed topic knows the type of its values from its pair of functions."""
-    orders = TypedTopic("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
+    orders = TypedTopic[Order]("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
     assert_type(orders, TypedTopic[Order])
     assert_type(orders.message(Order(7), keys="7"), Message)
     assert_type(orders.value(message), Order)

@@ -34,7 +34,7 @@ class Order(msgspec.Struct):
     drink: str = "latte"
 
 
-ORDERS = TypedTopic("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
+ORDERS = TypedTopic[Order]("Orders", msgspec.json.encode, msgspec.json.Decoder(Order).decode)
 
 
 async def received(cluster: EmbeddedCluster, *bodies: bytes) -> list[MessageExt]:
