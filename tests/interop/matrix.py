@@ -35,6 +35,7 @@ _FEATURES: Final = {
     "test_admin_topics_and_groups": "AdminClient: topics and groups",
     "test_admin_parts": "AdminClient: brokers, messages, dead letters, name servers, accounts",
     "test_console": "Web console: each page and each change",
+    "test_command_line": "Command line: commands that read and change, and the doctor",
     "test_faults": "Faults of servers",
 }
 _HEAD: Final = """# Compatibility
