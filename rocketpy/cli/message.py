@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any, Final
 
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.messages import Delivery, MessageTrack
+from rocketpy.admin.traces import TracedMessage
 from rocketpy.cli.context import Options, Yes, usage_errors
 from rocketpy.cli.formats import find_format
 from rocketpy.cli.positions import Kind, parse_position
 from rocketpy.cli.tables import print_rows
 from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError
-from rocketpy.message.message import MessageExt
+from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 
@@ -202,6 +203,50 @@ async def _any_member(admin: AdminClient, group: str) -> str:
     if not members:
         raise RocketError(f"group {group} has no members online; rocketpy message resend waits for them")
     return members[0].client_id
+
+
+@message_app.command(epilog="Example: rocketpy message trace order-42")
+def trace(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The unique id, or a key, of the message.")],
+    topic: Annotated[
+        str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that clients report to.")
+    ] = TRACE_TOPIC,
+) -> None:
+    """Show who sent a message, and who consumed it, as clients with message trace have reported."""
+    options: Options = context.obj
+    found = options.ask(lambda admin: admin.messages.traces(key, topic=topic))
+    none = "no client has reported this message"
+    print_rows(options, (row for message in found.messages for row in _trace_rows(message)), none=none)
+    if found.unreadable:
+        raise RocketError(f"{found.unreadable} messages of topic {topic} could not be read")
+
+
+def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
+    for send in message.sends:
+        yield {
+            "message_id": message.message_id,
+            "step": "sent",
+            "start_timestamp": send.report.timestamp,
+            "group": send.report.group,
+            "client": send.client,
+            "attempt": 1,
+            "duration_ms": send.report.cost_ms,
+            "success": send.report.success,
+            "outcome": None,
+        }
+    for call in message.deliveries:
+        yield {
+            "message_id": message.message_id,
+            "step": "consumed",
+            "start_timestamp": call.started_ms,
+            "group": call.group,
+            "client": call.client,
+            "attempt": call.attempt,
+            "duration_ms": call.duration_ms,
+            "success": call.success,
+            "outcome": None if call.outcome is None else call.outcome.name.lower(),
+        }
 
 
 def _time(text: str, option: str) -> int:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from rocketpy import Message, Producer
+from rocketpy import Message, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import run
+from tests.integration.sdk_groups import Seen, consuming
 
 
 @pytest.mark.parametrize("by", ["broker", "producer"])
@@ -38,6 +39,31 @@ async def test_find(cluster: EmbeddedCluster, producer: Producer) -> None:
     assert [json.loads(line)["body"] for line in done.out.splitlines()] == ["0", "1", "2"]
     done = await run("message", "find", "T", "-k", "item-1", "--format", "text", "-n", address)
     assert done == (0, "1\n", "")
+
+
+async def test_trace(cluster: EmbeddedCluster) -> None:
+    """A user could not see who sent a message, and what became of it."""
+    address = cluster.namesrv_address
+    assert "RMQ_SYS_TRACE_TOPIC" in (await run("message", "trace", "k1", "-n", address)).err
+    config = ProducerConfig(message_trace=MessageTraceConfig())
+    async with Producer("shop", address, config=config) as producer:
+        sent = await producer.send(Message("T", b"x", keys=["k1"]))
+    seen = Seen()
+    async with consuming(cluster, seen, group="billing", message_trace=MessageTraceConfig()):
+        await seen.until(1)
+    rows: list[dict[str, object]] = []
+    while len(rows) < 2:  # a broker adds to its index a little later
+        done = await run("message", "trace", "k1", "--json", "-n", address)
+        assert (done.status, done.err) == (0, "")
+        rows = [json.loads(line) for line in done.out.splitlines()]
+    assert {row["message_id"] for row in rows} == {sent.message_id}
+    assert [(row["step"], row["group"], row["success"]) for row in rows] == [
+        ("sent", "shop", True),
+        ("consumed", "billing", True),
+    ]
+    assert rows[1]["outcome"] == "success"
+    done = await run("message", "trace", "nothing", "-n", address)
+    assert done == (0, "no client has reported this message\n", "")
 
 
 @pytest.mark.parametrize(
