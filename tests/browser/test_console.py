@@ -101,6 +101,7 @@ async def charted(page: Page, place: str) -> None:
                 "polyline", "lines => lines.map((line) => line.points.numberOfItems)"
             )
             points = min(lines, default=0)
+            await asyncio.sleep(INTERVAL_S / 2)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
