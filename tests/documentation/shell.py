@@ -34,6 +34,7 @@ _SCRIPTS: Final = {
     "python": 'exec {python} "$@"',
     "rocketpy": """case "$1" in
 dev) shift; exec {python} -m rocketpy dev --listen {namesrv} "$@";;
+console) exec {python} -m rocketpy "$@" --port 0;;
 *) exec {python} -m rocketpy "$@";;
 esac""",
     "rocketpy-broker": """case "$1" in
@@ -111,7 +112,7 @@ class Shell:
     def __init__(self, folder: Path, namesrv: str, places: dict[str, str]) -> None:
         self.folder = folder / "reader"
         self.folder.mkdir()
-        self.places = {NAMESRV: namesrv, **places}
+        self.places = {NAMESRV: namesrv, "mq-1.example.com:9876": namesrv, **places}
         self._servers: list[tuple[str, Run]] = []
         scripts = folder / "bin"
         scripts.mkdir()
