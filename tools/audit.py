@@ -11,12 +11,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from tools.locked import ROOT, read_lock
 
-__all__ = ["NOT_RUN", "report"]
+__all__ = ["NOT_RUN", "report", "rounds"]
 
 NOT_RUN: Final = "audit: not run: no vulnerability service"
 
@@ -37,6 +38,17 @@ def report(found: dict[str, Any] | None) -> tuple[int, list[str]]:
     return int(len(lines) > 1), lines
 
 
+def rounds(packages: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Names and versions for each run of pip-audit, which takes a name once. All platforms are included."""
+    found: list[dict[str, str]] = []
+    for name, version in sorted(packages):
+        place = next((one for one in found if name not in one), None)
+        if place is None:
+            found.append(place := {})
+        place[name] = version
+    return [list(one.items()) for one in found]
+
+
 def main() -> int:
     """Run pip-audit; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,20 +56,24 @@ def main() -> int:
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
     options = parser.parse_args()
     lock = read_lock((ROOT / "requirements.lock").read_text("utf-8"))
-    # Without markers: whatever the platform, all of it is looked at.
-    pinned = "".join(f"{name}=={version}\n" for name, version in sorted({one[:2] for one in lock}))
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(pinned)
-        file.flush()
-        command = [
-            str(options.pip_audit), "--requirement", file.name, "--no-deps", "--disable-pip",
-            "--format", "json", "--progress-spinner", "off", "--vulnerability-service", options.service,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
-    if not done.stdout.strip() and not _is_unreachable(done.stderr):
-        sys.stderr.write(done.stderr)
-        return 1
-    status, lines = report(json.loads(done.stdout) if done.stdout.strip() else None)
+    found: list[dict[str, Any]] = []
+    for pinned in rounds({one[:2] for one in lock}):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("".join(f"{name}=={version}\n" for name, version in pinned))
+            file.flush()
+            command = [
+                str(options.pip_audit), "--requirement", file.name, "--no-deps", "--disable-pip",
+                "--format", "json", "--progress-spinner", "off", "--vulnerability-service", options.service,
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+        if done.stdout.strip():
+            found += json.loads(done.stdout)["dependencies"]
+        elif _is_unreachable(done.stderr):
+            found += [{"name": name, "skip_reason": "no service was reached"} for name, _ in pinned]
+        else:
+            sys.stderr.write(done.stderr)
+            return 1
+    status, lines = report({"dependencies": found})
     sys.stdout.write("\n".join(lines) + "\n")
     return status
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.audit import NOT_RUN, report
+from tools.audit import NOT_RUN, report, rounds
 from tools.locked import ROOT, Locked, closure, normal, read_lock, roots
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -100,3 +100,12 @@ def test_an_audit_reports_its_findings(found: dict[str, Any] | None, status: int
     result, lines = report(found)
     assert result == status
     assert line in lines
+
+
+def test_every_locked_version_is_audited() -> None:
+    """pip-audit refuses a list with two versions of a package, as for two versions of Python."""
+    packages = {(block.name, block.version) for block in read_lock(LOCK)}
+    found = rounds(packages)
+    assert all(len(dict(one)) == len(one) for one in found)
+    assert {package for one in found for package in one} == packages
+    assert rounds([("a", "1"), ("b", "1"), ("a", "2")]) == [[("a", "1"), ("b", "1")], [("a", "2")]]
