@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Final
 
@@ -49,10 +50,16 @@ app: typer.Typer = typer.Typer(
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status."""
     try:
-        app(global_options_first(arguments), prog_name="rocketpy")
+        _command()(global_options_first(arguments), prog_name="rocketpy")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+@cache
+def _command() -> Callable[..., object]:
+    """Return the command; typer takes 40 ms to make it of the functions."""
+    return typer.main.get_command(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -15,8 +15,9 @@ import typer
 from rocketpy.admin.reader import ToolsConsumer
 from rocketpy.cli.archives.files import Archive, Manifest, QueueFile, file_name
 from rocketpy.cli.archives.queue_reader import QueueRecords
-from rocketpy.cli.archives.transfer import OnProgress, progress_bar, run_all, saved_regularly
+from rocketpy.cli.archives.transfer import run_all, saved_regularly
 from rocketpy.cli.context import Options
+from rocketpy.cli.progress import OnProgress, count_bar
 from rocketpy.config import ConsumerConfig
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import ConfigInvalid, RocketError
@@ -100,7 +101,7 @@ class Exporter:
                 )
             total = sum(queue.end - queue.begin for queue in manifest.queues)
             done = sum(queue.next_offset - queue.begin for queue in manifest.queues)
-            with progress_bar(total, done, hidden=options.as_json) as progress:
+            with count_bar(total, done, hidden=options.as_json) as progress:
                 await self._go_on(consumer, manifest, progress)
         return manifest
 

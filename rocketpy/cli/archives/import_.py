@@ -31,8 +31,9 @@ from rocketpy.cli.archives.files import (
 )
 from rocketpy.cli.archives.queue_reader import QueueRecords
 from rocketpy.cli.archives.target import Receipt, TargetTopic
-from rocketpy.cli.archives.transfer import OnProgress, progress_bar, run_all, saved_regularly
+from rocketpy.cli.archives.transfer import run_all, saved_regularly
 from rocketpy.cli.context import Options
+from rocketpy.cli.progress import OnProgress, count_bar
 from rocketpy.config import ConsumerConfig
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
 from rocketpy.protocol.bodies import MessageQueue
@@ -145,7 +146,7 @@ class Importer:
             async def save() -> None:
                 await self._save(state)
 
-            with progress_bar(self.manifest.messages, done, hidden=options.as_json) as progress:
+            with count_bar(self.manifest.messages, done, hidden=options.as_json) as progress:
                 async with saved_regularly(save):
                     await run_all(
                         self._import_all(target, queue, files, state, progress)

@@ -1,55 +1,15 @@
-"""What exports and imports share: a progress bar, and a state that is saved while they run."""
+"""What exports and imports share: a state that is saved while they run, and queues that are read together."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskProgressColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from rocketpy.runtime.tasks import joined
 
 _SAVE_EVERY_S: Final = 1.0
-
-OnProgress = Callable[[int], None]
-"""Called with the number of messages since the last call."""
-
-
-@contextlib.contextmanager
-def progress_bar(total: int, done: int, *, hidden: bool) -> Iterator[OnProgress]:
-    """Show on a terminal how many messages are done.
-
-    Args:
-        total: All messages.
-        done: Those of earlier runs.
-        hidden: Whether to show nothing.
-    """
-    if hidden or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    columns = (
-        SpinnerColumn(),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        yield lambda count: bar.update(task, advance=count)
 
 
 @contextlib.asynccontextmanager

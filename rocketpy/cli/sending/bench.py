@@ -18,8 +18,9 @@ from rich.table import Table
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.reader import ToolsConsumer
-from rocketpy.cli.archives.transfer import OnProgress, progress_bar, run_all
+from rocketpy.cli.archives.transfer import run_all
 from rocketpy.cli.context import Options
+from rocketpy.cli.progress import OnProgress, count_bar
 from rocketpy.config import ClientConfig, ProducerConfig
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import RocketError, RouteNotFound
@@ -74,7 +75,7 @@ def bench(
     create = "" if exists else f"create topic {topic} with {_QUEUES} queues on each broker, and "
     options.confirm(f"{create}send {messages:,} messages of {size:,} bytes to topic {topic}", yes=yes)
     run = Bench(topic, messages, size, concurrency, rate)
-    with progress_bar(messages, 0, hidden=options.as_json) as progress:
+    with count_bar(messages, 0, hidden=options.as_json) as progress:
         options.run(run.run(client, progress, creates=not exists, consumes=consumes))
     results = {"send": run.sent.result(size)}
     if consumes:

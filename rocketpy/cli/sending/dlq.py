@@ -15,10 +15,10 @@ from rich.table import Table
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.dead_letters import ResendProgress
-from rocketpy.cli.archives.transfer import progress_bar
 from rocketpy.cli.context import Options, usage_errors
 from rocketpy.cli.formats import find_format
 from rocketpy.cli.positions import Kind, parse_position
+from rocketpy.cli.progress import count_bar
 from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import MessageExt
@@ -209,7 +209,7 @@ async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: boo
             total = (await _count(admin, group)).messages
         except RouteNotFound:
             total = 0
-        with progress_bar(total, 0, hidden=options.as_json) as progress:
+        with count_bar(total, 0, hidden=options.as_json) as progress:
 
             def note(now: ResendProgress) -> None:
                 nonlocal last

@@ -7,23 +7,20 @@ import base64
 import contextlib
 import json
 import os
-import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
 
 from rocketpy import CompressionConfig, Message, Producer, ProducerConfig, SendResult, SendStatus
 from rocketpy.cli.context import Options
 from rocketpy.cli.formats import PrintedMessage
+from rocketpy.cli.progress import OnBytes, bytes_bar
 from rocketpy.cli.streams import read_all, read_lines
 from rocketpy.errors import BatchIncomplete, FlowControlled, MessageInvalid, Outcome, RocketError
 from rocketpy.message.columns import MessageColumns
@@ -44,9 +41,6 @@ Parse = Callable[[bytes], Message]
 """Makes a message of a body or line."""
 MakeColumns = Callable[[Sequence[bytes]], MessageColumns]
 """Makes messages of several bodies."""
-Progress = Callable[[int, int], None]
-"""Called with the bytes that were read since the last call, and the messages stored so far."""
-
 EXAMPLES: Final = """[bold]Examples[/bold]
 
 [cyan]rocketpy send Orders hello world[/cyan]  (two messages)
@@ -148,7 +142,7 @@ async def _send_input(producer: Producer, source: Input, sender: LineSender, *, 
     shows = sys.stderr.isatty() and not is_terminal and not as_json
     async with producer:
         try:
-            with _progress_bar(source.descriptor) if shows else contextlib.nullcontext() as progress:
+            with bytes_bar(source.descriptor) if shows else contextlib.nullcontext() as progress:
                 await sender.send(source.batches(), progress)
         finally:  # also after Ctrl-C
             await sender.finish()
@@ -193,7 +187,7 @@ class LineSender:
         self._failed = 0
         self._error: tuple[int, RocketError] | None = None
 
-    async def send(self, batches: AsyncIterator[list[bytes]], progress: Progress | None) -> None:
+    async def send(self, batches: AsyncIterator[list[bytes]], progress: OnBytes | None) -> None:
         """Send lines to their end, or up to the first failure.
 
         Args:
@@ -330,27 +324,6 @@ class LineSender:
         if self._error is not None:
             number, error = self._error
             raise RocketError(f"line {number}: {error}", outcome=error.outcome) from error
-
-
-@contextlib.contextmanager
-def _progress_bar(descriptor: int) -> Iterator[Progress]:
-    """Show how much of a file was read, and how many messages are stored."""
-    status = os.fstat(descriptor)
-    total = status.st_size if stat.S_ISREG(status.st_mode) else None
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.fields[stored]:,} messages"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("send", total=total, stored=0)
-
-        def update(size: int, stored: int) -> None:
-            bar.update(task, advance=size, stored=stored)
-
-        yield update
 
 
 def _all_short(lines: Sequence[bytes]) -> bool:
