@@ -1,6 +1,8 @@
 """Asyncio-first client for Apache RocketMQ 4.x: the public names, nothing else.
 
 Each name is imported on its first use, so that a producer does not load what consumers need.
+
+PYTEST_DONT_REWRITE: without this word, pytest warns when a plugin imports this package before the start.
 """
 
 import sys

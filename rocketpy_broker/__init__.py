@@ -1,4 +1,7 @@
-"""Name server, broker and store that speak Apache RocketMQ 4.6's own formats. They run on Linux only."""
+"""Name server, broker and store that speak Apache RocketMQ 4.6's own formats. They run on Linux only.
+
+PYTEST_DONT_REWRITE: see `rocketpy`.
+"""
 
 import sys
 
