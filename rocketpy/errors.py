@@ -61,6 +61,8 @@ class Retry(Enum):
 class RocketError(Exception):
     """Base class of all errors that this project raises on purpose.
 
+    What helps: look at `outcome` before you send the message again, and at `retry` for where to send it.
+
     Attributes:
         outcome: Whether the message may be stored.
         retry: What may help.
@@ -89,33 +91,57 @@ _made_anew = _rebuild  # the name in pickles of version 0.1
 
 
 class UsageError(RocketError):
-    """The caller made a mistake; nothing was sent."""
+    """The caller made a mistake; nothing was sent.
+
+    What helps: correct the call; the text says what is wrong with it. The same call fails again.
+    """
 
     default_outcome = Outcome.NOT_SENT
 
 
 class TopicInvalid(UsageError):
-    """Brokers reject this topic name."""
+    """Brokers reject this topic name.
+
+    What helps: use letters, digits, ``_``, ``-``, ``|`` and ``%``, at most 127, and no topic of the system.
+    """
 
 
 class GroupInvalid(UsageError):
-    """Brokers reject this name of a producer or consumer group."""
+    """Brokers reject this name of a producer or consumer group.
+
+    What helps: give the client a group of its own with letters, digits, ``_``, ``-``, ``|`` and ``%``.
+    """
 
 
 class MessageInvalid(UsageError):
-    """A message that cannot be sent: it has no body, a reserved property, a bad delay level."""
+    """A message that cannot be sent: it has no body, a reserved property, a bad delay level.
+
+    What helps: correct what the text names. A body has at least one byte.
+    """
 
 
 class MessageTooLarge(UsageError):
-    """A body, a record or its properties exceed a limit; the text has the size and the limit."""
+    """A body, a record or its properties exceed a limit; the text has the size and the limit.
+
+    What helps: send less, compress the body, or store it elsewhere and send its address. To allow more, raise
+    `ProducerConfig.max_message_bytes` and the broker's ``maxMessageSize``.
+    """
 
 
 class ConfigInvalid(UsageError):
-    """A setting has an invalid value; the text names the setting and its source."""
+    """A setting has an invalid value; the text names the setting and its source.
+
+    What helps: correct the setting in the place that the text names: an argument, a file with its line, or a
+    variable of the environment.
+    """
 
 
 class ClientClosed(UsageError):
-    """The client was used before its start or after its close, or was started before a fork."""
+    """The client was used before its start or after its close, or was started before a fork.
+
+    What helps: use the client inside of ``async with``, or between `start()` and `close()`. Start clients
+    after a fork, in the new process.
+    """
 
     @classmethod
     def after_fork(cls, pid: int) -> ClientClosed:
@@ -128,60 +154,101 @@ class ClientClosed(UsageError):
 
 
 class FlowControlled(UsageError):
-    """The limit of messages in flight is reached, and the call does not wait."""
+    """The limit of messages in flight is reached, and the call does not wait.
+
+    What helps: ``await producer.drain()`` before `send_nowait`, or use `send`, which waits. If it stays so,
+    the broker is slower than the program: see `health()`.
+    """
 
     default_retry = Retry.SAME_BROKER
 
 
 class SendForbidden(UsageError):
-    """A check of the application (`rocketpy.hooks.SendCheck`) rejected the message."""
+    """A check of the application (`rocketpy.hooks.SendCheck`) rejected the message.
+
+    What helps: ask the owner of the check; its exception is the `__cause__`.
+    """
 
 
 class ProtocolError(RocketError):
-    """Bytes outside RocketMQ's format. Only the two subclasses are raised."""
+    """Bytes outside RocketMQ's format. Only the two subclasses are raised.
+
+    What helps: see the two subclasses.
+    """
 
 
 class LocalProtocolError(ProtocolError):
-    """The format cannot hold a value that was to be written."""
+    """The format cannot hold a value that was to be written.
+
+    What helps: use smaller or fewer properties, names and numbers; the text says which value does not fit.
+    """
 
     default_outcome = Outcome.NOT_SENT
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that violate RocketMQ's format. The connection is closed."""
+    """The peer sent bytes that violate RocketMQ's format. The connection is closed.
+
+    What helps: check that the address is one of RocketMQ's name server or broker, and not of a proxy, a web
+    server or another port. ``rocketpy doctor`` does.
+    """
 
     default_retry = Retry.OTHER_BROKER
 
 
 class TransportError(RocketError):
-    """The network between this process and a peer failed."""
+    """The network between this process and a peer failed.
+
+    What helps: see the subclasses; ``rocketpy doctor`` checks addresses, TLS and whether brokers can be
+    reached.
+    """
 
     default_retry = Retry.OTHER_BROKER
 
 
 class ConnectFailed(TransportError):
-    """A connection could not be opened, so nothing was sent."""
+    """A connection could not be opened, so nothing was sent.
+
+    What helps: check that the server runs and listens at this address, that a firewall lets it through, and
+    that brokers register an address which clients can reach (``brokerIP1``). Send again later.
+    """
 
     default_outcome = Outcome.NOT_SENT
 
 
 class ConnectionLost(TransportError):
-    """An open connection ended. The peer may have handled the requests that were in flight."""
+    """An open connection ended. The peer may have handled the requests that were in flight.
+
+    What helps: send again with the same ``Message(unique_id=...)``, so that consumers recognise a copy. If it
+    happens often, look into the server's log for the reason.
+    """
 
 
 class RequestTimeout(TransportError):
-    """No response arrived in time. The peer may have handled the request."""
+    """No response arrived in time. The peer may have handled the request.
+
+    What helps: send again with the same ``Message(unique_id=...)``. Raise `send_timeout_ms` if the broker is
+    slow for long, and look at its disk: ``rocketpy broker runtime``.
+    """
 
 
 class ReplyTimeout(TransportError):
-    """The request of a request-reply pair is stored, but no reply arrived in time."""
+    """The request of a request-reply pair is stored, but no reply arrived in time.
+
+    What helps: raise `timeout_ms`, and check that a consumer of the topic runs and replies. The request is
+    stored, so it may be answered in vain.
+    """
 
     default_outcome = Outcome.STORED
     default_retry = Retry.NONE
 
 
 class RouteNotFound(RocketError):
-    """No name server knows a broker that serves the topic."""
+    """No name server knows a broker that serves the topic.
+
+    What helps: create the topic (``rocketpy topic create``), or allow brokers to (``autoCreateTopicEnable``).
+    Check that its brokers run and are registered: ``rocketpy broker list``.
+    """
 
     default_outcome = Outcome.NOT_SENT
     default_retry = Retry.REFRESH_ROUTE
@@ -189,6 +256,10 @@ class RouteNotFound(RocketError):
 
 class BrokerError(RocketError):
     """The peer responded with an error code.
+
+    What helps: the code and the remark of the broker say what is wrong; `retry` says whether another attempt
+    may help. NO_PERMISSION needs rights or keys, SYSTEM_BUSY and SERVICE_NOT_AVAILABLE another broker or some
+    time.
 
     Attributes:
         code: The response code, also one that this version has no name for.
@@ -216,6 +287,8 @@ class BrokerError(RocketError):
 class BatchIncomplete(RocketError):
     """A long batch was sent in several requests, and one of them failed after others were stored.
 
+    What helps: send ``messages[len(error.results):]`` again, after a look at `outcome`.
+
     Attributes:
         results: The results of the stored messages, which are the first of the batch.
         total: The number of messages in the batch.
@@ -238,6 +311,8 @@ class BrokersFailed(RocketError):
 
     The others have handled it. The same call may be repeated.
 
+    What helps: see `errors` for the reason at each server, and repeat the call.
+
     Attributes:
         errors: The error of each server that failed, by the name of the broker, or ``name server …``.
         results: The results of the others, by their names.
@@ -252,11 +327,17 @@ class BrokersFailed(RocketError):
 
 
 class StoreError(RocketError):
-    """The store cannot do the operation; its files are unchanged unless the text says otherwise."""
+    """The store cannot do the operation; its files are unchanged unless the text says otherwise.
+
+    What helps: see the subclasses, and the broker's log for the file.
+    """
 
 
 class RecordCorrupt(StoreError):
     """The bytes at a position are not a valid record.
+
+    What helps: stop the broker and run ``rocketpy-broker store check DIR``. Take the messages from a replica
+    or a backup. A consumer sends a damaged message back.
 
     Attributes:
         offset: Where the record starts, in bytes from the start of the buffer or file.
@@ -270,40 +351,66 @@ class RecordCorrupt(StoreError):
 
 
 class TornTail(RecordCorrupt):
-    """The data ends inside a record, as after a crash in the middle of a write."""
+    """The data ends inside a record, as after a crash in the middle of a write.
+
+    What helps: nothing is to be done for the end of a log, which recovery cuts off. Elsewhere it is damage:
+    see `RecordCorrupt`.
+    """
 
 
 class DiskFull(StoreError):
-    """The disk is full. The message is not stored."""
+    """The disk is full. The message is not stored.
+
+    What helps: free space, add a disk, or shorten ``fileReservedTime``. The broker takes messages again by
+    itself. Producers use other brokers meanwhile.
+    """
 
     default_outcome = Outcome.NOT_SENT
     default_retry = Retry.OTHER_BROKER
 
 
 class FlushFailed(StoreError):
-    """The operating system failed to flush written data. The store stays closed until a restart."""
+    """The operating system failed to flush written data. The store stays closed until a restart.
+
+    What helps: check disk and file system (``dmesg``), then restart the broker; it recovers what is readable.
+    Promote a slave if the disk is broken.
+    """
 
     default_retry = Retry.OTHER_BROKER
 
 
 class StoreLocked(StoreError):
-    """Another process has this store open."""
+    """Another process has this store open.
+
+    What helps: stop the other process, which the text names, or give this broker its own
+    ``storePathRootDir``.
+    """
 
     default_outcome = Outcome.NOT_SENT
 
 
 class StoreDamaged(StoreError):
-    """Damage that recovery cannot repair by itself; the text says where it is and what to do."""
+    """Damage that recovery cannot repair by itself; the text says where it is and what to do.
+
+    What helps: do what the text says. Restore the file from a backup, or the whole store from a replica; do
+    not edit files of a running broker.
+    """
 
 
 class ReplicationError(RocketError):
-    """The replication group cannot accept the request now."""
+    """The replication group cannot accept the request now.
+
+    What helps: see the subclasses, ``rocketpy-broker ha status`` and ``rocketpy-broker dledger status``.
+    """
 
     default_retry = Retry.REFRESH_ROUTE
 
 
 class NotLeader(ReplicationError):
     """This replica does not lead its group.
+
+    What helps: send again; clients find the new leader by the route. If nobody leads, most peers of the group
+    are down.
 
     Attributes:
         leader_hint: The id of the leader, if known.
@@ -317,18 +424,28 @@ class NotLeader(ReplicationError):
 
 
 class NotEnoughReplicas(ReplicationError):
-    """Fewer replicas responded than the configured durability needs."""
+    """Fewer replicas responded than the configured durability needs.
+
+    What helps: start the missing replicas, or wait until they have caught up. See
+    ``rocketpy-broker ha status`` or ``rocketpy-broker dledger status``.
+    """
 
 
 class TaskFailed(RocketError):
     """A background task of a client or server failed because of a bug. Restart the client or server.
 
     ``__cause__`` is the exception of the task; the log has its traceback.
+
+    What helps: restart the client or server, and report the bug with the traceback from the log.
     """
 
 
 class InvariantError(Exception):
-    """An internal invariant is violated: a bug in this project. Do not catch it and continue."""
+    """An internal invariant is violated: a bug in this project. Do not catch it and continue.
+
+    What helps: restart the process, and report the bug with the traceback. Run ``rocketpy-broker store check
+    DIR`` if a broker raised it.
+    """
 
 
 def ensure(condition: object, message: str) -> None:
