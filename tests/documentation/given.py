@@ -6,6 +6,7 @@ from typing import Final
 
 WORDS_NOT_RUN: Final = {
     "#": "is for root: it would change this machine",
+    "kubectl": "needs a cluster; tests/integration/server/test_kubernetes.py runs its commands",
     "docker": "needs Docker; tests/integration/server/test_deploy.py checks the container file",
     "make": "sets up an environment of its own; CI runs the targets themselves",
     "pip": "would change the environment of the tests",
@@ -14,22 +15,20 @@ WORDS_NOT_RUN: Final = {
 }
 """First word of a command, or # for root's -> why it does not run."""
 
-_ONE_BROKER: Final = "refused where no other broker has the topics; tests/integration/cli drains one of two"
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
     (
         "command-line",
-        "$ rocketpy consume Orders --follow",
+        "$ rocketpy consume Orders --follow             # new messages, until Ctrl-C",
     ): "shows nothing until a message comes; tests/integration/cli/test_consume.py follows a topic",
     (
         "command-line",
         '$ rocketpy consume Orders --follow --sql "total > 100"',
     ): "needs a broker with enablePropertyFilter; tests/integration/cli/test_consume.py has one",
-    ("command-line", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
-    ("servers", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
     (
         "command-line",
         "$ rocketpy acl put billing --secret-file secret --topic Orders=SUB",
     ): "needs access control; tests/integration/cli/test_operating.py has it",
+    ("migration", "$ sh bin/mqbroker -c broker.conf"): "is RocketMQ's own; tests/interop opens its stores",
 }
 """(page, command) -> why it does not run."""
 
@@ -38,6 +37,12 @@ STATUS: Final[dict[tuple[str, str], int]] = {
 }
 """(page, command) -> its exit status, where it is not 0."""
 
+_STORE: Final = " --store /var/lib/rocketmq"
+_BROKER: Final = f"""
+from tests.documentation.pages import Command
+started = "$ rocketpy-broker broker -c broker.conf{_STORE} --namesrv 127.0.0.1:9876"
+await shell.run(Command("", started, [], None))
+"""
 _CLIENTS: Final = """
 import asyncio
 from rocketpy import *
@@ -104,12 +109,63 @@ async with AdminClient(NAMESRV) as admin, Producer("shop", NAMESRV) as producer:
 shell.places |= {"/var/lib": str(shell.folder)}
 shell.save("broker.conf", "brokerName = broker-a")
 """,
-    ("servers", "$ curl -s http://127.0.0.1:9464/readyz"): """
+    ("deployment", "$ curl -s http://127.0.0.1:9464/readyz"): """
 from tests.documentation.pages import Command
 from tests.documentation.shell import free_address
 nobody = free_address()
 alone = f"$ rocketpy-broker broker --store rocketpy-broker/store --set metricsPort=9464 --namesrv {nobody}"
+shell.places |= {"/var/lib": str(shell.folder)}
 await shell.run(Command("", alone, [], None))
+""",
+    ("backup", f"$ rocketpy-broker stop --drain{_STORE}"): """
+shell.places |= {"/var/lib": str(shell.folder / "lib"), "/backup": str(shell.folder / "backup")}
+shell.places |= {"/tmp/rocketmq-try": str(shell.folder / "try")}
+shell.save("backup/broker.conf", "")
+shell.save("broker.conf", "brokerName = broker-b\\ndrainWaitMs = 100")
+"""
+    + _BROKER,
+    ("backup", "$ mkdir -p /backup/running"): _BROKER
+    + _CLIENTS
+    + """
+async with Producer("shop", NAMESRV) as producer, asyncio.timeout(LIMIT_S):
+    while True:  # until the broker has a message
+        await producer.create_topic("Orders", 4)
+        result = await producer.send(Message("Orders", b"order 42"))
+        if result.queue.broker_name == "broker-b":
+            break
+    while not (shell.folder / "lib/rocketmq/index").exists():
+        await asyncio.sleep(0.05)
+""",
+    ("backup", "$ mv /var/lib/rocketmq /var/lib/rocketmq.damaged"): """
+from tests.documentation.pages import Command
+await shell.run(Command("", "$ rocketpy-broker stop --store /var/lib/rocketmq", [], None))
+""",
+    ("migration", f"$ rocketpy-broker stop --drain{_STORE}"): """
+shell.places |= {"/var/lib": str(shell.folder / "lib"), "/backup": str(shell.folder / "backup")}
+shell.save("backup/broker.conf", "")
+shell.save("broker.conf", "brokerName = broker-b\\ndrainWaitMs = 100")
+"""
+    + _BROKER,
+    ("migration", "$ rocketpy export Orders --to orders --namesrv 127.0.0.1:9876"): _CLIENTS
+    + """
+async with Producer("shop", NAMESRV) as producer:
+    await producer.send(Message("Orders", b"order 42"))
+""",
+    ("migration", "$ rocketpy topic create Orders --queues 4 --namesrv 127.0.0.1:19876"): _CLIENTS
+    + """
+shell.places["127.0.0.1:19876"] = NAMESRV
+async with AdminClient(NAMESRV) as admin:
+    await admin.topics.delete("Orders")
+""",
+    ("sizing", "$ rocketpy bench Bench --messages 100000 --size 1024"): """
+shell.places |= {"--messages 100000": "--messages 2000"}
+""",
+    ("upgrade", "$ rocketpy-broker stop --drain --store /var/lib/rocketpy-broker/store"): """
+from tests.documentation.pages import Command
+shell.places |= {"/var/lib": str(shell.folder / "lib"), "/etc/rocketpy": str(shell.folder)}
+store = shell.folder / "lib/rocketpy-broker/store"
+shell.save("broker.conf", f"namesrvAddr = {NAMESRV}\\nstorePathRootDir = {store}\\ndrainWaitMs = 100")
+await shell.run(Command("", "$ rocketpy-broker broker -c broker.conf", [], None))
 """,
     ("dledger", "$ rocketpy-broker broker -c n0.conf"): _PEERS,
     ("dledger", "$ rocketpy-broker dledger status --namesrv 127.0.0.1:9876"): _CLIENTS
