@@ -9,6 +9,9 @@ from functools import cache
 
 import pytest
 
+COLLECTS_WHILE_DECODING = sys.version_info < (3, 12)
+"""Since Python 3.12 the garbage collector runs between bytecode instructions only."""
+
 _HEARTBEATS = """
 import gc
 import sys
@@ -58,9 +61,11 @@ print(resident() - before)
 def test_heartbeats_cause_few_full_collections() -> None:
     """Each stopped the event loop for 60 ms: a third of the processor time under a flood of new groups."""
     assert _collections("tuned")[0] <= 1
-    assert _collections("as CPython does")[0] > 4
+    if COLLECTS_WHILE_DECODING:
+        assert _collections("as CPython does")[0] > 4
 
 
+@pytest.mark.skipif(not COLLECTS_WHILE_DECODING, reason="the collector does not run while a body is decoded")
 def test_searches_of_the_youngest_objects_are_short() -> None:
     """With 10,000 objects at a time each stopped the event loop for 5 ms."""
     assert 0 < _collections("tuned")[1] < 3000
