@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow planted console-test frameworks compatibility check format docs docs-serve mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
+.PHONY: help demo test slow planted console-test frameworks compatibility check format docs docs-serve package mutants interop interop-all bench soak attack faults spark spark35 spark40 spark41 spark-versions spark-rows spark-kills spark-demo lock audit sbom clean distclean
 
 VENV := .venv
 SPARK := .cache/spark
@@ -18,7 +18,7 @@ SOURCES_OF_SETUP := pyproject.toml requirements.lock
 # $(call install,PYTHON,EXTRAS)
 define install
 $(PY) -m tools.locked $(2) > $(VENV)/wanted.lock
-$(1) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/wanted.lock
+$(PY) -m tools.progress $(1) -m pip install --progress-bar off --disable-pip-version-check --require-hashes -r $(VENV)/wanted.lock
 $(1) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 endef
 
@@ -69,6 +69,7 @@ check: $(VENV)/.ready-check ## formatting, lint, types, and the documentation bu
 	$(call types_complete,rocketpy)
 	$(PY) -m tools.import_map --check
 	$(PY) -m tools.blocking_admin --check
+	$(PY) -m tools.error_table --check
 	$(PY) -m tools.figures --check
 	$(PY) -m mkdocs build --strict
 	@echo "check: formatting, lint, types and documentation are in order"
@@ -78,6 +79,7 @@ format: $(VENV)/.ready-check ## format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format .
 	$(PY) -m tools.import_map --write
+	$(PY) -m tools.error_table --write
 
 docs: $(VENV)/.ready-check ## build the documentation into site/
 	$(PY) -m mkdocs build --strict
@@ -85,6 +87,9 @@ docs: $(VENV)/.ready-check ## build the documentation into site/
 
 docs-serve: $(VENV)/.ready-check ## the documentation on a local port, rebuilt as you write
 	$(PY) -m mkdocs serve
+
+package: $(VENV)/.ready-test ## wheel and sdist: built, their contents checked, and each extra run from the wheel (ARGS="--keep dist")
+	@$(PY) -m tools.package $(ARGS)
 
 interop: ## both directions against the real RocketMQ 4.6.0 (needs Maven and a JDK)
 	@missing=""; \
@@ -224,7 +229,7 @@ $(SPARK)%/.ready: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing rocketpy, its test tools and Spark $(VERSION) (half a gigabyte)"
 	@$(PY) -m venv $(SPARK)$*
 	@$(call install,$(SPARK)$*/bin/python,test spark jdk --without pyspark --without py4j)
-	@$(SPARK)$*/bin/python -m pip install --quiet --disable-pip-version-check "pyspark==$(VERSION).*"
+	@$(PY) -m tools.progress $(SPARK)$*/bin/python -m pip install --progress-bar off --disable-pip-version-check "pyspark==$(VERSION).*"
 	@touch $@
 
 $(VENV)/.ready-check: $(SOURCES_OF_SETUP) | $(PY)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -186,8 +187,8 @@ def write_events(path: Path, count: int = DEFAULT_EVENTS, seed: int = DEFAULT_SE
     return path.stat().st_size
 
 
-def main() -> None:
-    """The command line."""
+def main() -> int:
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.generate_events", description=__doc__.partition("\n")[0]
     )
@@ -195,9 +196,15 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=DEFAULT_EVENTS, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
     arguments = parser.parse_args()
-    size = write_events(arguments.file, arguments.events, arguments.seed)
+    try:
+        print(f"generate_events: writing {arguments.events:,} events", file=sys.stderr, flush=True)
+        size = write_events(arguments.file, arguments.events, arguments.seed)
+    except KeyboardInterrupt:
+        print("generate_events: interrupted", file=sys.stderr)
+        return 130
     print(f"{arguments.events:,} events, {size:,} bytes: {arguments.file}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

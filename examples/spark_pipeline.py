@@ -139,6 +139,7 @@ def broker(store: Path) -> Iterator[str]:
 def run(folder: Path, events: int) -> int:
     """Both jobs; returns the exit status."""
     prepare(folder, events)
+    say("starting Spark, which takes some seconds")
     spark = start_session("rocketpy pipeline")
     try:
         with broker(folder / "store") as namesrv:
@@ -170,10 +171,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=20_000, help="how many are made up (%(default)s)")
     parser.add_argument("--keep", type=Path, help="a folder for files, store and checkpoints")
     options = parser.parse_args(arguments)
-    if options.keep is not None:
-        return run(options.keep, options.events)
-    with tempfile.TemporaryDirectory(prefix="rocketpy-spark-") as folder:
-        return run(Path(folder), options.events)
+    try:
+        if options.keep is not None:
+            return run(options.keep, options.events)
+        with tempfile.TemporaryDirectory(prefix="rocketpy-spark-") as folder:
+            return run(Path(folder), options.events)
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
 
 
 def say(text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 __all__ = ["main"]
 
 _EXTRA: Final = frozenset({"click", "rich", "typer"})
+_INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,4 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = f'rocketpy: the command needs the package {error.name}: pip install "rocketpy-mq[cli]"'
         print(text, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while modules are imported
+        print("rocketpy: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     return run(sys.argv[1:] if arguments is None else arguments)

@@ -48,6 +48,8 @@ class Options:
     profile: str | None
     as_json: bool
     verbose: bool
+    has_summary: bool = False
+    """Whether the command prints a summary after Ctrl-C, too."""
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -167,6 +169,8 @@ class Commands(TyperGroup):
             print(f"rocketpy: {error}", file=sys.stderr)
             raise typer.Exit(_FAILED) from None
         except KeyboardInterrupt:
+            if not ctx.obj.has_summary:
+                print("rocketpy: interrupted", file=sys.stderr)
             raise typer.Exit(_INTERRUPTED) from None
         except asyncio.CancelledError:
             raise typer.Exit(_TERMINATED) from None

@@ -1,6 +1,7 @@
 """The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
 
-It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"). SIGTERM and SIGINT stop it
+It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"), and one that says how to
+connect. SIGTERM and SIGINT stop it
 cleanly: it unregisters at its name servers, flushes, and marks its store as closed. A second signal, or a
 stop that takes longer than --stop-timeout, ends it at once with exit status 3. SIGUSR1 drains a broker before
 it stops, which ``rocketpy-broker stop --drain`` requests.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import logging
 import sys
@@ -181,28 +183,36 @@ def _overrides(options: argparse.Namespace) -> dict[str, str]:
 
 def _namesrv(options: argparse.Namespace) -> Service:
     config = load_namesrv_config(options.config, _overrides(options), source=_SOURCE)
-    return _serve("namesrv", NameServer(config), _at_once)
+    server = NameServer(config)
+    return _serve(
+        "namesrv", server, _at_once, lambda: f"clients and brokers connect with --namesrv {server.address}"
+    )
 
 
 def _broker(options: argparse.Namespace) -> Service:
     config = load_broker_config(options.config, _overrides(options), source=_SOURCE)
     broker = Broker(config)
-    return _serve(config.name, broker, broker.drain)
+    servers = ";".join(map(str, config.registration.namesrv)) or "that it registers at; it has none"
+    return _serve(config.name, broker, broker.drain, lambda: f"clients connect to the name servers {servers}")
 
 
 async def _at_once() -> None:
     """Drain what has nobody to move: a name server, or servers for development."""
 
 
-def _serve(name: str, server: Broker | NameServer, drain: Drain) -> Service:
+def _serve(name: str, server: Broker | NameServer, drain: Drain, hint: Callable[[], str]) -> Service:
+    """Return what runs a server. hint: how to connect to it, once it has its address."""
+
     async def serve(guard: ShutdownGuard) -> None:
         guard.watch(server)
         await server.start()
         _print_ready(name, server.address)
+        _print(hint())
         try:
             await _stopped_or_failed(guard, drain, server)
         finally:
             await server.close()
+        _print(f"{name} stopped")
 
     return serve
 
@@ -217,7 +227,12 @@ def _dev(options: argparse.Namespace) -> Service:
             _print_ready("namesrv", cluster.namesrv_address)
             for broker in cluster.brokers:
                 _print_ready(broker.config.name, broker.address)
+            _print(
+                f'connect with namesrv="{cluster.namesrv_address}", or from a shell: '
+                f"rocketpy --namesrv {cluster.namesrv_address} topic list"
+            )
             await _stopped_or_failed(guard, _at_once, *cluster.servers)
+        _print("namesrv and broker stopped")
 
     return serve
 
@@ -277,6 +292,12 @@ async def _drained(guard: ShutdownGuard, drain: Drain) -> None:
 
 def _print_ready(name: str, address: object) -> None:
     print(f"{name} ready at {address}", flush=True)
+
+
+def _print(text: str) -> None:
+    """Print a line for the person who started the server, who may read no more by now."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def _run(service: Service, options: argparse.Namespace) -> None:

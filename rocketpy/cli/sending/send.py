@@ -112,6 +112,7 @@ def send(
     with file.open("rb") if file is not None else contextlib.nullcontext(sys.stdin) as opened:
         source = Input(opened.fileno(), whole)
         sender = LineSender(producer, parse, rate, columns)
+        options.has_summary = True
         options.run(_send_input(producer, source, sender, as_json=options.as_json))
 
 

@@ -70,7 +70,7 @@ async def test_follow_prints_new_messages_at_once(
         async with asyncio.timeout(LIMIT_S):
             assert await process.stdout.readline() == body + b"\n"
     process.send_signal(signal.SIGINT)
-    assert await finish(process) == (130, "", "")
+    assert await finish(process) == (130, "", "rocketpy: interrupted\n")
 
 
 async def test_follow_starts_at_the_end(cluster: EmbeddedCluster, producer: Producer) -> None:
