@@ -15,15 +15,18 @@ WORDS_NOT_RUN: Final = {
 }
 """First word of a command, or # for root's -> why it does not run."""
 
+_ONE_BROKER: Final = "refused where no other broker has the topics; tests/integration/cli drains one of two"
 NOT_RUN: Final[dict[tuple[str, str], str]] = {
     (
         "command-line",
-        "$ rocketpy consume Orders --follow             # new messages, until Ctrl-C",
+        "$ rocketpy consume Orders --follow",
     ): "shows nothing until a message comes; tests/integration/cli/test_consume.py follows a topic",
     (
         "command-line",
         '$ rocketpy consume Orders --follow --sql "total > 100"',
     ): "needs a broker with enablePropertyFilter; tests/integration/cli/test_consume.py has one",
+    ("command-line", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
+    ("deployment", "$ rocketpy broker drain broker-a"): _ONE_BROKER,
     (
         "command-line",
         "$ rocketpy acl put billing --secret-file secret --topic Orders=SUB",

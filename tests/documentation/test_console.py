@@ -23,11 +23,12 @@ def reason_not_to_run(command: Command) -> str | None:
     text = command.text
     if text.startswith("# "):
         return WORDS_NOT_RUN["#"]
-    return WORDS_NOT_RUN.get(text.split()[1]) or NOT_RUN.get((_stem(command), text))
+    return WORDS_NOT_RUN.get(text.split()[1]) or NOT_RUN.get(_key(command))
 
 
-def _stem(command: Command) -> str:
-    return Path(command.place.partition(":")[0]).stem
+def _key(command: Command) -> tuple[str, str]:
+    """The page and the command without a comment."""
+    return Path(command.place.partition(":")[0]).stem, command.text.partition("  #")[0].rstrip()
 
 
 def commands(pages: list[Path]) -> list[Command]:
@@ -40,7 +41,7 @@ def commands(pages: list[Path]) -> list[Command]:
 def test_only_known_commands_do_not_run() -> None:
     """An exception could outlive its command, or the form of a page hide its commands."""
     every = commands([*TUTORIAL, *PAGES])
-    written = {(_stem(command), command.text) for command in every}
+    written = {_key(command) for command in every}
     assert {*NOT_RUN, *STATUS, *GIVEN} - written == set()
     words = {"#" if text.startswith("# ") else text.split()[1] for _, text in written}
     assert set(WORDS_NOT_RUN) - words == set()
@@ -74,9 +75,9 @@ async def follow(pages: list[Path], folder: Path, namesrv: str) -> None:
                     shell.save(step.name, step.text)
                     continue
                 for command in step:
-                    await prepare(GIVEN.get((page.stem, command.text), ""), shell)
+                    await prepare(GIVEN.get(_key(command), ""), shell)
                     if reason_not_to_run(command) is None:
-                        await shell.run(command, STATUS.get((page.stem, command.text), 0))
+                        await shell.run(command, STATUS.get(_key(command), 0))
 
 
 async def prepare(code: str, shell: Shell) -> None:

@@ -8,6 +8,7 @@ from html import unescape
 from rocketpy import AdminClient, ClientConfig, Later, Message, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy.admin import Permission
 from rocketpy_broker.embedded import EmbeddedCluster
+from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.console.browser import Browser, browsing
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
@@ -82,6 +83,22 @@ async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
         for wrong, status in (({"name": "nobody"}, 404), ({"to": "stop"}, 400), ({"to": ""}, 400)):
             answer = await browser.submit("/writes", preview, **{**wanted, **wrong})
             assert answer.status_code == status
+
+
+async def test_a_broker_is_shown_while_another_is_down() -> None:
+    """An operator could not look at the brokers that are left, or not take them back into service."""
+    async with (
+        EmbeddedCluster(settings=SETTINGS) as cluster,
+        browsing(cluster.namesrv_address, allow_changes=True) as browser,
+    ):
+        await browser.log_in()
+        async with missing_broker(cluster):
+            assert "unknown: " in await browser.text("/broker", name="broker-a")
+            restore = {"name": "broker-a", "to": "restore"}
+            preview = await browser.text("/writes", **restore)
+            assert "It is unknown which topics only this broker offers" in preview
+            done = await browser.submit("/writes", preview, **restore)
+            assert "Producers use the broker again" in done.text
 
 
 async def test_all_dead_letters_of_a_group_are_sent_again() -> None:

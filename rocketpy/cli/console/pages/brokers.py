@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rocketpy.admin import BrokerSummary
+from rocketpy.admin import BrokerSummary, DrainPlan
 from rocketpy.cli.console.guard import form_of
 from rocketpy.cli.console.pages.base import Context, required
 from rocketpy.cli.console.views import link, whole_number
-from rocketpy.errors import ConfigInvalid, RouteNotFound
+from rocketpy.errors import ConfigInvalid, RocketError, RouteNotFound
 
 _HIDE = "hide"
 _RESTORE = "restore"
@@ -45,23 +45,23 @@ class BrokerPages:
         state, config = await asyncio.gather(
             brokers.runtime(summary.address), brokers.config(summary.address)
         )
-        plan = await brokers.plan_drain(summary.name) if broker_id == 0 else None
+        plan, problem = await self._plan(summary.name) if broker_id == 0 else (None, "")
         values = {
             "broker": summary,
             "state": dict(sorted(state.items())),
             "config": dict(sorted(config.items())),
         }
         notice = query.get("done", "")
-        return self._context.views.page("broker.html", values | {"plan": plan, "notice": notice})
+        return self._context.views.page(
+            "broker.html", values | {"plan": plan, "problem": problem, "notice": notice}
+        )
 
     async def preview(self, request: Request) -> Response:
         """Show what hiding or restoring a broker changes; with changes allowed, this page confirms it."""
         name, to = _wanted(request.query_params)
-        values = {
-            "broker": await self._find(name, 0),
-            "plan": await self._context.admin.brokers.plan_drain(name),
-            "to": to,
-        }
+        broker = await self._find(name, 0)
+        plan, problem = await self._plan(name)
+        values = {"broker": broker, "plan": plan, "problem": problem, "to": to}
         return self._context.views.page("writes.html", values)
 
     async def change(self, request: Request) -> Response:
@@ -71,6 +71,13 @@ class BrokerPages:
         await self._find(name, 0)  # name servers accept any name
         await (brokers.wipe_write_permission(name) if to == _HIDE else brokers.add_write_permission(name))
         return RedirectResponse(link("/broker", name=name, done=to), HTTPStatus.SEE_OTHER)
+
+    async def _plan(self, name: str) -> tuple[DrainPlan | None, str]:
+        """Return what hiding a broker changes, or why that is unknown: another broker is down."""
+        try:
+            return await self._context.admin.brokers.plan_drain(name), ""
+        except RocketError as error:
+            return None, str(error)
 
     async def _find(self, name: str, broker_id: int) -> BrokerSummary:
         """Return a broker that a name server knows. Raises RouteNotFound."""
