@@ -102,8 +102,7 @@ async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: 
     ids = await send(servers, topic, 3)
     await browser.console.sampler.sample()
     await browser.console.sampler.sample()
-    cluster = await browser.text("/")
-    assert "V" + side.version.replace(".", "_") in cluster
+    cluster = await shown(browser, "V" + side.version.replace(".", "_"), "/")
     assert cluster.count("<polyline") == 2
     assert re.search(r"\d+ %</td>", cluster), "the disk is not shown"
     detail = await browser.text("/broker", name=broker)
