@@ -100,9 +100,11 @@ async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: 
     """An operator of RocketMQ's brokers would see nothing, or something else."""
     topic, broker = servers.topic("shown"), broker_of(servers)
     ids = await send(servers, topic, 3)
+    # In the first second, brokers of 4.9 fail to report their state.
+    await shown(browser, "V" + side.version.replace(".", "_"), "/")
     await browser.console.sampler.sample()
     await browser.console.sampler.sample()
-    cluster = await shown(browser, "V" + side.version.replace(".", "_"), "/")
+    cluster = await browser.text("/")
     assert cluster.count("<polyline") == 2
     assert re.search(r"\d+ %</td>", cluster), "the disk is not shown"
     detail = await browser.text("/broker", name=broker)
