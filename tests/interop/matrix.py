@@ -34,8 +34,8 @@ _FEATURES: Final = {
     "test_tracing": "OpenTelemetry",
     "test_admin_topics_and_groups": "AdminClient: topics and groups",
     "test_admin_parts": "AdminClient: brokers, messages, dead letters, name servers, accounts",
-    "test_console": "Web console: each page and each change",
     "test_command_line": "Command line: commands that read and change, and the doctor",
+    "test_console": "Web console: each page and each change",
     "test_faults": "Faults of servers",
 }
 _HEAD: Final = """# Compatibility
