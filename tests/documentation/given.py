@@ -170,6 +170,17 @@ store = shell.folder / "lib/rocketpy-broker/store"
 shell.save("broker.conf", f"namesrvAddr = {NAMESRV}\\nstorePathRootDir = {store}\\ndrainWaitMs = 100")
 await shell.run(Command("", "$ rocketpy-broker broker -c broker.conf", [], None))
 """,
+    ("command-line", "$ rocketpy message trace order-42"): _CLIENTS
+    + """
+traced = ProducerConfig(message_trace=MessageTraceConfig())
+async with Producer("shop", NAMESRV, config=traced) as producer:
+    await producer.send(Message("Orders", b"order 42", keys="order-42"))
+async with AdminClient(NAMESRV) as admin, asyncio.timeout(LIMIT_S):
+    while "RMQ_SYS_TRACE_TOPIC" not in await admin.topics.list(include_system=True):
+        await asyncio.sleep(0.1)
+    while not (await admin.messages.traces("order-42")).messages:
+        await asyncio.sleep(0.1)
+""",
     ("dledger", "$ rocketpy-broker broker -c n0.conf"): _PEERS,
     ("dledger", "$ rocketpy-broker dledger status --namesrv 127.0.0.1:9876"): _CLIENTS
     + """
