@@ -6,6 +6,7 @@ Only the extras that users of the package install are here; those for its develo
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import re
 import shutil
@@ -209,8 +210,8 @@ def check_console(environment: CleanEnvironment) -> str:
         if link is None:
             raise PackageError(f"rocketpy console printed {lines}")
         pages = {"/": browser.open(link[0], timeout=_TIMEOUT_S).read().decode()}
-        linked = re.findall(r'(?:href|src)="(/[^"?]*)', pages["/"])
-        for path in dict.fromkeys(linked):
+        linked = re.findall(r'(?:href|src)="(/[^"]*)', pages["/"])
+        for path in map(html.unescape, dict.fromkeys(linked)):
             pages[path] = browser.open(link[1] + path, timeout=_TIMEOUT_S).read().decode()
     static = [path for path in pages if path.startswith("/static/")]
     ensure(len(static) >= 3, f"the page uses only {static}")
