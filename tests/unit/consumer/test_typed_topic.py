@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import json
 import logging
 from typing import Any
@@ -90,7 +90,7 @@ async def test_handlers_of_every_kind_get_values(
         raise ValueError(order.number)
 
     asynchronous: list[Any] = [on_loop, ORDERS.handler(Handler())]
-    assert [asyncio.iscoroutinefunction(handler) for handler in (*asynchronous, on_thread)] == [
+    assert [inspect.iscoroutinefunction(handler) for handler in (*asynchronous, on_thread)] == [
         True,
         True,
         False,
