@@ -3,9 +3,8 @@
 Run it on the broker's machine, as the same user. The process is the one that holds the lock of the store.
 With ``--drain`` it first moves producers to other brokers: name servers hide it from them, and it serves on
 until their routes are fresh (drainWaitMs, 30 s), no send arrives, and its slaves have all messages. Producers
-may write to it again after its next start. A DLedger group elects another leader after the stop. For
-RocketMQ's own brokers only the first step exists: mqadmin wipeWritePerm, or
-``AdminClient.brokers.wipe_write_permission``. Exit status 0: stopped. 1: not, or not drained in time.
+may write to it again after its next start. A DLedger group elects another leader after the stop. RocketMQ's
+own brokers are drained by ``rocketpy broker drain``. Exit status 0: stopped. 1: not, or not drained in time.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ def _check_drains(process: int) -> None:
     if found is None or not int(found[1], 16) >> (DRAIN_SIGNAL - 1) & 1:
         raise StoreError(
             f"process {process} cannot drain: it is RocketMQ's own broker, or an earlier rocketpy. "
-            "Hide it with mqadmin wipeWritePerm, wait for a minute, and stop it without --drain"
+            "Run rocketpy broker drain, and stop it without --drain"
         )
 
 

@@ -95,6 +95,7 @@ PURE_EXCEPTIONS: dict[tuple[str, str], str] = {
 # Modules outside of transports that open sockets, and why.
 SOCKET_OPENERS = {
     "rocketpy.cli.console.server": "the console speaks HTTP; its socket is bound before the link is printed",
+    "rocketpy.cli.streams": "it opens none: it asks whether standard output has room",
     "rocketpy_broker.cli.process": "systemd's notify socket, which the command's process is given",
 }
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+from pathlib import Path
+
+import pytest
 
 from rocketpy.cli.streams import Output
 from tests.waiting import LIMIT_S
@@ -29,3 +33,48 @@ async def test_what_a_cancelled_task_gave_is_written() -> None:
         os.close(pipe)
         os.close(end)
     assert found == large + b"secondthird"
+
+
+async def test_a_pipe_with_room_is_written_at_once() -> None:
+    """Each pull would cost a change of threads, or a full pipe block the event loop."""
+    end, pipe = os.pipe()
+    output = Output(pipe)
+    try:
+        for data in (b"first\n", b"second\n"):
+            await output.write(data)
+            assert os.read(end, 100) == data
+        large = os.urandom(1 << 20)
+        writing = asyncio.ensure_future(output.write(large))
+        after = asyncio.ensure_future(output.write(b"after"))
+        await asyncio.sleep(0)
+        assert not writing.done()
+        found = b""
+        async with asyncio.timeout(LIMIT_S):
+            while len(found) < len(large) + 5:
+                found += await asyncio.to_thread(os.read, end, 1 << 16)
+            await asyncio.gather(writing, after)
+        assert found == large + b"after"
+        os.close(end)
+        end = -1
+        with pytest.raises(BrokenPipeError):
+            await output.write(b"nobody reads")
+    finally:
+        os.close(pipe)
+        if end >= 0:
+            os.close(end)
+
+
+async def test_files_and_terminals_are_written(tmp_path: Path) -> None:
+    """Output to a file or a terminal would be lost or out of order."""
+    parts = [b"%d\n" % number * 1000 for number in range(10)]
+    with (tmp_path / "file").open("wb") as file:
+        output = Output(file.fileno())
+        await asyncio.gather(*map(output.write, parts))
+    assert (tmp_path / "file").read_bytes() == b"".join(parts)
+    terminal, side = pty.openpty()
+    try:
+        await Output(side).write(b"shown\n")
+        assert os.read(terminal, 100) == b"shown\r\n"
+    finally:
+        os.close(terminal)
+        os.close(side)
