@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from rocketpy import Message, MessageTraceConfig, Producer, ProducerConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import run
 from tests.integration.sdk_groups import Seen, consuming
+from tests.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize("by", ["broker", "producer"])
@@ -52,10 +54,11 @@ async def test_trace(cluster: EmbeddedCluster) -> None:
     async with consuming(cluster, seen, group="billing", message_trace=MessageTraceConfig()):
         await seen.until(1)
     rows: list[dict[str, object]] = []
-    while len(rows) < 2:  # a broker adds to its index a little later
-        done = await run("message", "trace", "k1", "--json", "-n", address)
-        assert (done.status, done.err) == (0, "")
-        rows = [json.loads(line) for line in done.out.splitlines()]
+    async with asyncio.timeout(LIMIT_S):
+        while len(rows) < 2:  # a broker adds to its index a little later
+            done = await run("message", "trace", "k1", "--json", "-n", address)
+            assert (done.status, done.err) == (0, "")
+            rows = [json.loads(line) for line in done.out.splitlines()]
     assert {row["message_id"] for row in rows} == {sent.message_id}
     assert [(row["step"], row["group"], row["success"]) for row in rows] == [
         ("sent", "shop", True),

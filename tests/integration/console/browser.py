@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import httpx
 from rocketpy.cli.console.app import Console
 from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.config import ClientConfig
+from tests.waiting import LIMIT_S
 
 TOKEN: Final = "a token for these tests"
 URL: Final = "http://127.0.0.1:8088"
@@ -34,6 +36,18 @@ class Browser(httpx.AsyncClient):
         response = await self.get(path, params=parameters or None)
         assert response.status_code == 200, response.text
         return response.text
+
+    async def until(self, path: str, *texts: str, **parameters: Any) -> str:
+        """A page as soon as it has these texts: brokers index, count and register a little later."""
+        page = ""
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while not page or any(text not in page for text in texts):
+                    page = await self.text(path, **parameters)
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"{path} {parameters} does not show {texts}:\n{page}") from None
+        return page
 
     async def submit(self, path: str, page: str, **fields: Any) -> httpx.Response:
         """Send a form with the CSRF token of a page."""

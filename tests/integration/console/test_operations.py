@@ -34,10 +34,8 @@ async def test_producers_of_a_group_are_listed(browser: Browser, cluster: Embedd
     client = ClientConfig(namesrv=cluster.namesrv_address, heartbeat_ms=100)
     async with Producer("shop", client=client) as producer:
         await producer.send(Message("T", b"one"))
-        pages: list[str] = []
-        while not pages or "PYTHON" not in pages[-1]:
-            pages.append(await browser.text("/producers", group="shop"))
-    assert "<td>broker-a</td>" in pages[-1]
+        page = await browser.until("/producers", "PYTHON", group="shop")
+    assert "<td>broker-a</td>" in page
 
 
 async def test_a_slave_has_no_write_permission_to_change() -> None:
@@ -117,12 +115,7 @@ async def test_all_dead_letters_of_a_group_are_sent_again() -> None:
                 begun = await browser.submit("/resend-all", question, group="g", step="start")
                 assert begun.status_code == 200
                 await seen.until(7)
-
-                async def done() -> bool:
-                    return "7 dead letters were sent again" in await browser.text("/resend-all", group="g")
-
-                while not await done():
-                    pass
+                await browser.until("/resend-all", "7 dead letters were sent again", group="g")
             wrong = await browser.submit("/resend-all", question, group="g", step="x")
             assert wrong.status_code == 400
         assert len(seen.messages) == 7
@@ -186,10 +179,7 @@ async def test_a_trace_shows_sender_and_consumers() -> None:
             await producer.send(Message("T", b"other", keys=["k2"]))
         async with consuming(cluster, Seen(handle), group="billing", message_trace=MessageTraceConfig()):
             await until(lambda: len(calls) == 3)
-        pages: list[str] = []
-        while not pages or pages[-1].count("consumed<") < 1 or "failed<" not in pages[-1]:
-            pages.append(await browser.text("/trace", key="k1"))
-        page = pages[-1]
+        page = await browser.until("/trace", "consumed<", "failed<", key="k1")
         assert sent.message_id in page
         assert "<td>shop</td>" in page
         assert ">stored<" in page

@@ -81,27 +81,12 @@ def consumer(
     return made
 
 
-async def shown(browser: Browser, text: str, path: str, **parameters: Any) -> str:
-    """Return a page as soon as it has a text: brokers index, count and register a little later."""
-    page = ""
-
-    async def look() -> str | None:
-        nonlocal page
-        page = await browser.text(path, **parameters)
-        return page if text in page else None
-
-    try:
-        return await eventually(look, 60)
-    except TimeoutError:
-        raise AssertionError(f"{path} {parameters} does not show {text}:\n{page}") from None
-
-
 async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: Cluster, side: Side) -> None:
     """An operator of RocketMQ's brokers would see nothing, or something else."""
     topic, broker = servers.topic("shown"), broker_of(servers)
     ids = await send(servers, topic, 3)
     # In the first second, brokers of 4.9 fail to report their state.
-    await shown(browser, "V" + side.version.replace(".", "_"), "/")
+    await browser.until("/", "V" + side.version.replace(".", "_"))
     await browser.console.sampler.sample()
     await browser.console.sampler.sample()
     cluster = await browser.text("/")
@@ -114,9 +99,9 @@ async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: 
     assert re.search(rf"<td>{broker}</td><td>0</td>", replication)
     assert re.search(r'class="number">[\d,]{3,}</td>', replication), "the end of the log is not shown"
     assert f">{topic}<" in await browser.text("/topics", search=topic.upper())
-    described = await shown(browser, 'class="number">3</td>', "/topic", name=topic)
+    described = await browser.until("/topic", 'class="number">3</td>', name=topic)
     assert "WRITE|READ" in described
-    by_time = await shown(browser, ids[2], "/messages", topic=topic, by="time")
+    by_time = await browser.until("/messages", ids[2], topic=topic, by="time")
     assert all(one in by_time for one in ids)
     searches: list[dict[str, Any]] = [
         {"by": "key", "value": f"{topic}-1"},
@@ -124,7 +109,7 @@ async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: 
         {"by": "offset", "broker": broker, "queue": 0, "offset": 1},
     ]
     for search in searches:
-        page = await shown(browser, ids[1], "/messages", topic=topic, **search)
+        page = await browser.until("/messages", ids[1], topic=topic, **search)
     place = unescape(re.findall(r'href="(/message\?[^"]*)"', page)[0])
     message = await browser.text(place)
     assert "body 1" in message
@@ -146,7 +131,7 @@ async def test_a_message_is_sent(browser: Browser, servers: Cluster) -> None:
     assert "typed by hand" in sent.text
     async with Producer("console_shop", servers.namesrv.address, config=PRODUCER) as producer:
         await producer.send(Message(topic, b"x"))
-        await shown(browser, "PYTHON", "/producers", group="console_shop")
+        await browser.until("/producers", "PYTHON", group="console_shop")
 
 
 async def test_groups_are_shown_and_reset(browser: Browser, servers: Cluster) -> None:
@@ -165,19 +150,19 @@ async def test_groups_are_shown_and_reset(browser: Browser, servers: Cluster) ->
 
         await eventually(all_handled, 60)
         offsets = '<td class="number">0</td><td class="number">3</td><td class="number">3</td>'
-        page = await shown(browser, offsets, "/group", name=group)
+        page = await browser.until("/group", offsets, name=group)
         assert "0 messages left" in page
         assert "PYTHON" in page
         assert f'href="/topic?name={topic}"' in page
         assert f'href="/group?name={group}"' in await browser.text("/topic", name=topic)
-    await shown(browser, "No member is online", "/group", name=group)
+    await browser.until("/group", "No member is online", name=group)
     assert f">{group}<" in await browser.text("/groups", search=group)
     wanted = {"group": group, "topic": topic, "to": "beginning"}
     preview = await browser.text("/reset", **wanted)
     assert re.search(r'class="number">3</td><td class="number">0</td>', preview)
     done = await browser.submit("/reset", preview, **wanted)
     assert "were reset" in done.text
-    await shown(browser, "3 messages left", "/group", name=group)
+    await browser.until("/group", "3 messages left", name=group)
 
 
 async def test_dead_letters_are_sent_again(browser: Browser, servers: Cluster, side: Side) -> None:
@@ -192,7 +177,7 @@ async def test_dead_letters_are_sent_again(browser: Browser, servers: Cluster, s
         return Later(delay_level=-1) if fails else None
 
     async with consumer(servers, group, topic, handle):
-        await shown(browser, f'{group}</a></td><td class="number">3<', "/dead-letters", page=1)
+        await browser.until("/dead-letters", f'{group}</a></td><td class="number">3<', page=1)
         fails = False
         handled.clear()
         async with browsing(servers.namesrv.address) as reader:  # read-only: it must change no permission
@@ -219,7 +204,7 @@ async def test_dead_letters_are_sent_again(browser: Browser, servers: Cluster, s
         preview = await browser.text("/resend-all", group=group)
         assert "This sends 3 messages" in preview
         await browser.submit("/resend-all", preview, group=group, step="start")
-        await shown(browser, "3 dead letters were sent again", "/resend-all", group=group)
+        await browser.until("/resend-all", "3 dead letters were sent again", group=group)
         await has_handled(4)
     assert len(handled) == 4
 
@@ -240,8 +225,8 @@ async def test_a_message_is_traced(browser: Browser, servers: Cluster) -> None:
             return len(calls) == 2 or None
 
         await eventually(handled_twice, 60)
-    page = await shown(browser, ">consumed<", "/trace", key=sent)
-    page = await shown(browser, ">failed<", "/trace", key=f"{topic}-0")
+    page = await browser.until("/trace", ">consumed<", key=sent)
+    page = await browser.until("/trace", ">failed<", key=f"{topic}-0")
     assert "console_senders" in page
     assert page.count(f'href="/group?name={group}"') == 2
 
@@ -259,7 +244,7 @@ async def test_java_clients_are_traced(browser: Browser, servers: Cluster) -> No
     step = {"do": "send", "topic": topic, "body": "6869", "tags": "t", "keys": "k3"}
     sent = await asyncio.to_thread(java, "sender", step)
     await asyncio.to_thread(java, "consumer", {"do": "consume", "topic": topic})
-    page = await shown(browser, ">consumed<", "/trace", key=sent["msgId"])
+    page = await browser.until("/trace", ">consumed<", key=sent["msgId"])
     assert f'href="/group?name=consumer_{topic}"' in page
     assert "<td>normal</td>" in page
 
@@ -279,4 +264,4 @@ async def test_a_broker_is_hidden_and_restored(browser: Browser, servers: Cluste
         assert back.status_code == 502
         assert "restart the broker" in await browser.text("/writes", **restore)
         await send(servers, servers.topic("new"), 1)  # registers the broker's topics again
-    await shown(browser, "use it, for", "/broker", name=broker)
+    await browser.until("/broker", "use it, for", name=broker)
