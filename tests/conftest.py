@@ -1,6 +1,7 @@
 """Settings shared by every test."""
 
 import gc
+import logging
 import os
 import re
 import shutil
@@ -57,6 +58,18 @@ def _no_signal_stays_blocked() -> Iterator[None]:
     yield
     if blocked := signal.pthread_sigmask(signal.SIG_SETMASK, ()):
         pytest.fail(f"the test left signals blocked: {blocked}")
+
+
+@pytest.fixture(autouse=True)
+def _no_log_level_stays_changed() -> Iterator[None]:
+    """Fail a test that leaves the level of rocketpy's loggers changed: later tests would miss warnings."""
+    loggers = [logging.getLogger(name) for name in ("rocketpy", "rocketpy.cli", "rocketpy.consumer")]
+    before = [logger.level for logger in loggers]
+    yield
+    after = [logger.level for logger in loggers]
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+    assert after == before
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -40,8 +42,6 @@ def doctor(
     The exit status is 1 if there is a problem. Warnings do not change it.
     """
     options: Options = context.obj
-    if not options.verbose:
-        logging.getLogger("rocketpy").setLevel(logging.ERROR)  # the findings say the same
     findings = Findings()
     check_machine(findings, os.environ)
     try:
@@ -51,10 +51,23 @@ def doctor(
             "profile", "the cluster to check", str(error), "Correct the option, variable or file"
         )
     else:
-        options.run(_check_cluster(findings, client, lag, disk))
+        with contextlib.nullcontext() if options.verbose else _without_warnings():
+            options.run(_check_cluster(findings, client, lag, disk))
     _print(findings, as_json=options.as_json)
     if findings.count(Level.PROBLEM):
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log errors only: the findings say what the warnings of a client would say."""
+    logger = logging.getLogger("rocketpy")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 async def _check_cluster(findings: Findings, config: ClientConfig, lag: int, disk: float) -> None:

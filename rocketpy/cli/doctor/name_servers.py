@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -135,6 +136,9 @@ async def _speaks_other(address: Address) -> bool:
         return False
     finally:
         channel.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TIMEOUT_MS / 1000):
+                await channel.wait_closed()  # the end of TLS is a message of its own
     return True
 
 
