@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from rocketpy._version import __version__
 from rocketpy.cli.archives.export import EXAMPLES as EXPORT_EXAMPLES
@@ -59,7 +62,16 @@ def run(arguments: Sequence[str]) -> int:
 @cache
 def _command() -> Callable[..., object]:
     """Return the command; typer takes 40 ms to make it of the functions."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    _join_lines(command)
+    return command
+
+
+def _join_lines(command: Any) -> None:
+    """Join the lines of paragraphs in all helps: rich's markup would break them where the source does."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.help or ""))
+    for one in command.commands.values() if isinstance(command, TyperGroup) else ():
+        _join_lines(one)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Final
 
@@ -22,6 +22,9 @@ from rocketpy.errors import RocketError
 broker_app: Final = typer.Typer(name="broker", no_args_is_help=True)
 config_app: Final = typer.Typer(name="config", no_args_is_help=True)
 broker_app.add_typer(config_app)
+
+_NAMED_MAX: Final = 5
+"""How many topics are named to people."""
 
 _Broker = Annotated[
     str, typer.Argument(metavar="BROKER", help="Its name, name/ID for a slave, or its address.")
@@ -154,15 +157,18 @@ def drain(
     options: Options = context.obj
     plan = options.ask(lambda admin: admin.brokers.plan_drain(broker))
     if dry_run:
-        print_fields(options, _plan(plan))
-        if not options.as_json:
-            print("\nnothing was changed (--dry-run)")
+        if options.as_json:
+            print_json([_plan(plan)])
+            return
+        names = ("topics", "stranded_topics")
+        print_fields(options, {**_plan(plan), **{name: _shortened(getattr(plan, name)) for name in names}})
+        print("\nnothing was changed (--dry-run)")
         return
-    count = f"{len(plan.topics)} topics" + f", and none for {len(plan.stranded_topics)}" * bool(
-        plan.stranded_topics
-    )
     where = f"broker {broker} of cluster {plan.cluster}"
-    options.confirm(f"move producers of {count}, from {where} to other brokers", yes=yes)
+    action = f"move producers of {len(plan.topics)} topics from {where} to other brokers"
+    if plan.stranded_topics:
+        action += f" (no other broker has {_shortened(plan.stranded_topics)}: their producers will fail)"
+    options.confirm(action, yes=yes)
     started = time.monotonic()
     options.run(_drain(options, broker, wait, timeout))
     seconds = time.monotonic() - started
@@ -205,6 +211,12 @@ def _progress_text(progress: DrainProgress) -> str:
     if progress.lag_bytes:
         return f"a slave is {progress.lag_bytes:,} bytes behind"
     return f"it stores {progress.per_second:,.0f} messages/s, {progress.stored:,} since it was hidden"
+
+
+def _shortened(topics: Sequence[str]) -> str:
+    """Return the number of topics, and the first of their names."""
+    names = ", ".join(topics[:_NAMED_MAX]) + ", …" * (len(topics) > _NAMED_MAX)
+    return f"{len(topics)} topics" + f" ({names})" * bool(topics)
 
 
 def _plan(plan: DrainPlan) -> dict[str, object]:

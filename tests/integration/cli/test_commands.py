@@ -43,6 +43,12 @@ async def test_wrong_usage_is_status_2(line: str, says: str) -> None:
     assert says in done.err
 
 
+async def test_helps_are_not_broken_where_the_source_is() -> None:
+    """Helps would have lines of one word in terminals of most widths."""
+    done = await run("broker", "drain", "--help")
+    assert "routes, the broker stores nothing more, and its slaves have all messages." in done.out
+
+
 async def test_a_failure_is_one_line_and_status_1() -> None:
     """A user would search a traceback for the reason."""
     done = await run_process("topic", "create", "T", "--yes", "--namesrv", NOWHERE)
