@@ -2,7 +2,7 @@
 
 Each name is imported on its first use, so that a producer does not load what consumers need.
 
-PYTEST_DONT_REWRITE: without this word, pytest warns when a plugin imports this package before the start.
+PYTEST_DONT_REWRITE: without this word, pytest warns in a process that has imported this package before.
 """
 
 import sys

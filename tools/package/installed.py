@@ -235,7 +235,15 @@ def test_sent(rocketmq, assert_sent):
     for package in (rocketpy, rocketpy_broker):
         assert "rewrite" not in type(package.__spec__.loader).__module__
 """,
-    "early.py": "import rocketpy, rocketpy_broker\n",
+    "late_pytest.py": """
+import sys
+
+import pytest
+
+import rocketpy, rocketpy_broker
+
+sys.exit(pytest.main(sys.argv[1:]))
+""",
 }
 
 
@@ -243,10 +251,10 @@ def check_pytest(environment: CleanEnvironment) -> str:
     """The plugin is loaded by pytest itself, without importing or rewriting the client."""
     for name, text in _TESTS.items():
         (environment.work / name).write_text(text, "utf-8")
-    options = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
-    environment.run("python", *options, "test_unused.py")
-    environment.run("python", *options, "test_used.py")
-    environment.run("python", *options, "-p", "early", "test_used.py")
+    options = ("-q", "-W", "error", "-p", "no:cacheprovider")
+    environment.run("python", "-m", "pytest", *options, "test_unused.py")
+    environment.run("python", "-m", "pytest", *options, "test_used.py")
+    environment.run("python", "late_pytest.py", *options, "test_used.py")
     return "a message was sent in a test; a run without fixtures imports nothing of it"
 
 
