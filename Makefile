@@ -31,7 +31,7 @@ endef
 
 # Which interpreter makes .venv: the first of these that is new enough and whole. Or say: make demo PYTHON=/path/to/python
 PYTHON ?=
-CANDIDATES := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14 python
+CANDIDATES := $(PYTHON) python3 python3.13 python3.12 python3.11 python3.14 python3.15 python
 GOOD_ENOUGH := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # Extra arguments for the program behind a target: make test ARGS="-k frame -x"
