@@ -42,7 +42,7 @@ class Shell:
     def text(self, *words: str) -> str:
         """Run a command that succeeds; return what people read."""
         done = self.run(*words)
-        assert (done.status, done.err) == (0, "")
+        assert (done.status, done.err) == (0, ""), done
         return done.out
 
     def rows(self, *words: str) -> list[dict[str, Any]]:
