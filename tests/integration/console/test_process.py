@@ -24,8 +24,13 @@ async def first_line(process: Process) -> str:
         return (await process.stdout.readline()).decode()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-async def test_it_prints_its_link_and_ends_quietly(cluster: EmbeddedCluster, end: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [(signal.SIGINT, 130, "rocketpy: interrupted\n"), (signal.SIGTERM, 143, "")],
+)
+async def test_it_prints_its_link_and_ends(
+    cluster: EmbeddedCluster, end: signal.Signals, status: int, says: str
+) -> None:
     """A user would not find the console, or see a traceback after Ctrl-C; open pages would hold it."""
     process = await start("console", "--port", "0", "-n", cluster.namesrv_address)
     words = (await first_line(process)).split()
@@ -38,8 +43,7 @@ async def test_it_prints_its_link_and_ends_quietly(cluster: EmbeddedCluster, end
         assert refused.status_code == 401
         process.send_signal(end)
         done = await finish(process)
-    assert (done.out, done.err) == ("", "")
-    assert done.status == {signal.SIGINT: 130, signal.SIGTERM: 143}[end]
+    assert done == (status, "", says)
 
 
 async def test_programs_read_its_link(cluster: EmbeddedCluster) -> None:
@@ -51,7 +55,7 @@ async def test_programs_read_its_link(cluster: EmbeddedCluster) -> None:
     link = json.loads(await first_line(process))["url"]
     assert link.endswith(f"/?token={token}")
     process.send_signal(signal.SIGINT)
-    assert (await finish(process)).err == ""
+    assert (await finish(process)).err == "rocketpy: interrupted\n"
 
 
 @pytest.mark.parametrize(
