@@ -219,7 +219,7 @@ class ConnectFailed(TransportError):
 class ConnectionLost(TransportError):
     """An open connection ended. The peer may have handled the requests that were in flight.
 
-    What helps: send again with the same ``Message(unique_id=...)``, so that consumers recognise a copy. If it
+    What helps: send again with the same ``Message(unique_id=...)``, so that consumers recognize a copy. If it
     happens often, look into the server's log for the reason.
     """
 
@@ -236,7 +236,7 @@ class ReplyTimeout(TransportError):
     """The request of a request-reply pair is stored, but no reply arrived in time.
 
     What helps: raise `timeout_ms`, and check that a consumer of the topic runs and replies. The request is
-    stored, so it may be answered in vain.
+    stored, so a consumer may still handle it; its reply is then dropped.
     """
 
     default_outcome = Outcome.STORED

@@ -110,7 +110,7 @@ class BrokerApi:
         """Return the message with this offset message id (host and log offset).
 
         Differs from RocketMQ: when that host does not respond, its replicas are asked. Their logs are equal,
-        and each record names the host that wrote it, so a wrong message is recognised.
+        and each record names the host that wrote it, so a wrong message is recognized.
 
         only_known: connect only to addresses in a route; the argument may be another id.
         max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.

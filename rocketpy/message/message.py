@@ -65,7 +65,7 @@ class Message:
         transaction_id: Not sent; a transactional send sets it in the message for the local transaction.
         unique_id: The id (UNIQ_KEY) in every send of the message, from `new_unique_id`; None for a new id in
             each send. Set it before the first send when you send again after an error, so that consumers can
-            recognise duplicates.
+            recognize duplicates.
 
     Raises:
         TopicInvalid: The topic is invalid.

@@ -53,7 +53,7 @@ class LoopThread:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # Such as sys.exit() in a callback: all other clients would wait for this loop for ever.
+                # Such as sys.exit() in a callback: all other clients would wait for this loop without end.
                 log.exception("a callback tried to end the thread that all clients share; it goes on")
             else:
                 return

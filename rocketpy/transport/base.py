@@ -100,7 +100,7 @@ class ChannelOptions:
     """For tls://: files, which are reloaded when they change, or a context. None: the authorities that the
     system trusts (clients only)."""
     also_plain: bool = False
-    """At a tls:// port: also serve clients without TLS, recognised by their first byte."""
+    """At a tls:// port: also serve clients without TLS, recognized by their first byte."""
     connection_bytes_max: int | None = None
     """Maximum memory of a server for one connection: incomplete frames, unsent responses, held pulls and
     subscriptions. Beyond it pulls are not held, heartbeats get SYSTEM_BUSY, and other use closes the

@@ -27,7 +27,7 @@ async def begins_with_tls(connection: socket.socket) -> bool:
 
 
 async def refuse_plain_text(connection: socket.socket) -> NoReturn:
-    """Send a TLS alert to a peer without TLS; clients of rocketpy recognise it. Raises SSLError, OSError."""
+    """Send a TLS alert to a peer without TLS; clients of rocketpy recognize it. Raises SSLError, OSError."""
     connection.recv(_SOME_BYTES)  # unread bytes would make the system discard the alert
     await asyncio.get_running_loop().sock_sendall(connection, _PROTOCOL_VERSION)
     raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the peer speaks no TLS, which this port asks for")

@@ -47,7 +47,7 @@ async def drain(
     router: RequestRouter,
     replication: HaReplication | DLedgerReplication,
 ) -> None:
-    """Return when producers have left a master and its slaves have all messages. It may take for ever.
+    """Return when producers have left a master and its slaves have all messages. It may never return.
 
     Producers of topics that no other broker has are not moved: they would fail now, not only after the stop.
     """
