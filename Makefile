@@ -15,11 +15,14 @@ PY := $(VENV)/bin/python
 TOOLS := .cache/audit
 SOURCES_OF_SETUP := pyproject.toml requirements.lock
 # What the named extras need, in the versions of requirements.lock and with its hashes; then this repository itself.
+# --no-deps: pip looks for the newest version of a package that another one needs with an extra, such as coverage[toml],
+# whatever the lock says of that package. pip check says so if the lock lacks one.
 # $(call install,PYTHON,EXTRAS)
 define install
 $(PY) -m tools.locked $(2) > $(VENV)/wanted.lock
-$(PY) -m tools.progress $(1) -m pip install --progress-bar off --disable-pip-version-check --require-hashes -r $(VENV)/wanted.lock
+$(PY) -m tools.progress $(1) -m pip install --progress-bar off --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/wanted.lock
 $(1) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+@$(1) -m pip check --disable-pip-version-check > $(VENV)/missing.txt || { cat $(VENV)/missing.txt; exit 1; }
 endef
 
 # Fails where a public name lacks a type. It looks for packages beside the python that comes first in PATH.
@@ -220,7 +223,7 @@ $(TOOLS)/.ready: $(SOURCES_OF_SETUP) | $(PY)
 	@echo "installing uv, pip-audit and cyclonedx-bom"
 	@$(PY) -m venv $(TOOLS)
 	@$(PY) -m tools.locked audit > $(TOOLS)/wanted.lock
-	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(TOOLS)/wanted.lock
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(TOOLS)/wanted.lock
 	@touch $@
 
 # Environments of their own, beside the newest Spark: spark40 has 4.0. The lock has the newest only.

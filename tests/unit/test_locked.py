@@ -24,6 +24,14 @@ def test_everything_that_is_required_is_locked(extra: str) -> None:
     assert {"msgspec", "hatchling"} <= wanted
 
 
+@pytest.mark.parametrize("path", ["Makefile", "deploy/Containerfile", "docs/operations/deployment.md"])
+def test_nothing_but_the_lock_is_installed(path: str) -> None:
+    """pip looks for the newest `coverage` for a `coverage[toml]`, and fails once there is one after the lock's."""
+    lines = [line for line in (ROOT / path).read_text("utf-8").splitlines() if "--require-hashes" in line]
+    assert lines
+    assert [line for line in lines if "--no-deps" not in line] == []
+
+
 def test_locked_versions_are_allowed() -> None:
     """The locked version would not satisfy a requirement that was raised."""
     groups = PROJECT["project"]["optional-dependencies"].values()

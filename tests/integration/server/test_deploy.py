@@ -98,7 +98,6 @@ def test_the_container_runs_without_root() -> None:
     assert instruction("STOPSIGNAL") == "SIGTERM"
     assert instruction("VOLUME") == "/var/lib/rocketpy"
     assert "--require-hashes" in instruction("RUN apt-get update")
-    assert "--no-deps" in CONTAINER
     assert "pip uninstall" in CONTAINER
 
 
