@@ -196,8 +196,6 @@ class TransactionConfig:
     """Time between two checks."""
     check_max: int = setting("transactionCheckMax", 15, limits=(1, 2**31), change=NEXT_START)
     """After this many checks without a result, the message moves to TRANS_CHECK_MAX_TIME_TOPIC."""
-    reserved_ms: int = 72 * _HOUR_MS
-    """At this age the message moves there, too (RocketMQ uses fileReservedTime, 72 h)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -168,7 +168,8 @@ class RetentionConfig:
     """How long messages are kept. The two upper watermarks are Java system properties in 4.6.0."""
 
     reserved_hours: int = setting("fileReservedTime", 72, limits=(0, 1_000_000), change=LIVE)
-    """Age of a commit log file, since its last write, at which it may be deleted."""
+    """Age of a commit log file, since its last write, at which it may be deleted. An open transaction of this
+    age is discarded."""
     delete_when: str = setting("deleteWhen", "04", change=LIVE)
     """Hours of the day, in local time, at which expired files are deleted; separated by semicolons."""
     max_used_percent: int = setting("diskMaxUsedSpaceRatio", 75, limits=(0, 100), change=LIVE)
@@ -194,6 +195,11 @@ class RetentionConfig:
     """How long a file stays that is being read."""
     batch_files_max: int = setting(None, 10, limits=(1, 10_000))
     """Commit log files that are deleted in one pass (fixed in RocketMQ)."""
+
+    @property
+    def reserved_ms(self) -> int:
+        """`reserved_hours` in milliseconds."""
+        return self.reserved_hours * _HOUR_MS
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -149,11 +149,14 @@ class CheckAction(Enum):
 
 
 def check_action(
-    properties: Mapping[str, str], born_ms: int, now_ms: int, config: TransactionConfig
+    properties: Mapping[str, str], born_ms: int, now_ms: int, config: TransactionConfig, reserved_ms: int
 ) -> CheckAction:
-    """Return what to do with a half message. born_ms: by the producer's clock, so it may be in the future."""
+    """Return what to do with a half message.
+
+    born_ms: by the producer's clock, so it may be in the future. reserved_ms: age at which it is discarded.
+    """
     age_ms = now_ms - born_ms
-    if check_times(properties) >= config.check_max or age_ms > config.reserved_ms:
+    if check_times(properties) >= config.check_max or age_ms > reserved_ms:
         return CheckAction.DISCARD
     immunity = properties.get(props.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
     if immunity is not None:

@@ -33,7 +33,6 @@ from rocketpy_broker.store.message_store import MessageStore
 
 logger = logging.getLogger("rocketpy_broker.store.cleaner")
 
-_HOUR_MS = 3_600_000
 _NAMED_QUEUES_MAX = 20
 
 Deletion = Callable[[], None]
@@ -94,7 +93,7 @@ def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, a
     A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those after it,
     for a log has no holes.
     """
-    limit = now_ms - config.reserved_hours * _HOUR_MS
+    limit = now_ms - config.reserved_ms
     count = 0
     for file in files[: config.batch_files_max]:
         if not at_once and file.written_ms > limit:

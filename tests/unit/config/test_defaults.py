@@ -111,7 +111,7 @@ FIXED: dict[str, Row] = {
     "a disk is cleaned forcibly above": (lambda broker: broker.store.retention.clean_percent, 85),
     "a disk takes no messages above": (lambda broker: broker.store.retention.refuse_percent, 90),
     "files deleted in one pass": (lambda broker: broker.store.retention.batch_files_max, 10),
-    "half messages are kept for": (lambda broker: broker.transactions.reserved_ms, 72 * 3_600_000),
+    "half messages are kept for": (lambda broker: broker.store.retention.reserved_ms, 72 * 3_600_000),
     "a consumer's lock of a queue lasts": (lambda _: locks.LOCK_MS, 60_000),
     "a client without heartbeats is gone after": (lambda _: clients.EXPIRED_MS, 120_000),
     "a broker without registrations is gone after": (lambda _: NamesrvConfig().broker_expired_ms, 120_000),

@@ -12,7 +12,8 @@ from rocketpy_broker.services.transactions.half_messages import (
     check_action,
 )
 
-RULES = TransactionConfig(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
+RULES = TransactionConfig(timeout_ms=6000, check_max=15)
+RESERVED_MS = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ RULES = TransactionConfig(timeout_ms=6000, check_max=15, reserved_ms=1_000_000)
 )
 def test_verdicts(properties: dict[str, str], age_ms: int, action: CheckAction) -> None:
     """Checks would reach producers too early, too often, or never."""
-    assert check_action(properties, 10_000_000 - age_ms, 10_000_000, RULES) is action
+    assert check_action(properties, 10_000_000 - age_ms, 10_000_000, RULES, RESERVED_MS) is action
 
 
 def seen(table: HalfMessageTable, count: int) -> None:

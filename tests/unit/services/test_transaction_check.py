@@ -16,8 +16,10 @@ from rocketpy_broker.services.transactions.transaction_check import TransactionC
 from rocketpy_broker.services.transactions.transactions import TransactionService
 from rocketpy_broker.store import MessageInner
 from rocketpy_broker.store.busy import Reason
+from rocketpy_broker.store.config import RetentionConfig
 from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, served
+from tests.unit.store.helpers import small_config
 from tests.waiting import until
 
 BORN_MS = 1_000_000
@@ -95,6 +97,18 @@ async def test_a_transaction_without_a_result_is_discarded(tmp_path: Path) -> No
         assert (discarded["UNIQ_KEY"], checks.made) == ("id", [CHECK_MAX_TOPIC])
         assert not checks.parts.transactions.table.open
         assert len(checks.copies()) == 3
+
+
+async def test_transactions_are_kept_as_long_as_messages(tmp_path: Path) -> None:
+    """With fileReservedTime=168, messages stay for a week, and open transactions were lost after three days."""
+    checks = Checks(tmp_path)
+    checks.parts.store.config = small_config(tmp_path, retention=RetentionConfig(reserved_hours=168))
+    async with served(checks.parts):
+        checks.half()
+        await checks.at(168 * 3_600_000)
+        assert checks.copies(CHECK_MAX_TOPIC) == []
+        await checks.at(168 * 3_600_000 + 1)
+        assert len(checks.copies(CHECK_MAX_TOPIC)) == 1
 
 
 async def test_an_immune_transaction_keeps_the_offset_that_its_producer_knows(tmp_path: Path) -> None:
