@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from rocketpy.admin.requests import AdminRequests
+from rocketpy.admin.requests import AdminRequests, masters_of
 from rocketpy.config import check_number
 from rocketpy.errors import BrokerError, RocketError, RouteNotFound
 from rocketpy.protocol.bodies import (
@@ -88,7 +88,7 @@ class Drain:
             raise RouteNotFound(
                 f"there is no master of a broker {self._broker}; the name server knows: {masters or 'none'}"
             )
-        masters_now = await self._requests.masters()
+        masters_now = masters_of(found.broker_addr_table.values())
         tables = await self._requests.ask_each(
             {name: address for name, address in masters_now.items() if address is not None},
             RequestCode.GET_ALL_TOPIC_CONFIG,

@@ -36,6 +36,7 @@ from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message
 from rocketpy.sync import AdminClient, Producer
+from tests.bench.comparison import in_turn, numbers
 from tests.bench.kafka import KafkaBroker, broker_jars, connector_jars
 from tests.bench.machine import describe, tree_cpu_s, usage
 from tests.bench.servers import BROKER_JVM, CONF
@@ -270,19 +271,18 @@ def measure(
                 ways += ways_to_rocketmq(bench, "Java", their_names, theirs, options)
             if kafka is not None:
                 ways += ways_to_kafka(bench, broker)
-            in_turn(ways, spark, options.rounds)
+            run_rounds(ways, spark, options.rounds)
             yield from ((size, way) for way in ways)
 
 
-def in_turn(ways: list[Way], spark: Any, rounds: int) -> None:
-    """All ways once to warm up, then in turn; each round begins with the next one."""
+def run_rounds(ways: list[Way], spark: Any, rounds: int) -> None:
+    """All ways once to warm up, then in turn."""
     for way in ways:
         if way.fill is not None:
             way.fill()
         run_once(way, spark)
     for number in range(rounds):
-        first = number % len(ways)
-        for way in ways[first:] + ways[:first]:
+        for way in in_turn(ways, number):
             if way.stored is None:
                 way.samples.append(run_once(way, spark))
                 continue
@@ -316,11 +316,6 @@ def settled(stored: Callable[[], int]) -> int:
         count = now
         time.sleep(1)
     return count
-
-
-def numbers(text: str) -> list[int]:
-    """Parse numbers with commas between them."""
-    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def test_everything_that_is_required_is_locked(extra: str) -> None:
 
 @pytest.mark.parametrize("path", ["Makefile", "deploy/Containerfile", "docs/operations/deployment.md"])
 def test_nothing_but_the_lock_is_installed(path: str) -> None:
-    """pip looks for the newest `coverage` for a `coverage[toml]`, and fails once there is one after the lock's."""
+    """A newer release of a locked package, needed with an extra, would end the installation."""
     lines = [line for line in (ROOT / path).read_text("utf-8").splitlines() if "--require-hashes" in line]
     assert lines
     assert [line for line in lines if "--no-deps" not in line] == []

@@ -127,8 +127,7 @@ class _Task:
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
         for piece in columns.pieces(batch, first_row, self._find_queue):
-            self._await_queue(piece.queue)
-            self._await_room(len(piece.numbers), piece.size)  # before its bodies are copied
+            self._await_room(len(piece.numbers), piece.size, piece.queue)  # before its bodies are copied
             messages = columns.messages(piece, self._place.prefix)
             self.body_bytes += piece.size
             if piece.is_delayed or piece.topic in self._unbatched_topics:
@@ -143,27 +142,25 @@ class _Task:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def _await_room(self, count: int, size: int) -> None:
-        """Wait until the bounds allow a request of so many rows and bytes. Raises RowNotSent."""
+    def _await_room(self, count: int, size: int, queue: MessageQueue | None) -> None:
+        """Wait until the bounds allow a request of so many rows and bytes. Raises RowNotSent.
+
+        queue: which rows name; nothing else may be in flight for it.
+        """
         load = _load_of(count)
         bytes_max = self._options.max_in_flight_bytes
         while self.in_flight and (
-            self._load + load > self._load_max or self._bytes_in_flight + size > bytes_max
+            self._load + load > self._load_max
+            or self._bytes_in_flight + size > bytes_max
+            or (queue is not None and any(sent.queue == queue for sent in self.in_flight))
         ):
-            self._await_oldest()
-
-    def _await_queue(self, queue: MessageQueue | None) -> None:
-        """Wait until nothing is in flight for a queue that rows name. Raises RowNotSent."""
-        while queue is not None and any(sent.queue == queue for sent in self.in_flight):
             self._await_oldest()
 
     def _send_singly(
         self, numbers: Sequence[int], messages: Sequence[Message], queue: MessageQueue | None
     ) -> None:
         for number, message in zip(numbers, messages, strict=True):
-            if not message.delay_level:
-                self._await_queue(queue)
-            self._await_room(1, len(message.body))
+            self._await_room(1, len(message.body), None if message.delay_level else queue)
             self._submit((number,), (message,), queue, len(message.body))
 
     def _submit(

@@ -167,7 +167,11 @@ class TransactionChecker:
             return None  # it has ended meanwhile
         properties = props.decode(half.record.properties)
         action = check_action(
-            properties, half.record.born_timestamp, now_ms, self.config, self.store.config.retention.reserved_ms
+            properties,
+            half.record.born_timestamp,
+            now_ms,
+            self.config,
+            self.store.config.retention.reserved_ms,
         )
         if action is not CheckAction.WAIT:
             message = self._copy(half, action, properties)

@@ -100,7 +100,7 @@ async def test_a_transaction_without_a_result_is_discarded(tmp_path: Path) -> No
 
 
 async def test_transactions_are_kept_as_long_as_messages(tmp_path: Path) -> None:
-    """With fileReservedTime=168, messages stay for a week, and open transactions were lost after three days."""
+    """With fileReservedTime=168, open transactions were lost after three days, and messages after a week."""
     checks = Checks(tmp_path)
     checks.parts.store.config = small_config(tmp_path, retention=RetentionConfig(reserved_hours=168))
     async with served(checks.parts):
