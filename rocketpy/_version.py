@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 def warn_of_namesake() -> None:
     """Warn where PyPI's `rocketpy`, a flight simulator, is installed into the same directory.
 
-    pip installs both without a word, and each installation replaces files of the other.
+    pip installs both without a warning, and each installation replaces files of the other.
     """
     directory = Path(__file__).parent
     if (directory / "simulation" / "flight.py").exists():

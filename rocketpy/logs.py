@@ -23,14 +23,14 @@ from rocketpy.protocol.bodies import MessageQueue
 __all__ = ["JsonFormatter", "fields_of"]
 
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""Attributes that every record has, unlike those of `extra`."""
+"""Attributes of every log record; all others come from `extra`."""
 
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object: time, level, logger, message, the fields, and an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as one line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record. The first queue or message in its arguments counts."""
+    """Return the fields of a log record: `extra`, and those of its first queue or message argument."""
     fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
@@ -61,8 +61,8 @@ def _fields_of(argument: object) -> dict[str, Any]:
     if isinstance(argument, MessageQueue):
         return {"topic": argument.topic, "broker": argument.broker_name, "queueId": argument.queue_id}
     if isinstance(argument, MessageExt):
-        place = {"topic": argument.topic, "broker": argument.queue.broker_name, "queueId": argument.queue_id}
-        return place | {"offset": argument.queue_offset, "msgId": argument.message_id}
+        queue = {"topic": argument.topic, "broker": argument.queue.broker_name, "queueId": argument.queue_id}
+        return queue | {"offset": argument.queue_offset, "msgId": argument.message_id}
     if isinstance(argument, Message):
         return {"topic": argument.topic}
     if isinstance(argument, BrokerError):

@@ -96,7 +96,7 @@ class Accounts:
     async def list(self, cluster: str | None = None) -> dict[str, AccessRules]:
         """Return the rules of each broker."""
         targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
-        return await self._requests.ask_each(targets, code, decode=self._rules)
+        return await self._requests.call_each(targets, code, decode=self._rules)
 
     async def versions(self, cluster: str | None = None) -> dict[str, RulesVersion]:
         """Return the version of each broker's rules, which rises with each change.
@@ -104,7 +104,7 @@ class Accounts:
         RocketMQ 4.9 has a version for each of its files instead; there, this one does not rise.
         """
         targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
-        return await self._requests.ask_each(targets, code, decode=_version)
+        return await self._requests.call_each(targets, code, decode=_version)
 
     async def put(
         self,
@@ -161,7 +161,7 @@ class Accounts:
 
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
         targets = await self._members(cluster)
-        await self._requests.ask_each(targets, code, header, decode=lambda _: None)
+        await self._requests.call_each(targets, code, header, decode=lambda _: None)
 
     async def _members(self, cluster: str | None) -> dict[str, str]:
         """Return the addresses of masters and slaves."""

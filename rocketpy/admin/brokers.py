@@ -1,4 +1,4 @@
-"""Brokers: which there are, their state, settings and statistics.
+"""Brokers: lists them, with their state, settings and statistics.
 
 Source: RocketMQ 4.6 DefaultMQAdminExt; mqadmin's commands clusterList, brokerStatus, getBrokerConfig,
 updateBrokerConfig, wipeWritePerm, producerConnection, statsAll, cleanExpiredCQ, cleanUnusedTopic.
@@ -67,7 +67,7 @@ class StatsPeriod(NamedTuple):
 
     Attributes:
         total: The sum of its values.
-        per_second: The sum by second.
+        per_second: The sum, divided by the seconds of the period.
         average: The average value.
     """
 
@@ -115,7 +115,7 @@ class Brokers:
     async def list(self, cluster: str | None = None) -> tuple[BrokerSummary, ...]:
         """Return every broker that a name server knows, sorted by cluster, name and id.
 
-        One that does not respond is in the list, with its error.
+        A broker that does not respond is listed with its error.
 
         Args:
             cluster: Only the brokers of this cluster.
@@ -125,9 +125,9 @@ class Brokers:
         """
         found = await self._requests.cluster(cluster)
         members = [
-            (of, name, broker_id, address)
-            for of, names in sorted(found.cluster_addr_table.items())
-            if cluster in (None, of)
+            (own_cluster, name, broker_id, address)
+            for own_cluster, names in sorted(found.cluster_addr_table.items())
+            if cluster in (None, own_cluster)
             for name in sorted(names)
             if name in found.broker_addr_table
             for broker_id, address in sorted(found.broker_addr_table[name].broker_addrs.items())
@@ -156,7 +156,7 @@ class Brokers:
         Args:
             address: The address of the broker, as in `BrokerSummary.address`.
         """
-        response = await self._requests.ask(address, address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        response = await self._requests.call(address, address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return KVTable.decode(response.body).table
 
     async def config(self, address: str) -> dict[str, str]:
@@ -165,23 +165,24 @@ class Brokers:
         Args:
             address: The address of the broker.
         """
-        response = await self._requests.ask(address, address, RequestCode.GET_BROKER_CONFIG)
+        response = await self._requests.call(address, address, RequestCode.GET_BROKER_CONFIG)
         return decode_settings(response.body)
 
     async def set_config(self, address: str, changes: Mapping[str, str]) -> None:
         """Change settings of a running broker.
 
-        rocketpy's need ``remoteConfigUpdateEnable=true`` in their own file, and let few settings change.
+        A rocketpy broker allows this with ``remoteConfigUpdateEnable=true`` in its file, and for few
+        settings.
 
         Args:
             address: The address of the broker.
             changes: New values by name, as in broker.conf.
 
         Raises:
-            BrokerError: The broker refuses it; then nothing has changed.
+            BrokerError: The broker rejected the changes; nothing has changed.
         """
         code = RequestCode.UPDATE_BROKER_CONFIG
-        await self._requests.ask(address, address, code, body=encode_settings(changes))
+        await self._requests.call(address, address, code, body=encode_settings(changes))
 
     async def stats(self, address: str, name: str, key: str) -> BrokerStatistic:
         """Return a statistic of a broker.
@@ -193,10 +194,10 @@ class Brokers:
             key: A topic, ``topic@group``, or for the last two the cluster.
 
         Raises:
-            BrokerError: There is none: nothing was counted since the broker's start.
+            BrokerError: The broker has counted nothing for this name and key since its start.
         """
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
-        response = await self._requests.ask(address, address, RequestCode.VIEW_BROKER_STATS_DATA, header)
+        response = await self._requests.call(address, address, RequestCode.VIEW_BROKER_STATS_DATA, header)
         found = BrokerStatsData.decode(response.body)
         return BrokerStatistic(*map(_period, (found.stats_minute, found.stats_hour, found.stats_day)))
 
@@ -230,7 +231,7 @@ class Brokers:
     async def _producers_at(self, address: str | None, broker: str, group: str) -> Sequence[Connection]:
         header = GetProducerConnectionListRequestHeader(producer_group=self._requests.wrap(group))
         try:
-            response = await self._requests.ask(
+            response = await self._requests.call(
                 address, broker, RequestCode.GET_PRODUCER_CONNECTION_LIST, header
             )
         except BrokerError as error:
@@ -256,7 +257,7 @@ class Brokers:
             BrokersFailed: Some name servers failed; the call may be repeated.
         """
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
-        found = await self._requests.ask_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        found = await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         return max(
             response.header_as(WipeWritePermOfBrokerResponseHeader).wipe_topic_count
             for response in found.values()
@@ -265,7 +266,7 @@ class Brokers:
     async def add_write_permission(self, broker: str) -> int:
         """Undo `wipe_write_permission`. Name servers of RocketMQ support it from 4.9 on.
 
-        Before, the broker restores it when it registers a change of its topics, or is started again.
+        With older name servers, the broker restores it when its topics change, or when it is restarted.
 
         Args:
             broker: The name of the broker.
@@ -277,7 +278,7 @@ class Brokers:
             BrokersFailed: Some name servers failed; the call may be repeated.
         """
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
-        found = await self._requests.ask_each_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+        found = await self._requests.call_each_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
         return max(
             response.header_as(AddWritePermOfBrokerResponseHeader).add_topic_count
             for response in found.values()
@@ -313,7 +314,8 @@ class Brokers:
 
         Args:
             broker: The name of the broker.
-            wait_ms: The least time to wait: how often producers refresh routes (30 s by default), and more.
+            wait_ms: The minimum time to wait. It must be longer than the interval in which producers refresh
+                routes (30 s by default).
             quiet_ms: How long the broker must store nothing.
             on_progress: Called about once a second.
 
@@ -328,7 +330,7 @@ class Brokers:
         return await Drain(self._requests, broker).run(wait_ms, quiet_ms, on_progress)
 
     async def clean_expired_queues(self, cluster: str | None = None) -> None:
-        """Have every master delete the queues whose messages are all gone.
+        """Have every master delete the queues whose messages have all expired.
 
         Raises:
             BrokersFailed: Some brokers failed; the call may be repeated.
@@ -345,11 +347,11 @@ class Brokers:
 
     async def _clean(self, code: RequestCode, cluster: str | None) -> None:
         targets = await self._requests.masters(cluster)
-        await self._requests.ask_each(targets, code, decode=lambda _: None)
+        await self._requests.call_each(targets, code, decode=lambda _: None)
 
 
 def _first_rate(text: str | None) -> float | None:
-    """Return the first of some rates, that over 10 s; 0 for none yet."""
+    """Return the first rate of a text, which is that of the last 10 s; 0 when there is none yet."""
     words = (text or "").split()
     try:
         return float(words[0]) if words else 0.0

@@ -1,4 +1,4 @@
-"""DeadLetterQueues: what groups gave up, and how it is sent to them again.
+"""DeadLetterQueues: reads the dead letters of consumer groups, and sends them to the groups again.
 
 Source: RocketMQ 4.6 SendMessageProcessor consumerSendMsgBack and handleRetryAndDLQ (QUIRKS 37).
 """
@@ -47,7 +47,7 @@ class ResendProgress(NamedTuple):
         resent: The number of dead letters that were sent again.
         skipped: The number that were not wanted.
         damaged: The dead letters that cannot be sent, because their records are damaged.
-        next_offsets: Where to go on in each queue that was begun.
+        next_offsets: The next offset to read, for each queue that was begun.
     """
 
     resent: int

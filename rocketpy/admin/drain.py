@@ -89,7 +89,7 @@ class Drain:
                 f"there is no master of a broker {self._broker}; the name server knows: {masters or 'none'}"
             )
         masters_now = masters_of(found.broker_addr_table.values())
-        tables = await self._requests.ask_each(
+        tables = await self._requests.call_each(
             {name: address for name, address in masters_now.items() if address is not None},
             RequestCode.GET_ALL_TOPIC_CONFIG,
             decode=lambda response: TopicConfigSerializeWrapper.decode(response.body).topic_config_table,
@@ -126,7 +126,7 @@ class Drain:
         return False
 
     async def _is_elected(self, address: str) -> bool:
-        response = await self._requests.ask(address, self._broker, RequestCode.GET_BROKER_CONFIG)
+        response = await self._requests.call(address, self._broker, RequestCode.GET_BROKER_CONFIG)
         return decode_settings(response.body).get("enableDLegerCommitLog") == "true"
 
     async def run(
@@ -142,32 +142,32 @@ class Drain:
                 "would fail"
             )
         header = WipeWritePermOfBrokerRequestHeader(broker_name=self._broker)
-        await self._requests.ask_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
-        tell = on_progress or (lambda _: None)
-        stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, tell)
+        await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+        report = on_progress or (lambda _: None)
+        stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, report)
         if not plan.is_elected:  # its followers' logs end where a majority has acknowledged
-            await self._until_copied(plan, stored, tell)
+            await self._until_copied(plan, stored, report)
         return plan
 
     async def _until_quiet(
-        self, address: str, wait_s: float, quiet_s: float, tell: Callable[[DrainProgress], object]
+        self, address: str, wait_s: float, quiet_s: float, report: Callable[[DrainProgress], object]
     ) -> int:
         """Wait until the broker stores nothing more; return how many messages it has stored."""
         loop = asyncio.get_running_loop()
-        begun = changed = looked = loop.time()
+        begun = changed = sampled = loop.time()
         first = last = await self._stored(address)
         while True:
             await asyncio.sleep(min(_POLL_S, quiet_s / 2))
             total, now = await self._stored(address), loop.time()
-            tell(DrainProgress(total - first, (total - last) / (now - looked), 0))
+            report(DrainProgress(total - first, (total - last) / (now - sampled), 0))
             if total != last:
                 changed = now
-            last, looked = total, now
+            last, sampled = total, now
             if now - begun >= wait_s and now - changed >= quiet_s:
                 return total - first
 
     async def _until_copied(
-        self, plan: DrainPlan, stored: int, tell: Callable[[DrainProgress], object]
+        self, plan: DrainPlan, stored: int, report: Callable[[DrainProgress], object]
     ) -> None:
         """Wait until the slaves that respond have the messages of their master."""
         end = int((await self._runtime(plan.address)).get("commitLogMaxOffset", 0))
@@ -183,7 +183,7 @@ class Drain:
                     lags[address] = end - int(found.get("commitLogMaxOffset", end))
             waiting = {address for address, lag in lags.items() if lag > 0}
             if waiting:
-                tell(DrainProgress(stored, 0.0, max(lags.values())))
+                report(DrainProgress(stored, 0.0, max(lags.values())))
                 await asyncio.sleep(_POLL_S)
 
     async def _stored(self, address: str) -> int:
@@ -197,5 +197,5 @@ class Drain:
             ) from None
 
     async def _runtime(self, address: str) -> dict[str, str]:
-        response = await self._requests.ask(address, self._broker, RequestCode.GET_BROKER_RUNTIME_INFO)
+        response = await self._requests.call(address, self._broker, RequestCode.GET_BROKER_RUNTIME_INFO)
         return KVTable.decode(response.body).table

@@ -68,7 +68,7 @@ class GroupSettings:
         retry_queues: The number of queues of the group's retry topic.
         broker_id: The id of the broker to read from: 0 is the master.
         broker_id_when_slow: The id of the broker to read from when the group is far behind.
-        notify_changes: Whether members are told when others come and go.
+        notify_changes: Whether members are notified when other members join or leave.
     """
 
     enabled: bool = True
@@ -191,7 +191,7 @@ class Groups:
         Raises:
             ConfigInvalid: There is no such cluster.
         """
-        tables = await self._requests.ask_each(
+        tables = await self._requests.call_each(
             await self._requests.masters(cluster),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             decode=lambda response: SubscriptionGroupWrapper.decode(response.body).subscription_group_table,
@@ -257,8 +257,8 @@ class Groups:
     async def delete(self, group: str, *, cluster: str | None = None, keep_topics: bool = False) -> None:
         """Delete a consumer group, with its retry topic and dead letters.
 
-        A missing group is no error. Brokers that create groups by themselves create it again when a member is
-        online.
+        A missing group is not an error. Brokers that create groups by themselves create it again when a
+        member is online.
 
         Args:
             group: The name of the group.
@@ -272,7 +272,7 @@ class Groups:
         header = DeleteSubscriptionGroupRequestHeader(group_name=self._requests.wrap(check_group(group)))
         masters = await self._requests.masters(cluster)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        await self._requests.ask_each(masters, code, header, decode=lambda _: None)
+        await self._requests.call_each(masters, code, header, decode=lambda _: None)
         if not keep_topics:
             for prefix in (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX):
                 await Topics(self._requests).delete(prefix + group, cluster=cluster)
@@ -341,7 +341,7 @@ class Groups:
             consumer_group=name, topic=None if topic is None else requests.wrap(topic)
         )
         masters = await (requests.masters(cluster) if topic is None else requests.masters_of(topic, cluster))
-        parts = await requests.ask_each(
+        parts = await requests.call_each(
             masters,
             RequestCode.GET_CONSUME_STATS,
             header,
@@ -365,15 +365,15 @@ class Groups:
     async def reset(
         self, group: str, topic: str, to: ResetTo, *, dry_run: bool = False
     ) -> dict[MessageQueue, OffsetChange]:
-        """Let a group go on from other offsets in a topic; return the changes by queue.
+        """Reset the offsets of a group in a topic; return the changes by queue.
 
-        Running members are told by their brokers, and change over some seconds later. Java's need ten. A
+        Brokers notify the running members, which continue there some seconds later; Java members need ten. A
         member that starts during the call may miss it: repeat the call then.
 
         Args:
             group: The name of the group.
             topic: The name of the topic.
-            to: Where to go on.
+            to: The position from which the group continues.
             dry_run: Only return what would be changed.
 
         Raises:
@@ -428,13 +428,13 @@ class Groups:
         if not await self._consumes(source, topic, masters):
             raise _unknown(f"group {source} has no offsets in topic {topic}")
         await self._require_stopped(target, "its members would overwrite the offsets")
-        await requests.ask_each(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
+        await requests.call_each(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
 
     # -- inside -------------------------------------------------------------------------------
 
     async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:
         """Return whether a group has offsets in a topic, or subscribes to it."""
-        found = await self._requests.ask_each(
+        found = await self._requests.call_each(
             masters,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             QueryTopicConsumeByWhoRequestHeader(topic=self._requests.wrap(topic)),
@@ -452,11 +452,11 @@ class Groups:
 
     async def _put(self, address: str | None, broker: str, config: Mapping[str, object]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._requests.ask(address, broker, code, body=fastjson.dumps(config))
+        await self._requests.call(address, broker, code, body=fastjson.dumps(config))
 
     async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
         """Return the settings of a group at each broker that has it; see `_raw_group`."""
-        found = await self._requests.ask_each(
+        found = await self._requests.call_each(
             masters,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             decode=lambda response: _raw_group(response.body, name),
@@ -484,10 +484,10 @@ class Groups:
         )
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            response = await self._requests.ask(address, member.brokers[0], code, header)
+            response = await self._requests.call(address, member.brokers[0], code, header)
             return ConsumerRunningInfo.decode(response.body).mq_table
         except RocketError as error:  # clients in some languages do not respond
-            log.info("member %s of group %s did not tell its queues: %s", member.client_id, group, error)
+            log.info("member %s of group %s did not report its queues: %s", member.client_id, group, error)
             return ()
 
 

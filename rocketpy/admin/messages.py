@@ -77,7 +77,7 @@ class MessageTrack(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What a consumer did with a message that it was given out of turn.
+    """The result of a consumer that handled one message on request.
 
     Attributes:
         status: RocketMQ's name of the result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT,
@@ -94,9 +94,9 @@ class Delivery(NamedTuple):
 class Messages:
     """Stored messages: ``admin.messages``.
 
-    Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError. None returns a part of
-    the messages when a broker fails. A message that cannot be decoded has its raw body and
-    `MessageExt.decode_error`.
+    Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError. If a broker fails, a
+    method raises instead of returning some of the messages. A message that cannot be decoded has its raw body
+    and `MessageExt.decode_error`.
     """
 
     def __init__(self, requests: AdminRequests) -> None:
@@ -108,7 +108,7 @@ class Messages:
     async def by_id(self, message_id: str) -> MessageExt:
         """Return the message with a broker's id (`MessageExt.offset_message_id`).
 
-        It comes from the broker in the id, or from a replica while that broker is away.
+        It is read from the broker in the id, or from a replica while that broker is unavailable.
 
         Args:
             message_id: The id, 32 hexadecimal digits; 56 with an IPv6 address.
@@ -123,11 +123,11 @@ class Messages:
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt:
         """Return the message of a topic with the producer's id (`MessageExt.message_id`).
 
-        Of several, from a repeated send, the one that was stored first is returned.
+        If a repeated send stored several copies, the first one is returned.
 
         Raises:
             MessageInvalid: The id is malformed.
-            BrokerError: No broker of the topic has it in its index, which may be some ms late.
+            BrokerError: No broker of the topic has it in its index, which lags behind the log by some ms.
         """
         found = await self._index().by_unique_id(topic, unique_id)
         if found is None:
@@ -155,7 +155,7 @@ class Messages:
 
         Raises:
             MessageInvalid: The offset is negative.
-            BrokerError: The queue has no message there (any more); the text has its range.
+            BrokerError: The queue has no message there, or no longer; the text has its range.
             RecordCorrupt: Its record has an invalid length.
         """
         pulled = await self._reader.pull(queue, offset, 1)
@@ -169,10 +169,11 @@ class Messages:
     ) -> AsyncIterator[MessageExt]:
         """Yield the messages of a topic that were stored between two times.
 
-        Queue after queue, each in the order of its offsets, and without messages that arrive later. An error
-        ends the iteration; queue and offset of the last message tell how far it came.
+        Queues are read one after the other, in the order of offsets, without messages that arrive later. An
+        error ends the iteration; continue after the queue and offset of the last message.
 
-        Store times rise within a queue. After a broker's clock was set back, messages may be left out.
+        The search assumes that store times increase within a queue. If a broker's clock was set back,
+        messages may be left out.
 
         Args:
             topic: The topic; also that of retries or dead letters.
@@ -240,7 +241,7 @@ class Messages:
         as CONSUMED.
 
         Args:
-            message: A message that was read, at any time before.
+            message: A message that was read earlier.
 
         Raises:
             RouteNotFound: No name server knows the broker of the message.
@@ -248,7 +249,7 @@ class Messages:
         name, address = await self._broker_of(message)
         topic = self._requests.wrap(message.topic)
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-        response = await self._requests.ask(address, name, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        response = await self._requests.call(address, name, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
         queue = MessageQueue(topic, name, message.queue.queue_id)
         groups = sorted(GroupList.decode(response.body).group_list)
         tracks = (self._track(message, group, queue, address) for group in groups)
@@ -257,7 +258,7 @@ class Messages:
     async def _track(
         self, message: MessageExt, group: str, queue: MessageQueue, address: str
     ) -> MessageTrack:
-        """group: as the broker knows it."""
+        """Return what a group did with a message. group: as the broker knows it."""
         members = await self._requests.members_at(address, queue.broker_name, group)
         committed = await ConsumerApi(self._requests.running(), group, _TIMEOUT_MS).committed_offset(queue)
         state = _state(message, queue.topic, committed or 0, members)
@@ -274,7 +275,7 @@ class Messages:
             client_id: The consumer, which is online (`AdminClient.groups` lists the members).
 
         Raises:
-            BrokerError: The consumer is not online, does not answer within 10 s, or the message is gone.
+            BrokerError: The consumer is not online, does not respond within 10 s, or the message has expired.
         """
         name, address = await self._broker_of(message)
         header = ConsumeMessageDirectlyResultRequestHeader(
@@ -284,7 +285,7 @@ class Messages:
             broker_name=name,
         )
         command = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
-        # Sent once: a repeated request might have it handled twice.
+        # Sent once: after a repeated request the message might be handled twice.
         connection = self._requests.running().connections.get(address)
         response = require_success(await connection.request(command, _DELIVERY_MS), name)
         result = ConsumeMessageDirectlyResult.decode(response.body)
@@ -302,7 +303,7 @@ class Messages:
         once it has members. It is sent once. The message itself stays where it is.
 
         Args:
-            message: A message that was read, at any time before.
+            message: A message that was read earlier.
             topic: Send it to this topic, if possible to the same queue. None stands for its own: for a
                 retry or a dead letter, the topic that it was sent to first.
             group: Send it to this consumer group instead. A group that broadcasts does not get it.
@@ -314,7 +315,7 @@ class Messages:
             BrokerError: The message's broker does not know the group, or the broker rejects the message.
         """
         if topic is not None and group is not None:
-            raise UsageError("a message is sent again to a topic or to a group, not to both")
+            raise UsageError("topic and group were both given; give one of them")
         requests, client = self._requests, self._requests.running()
         own = message.properties.get(names.PROPERTY_RETRY_TOPIC) or requests.wrap(message.topic)
         if group is None:
@@ -330,26 +331,28 @@ class Messages:
         return replace(result, queue=requests.unwrap_queue(result.queue))
 
     async def _queue_to_send(self, topic: str, message: MessageExt) -> tuple[MessageQueue, str]:
-        """Return the queue of a topic that is like the message's, or else any, and its master's address."""
+        """Return a queue of a topic and its master's address: the queue with the message's broker and id if
+        it exists, else a random one.
+        """
         client = self._requests.running()
         queues = publish_route(topic, await client.route(topic, fresh=True)).queues
         if not queues:
             raise RouteNotFound(f"topic {self._requests.unwrap(topic)} has no writable queue")
         broker = message.queue.broker_name
-        with suppress(RouteNotFound):  # the broker is gone, and another one takes the message
+        with suppress(RouteNotFound):  # the broker no longer exists; another one stores the message
             broker, _ = await self._broker_of(message)
-        alike = MessageQueue(topic, broker, message.queue.queue_id)
-        queue = alike if alike in queues else random.choice(queues)
+        same = MessageQueue(topic, broker, message.queue.queue_id)
+        queue = same if same in queues else random.choice(queues)
         address, _ = await client.find_broker(topic, queue.broker_name, only=True)
         return queue, address
 
     async def _master_with(self, broker: str, group: str) -> str:
-        """Return the address of a master. Raise BrokerError for an unknown group: it would be created."""
+        """Return a master's address. Raises BrokerError for an unknown group, which a send would create."""
         address = (await self._requests.masters()).get(broker)
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        response = await self._requests.ask(address, broker, code)
+        response = await self._requests.call(address, broker, code)
         if group not in SubscriptionGroupWrapper.decode(response.body).subscription_group_table:
-            unknown = f"there is no group {self._requests.unwrap(group)}"
+            unknown = f"there is no group {self._requests.unwrap(group)}; create it, or correct its name"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, unknown, broker)
         return cast(str, address)
 

@@ -39,41 +39,41 @@ class NameServers:
     async def get(self, namespace: str, key: str) -> str | None:
         """Return a value; None if there is none."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
-        asked = self._requests.ask_namesrv(RequestCode.GET_KV_CONFIG, header)
-        response = await if_found(asked, ResponseCode.QUERY_NOT_FOUND)
+        call = self._requests.call_namesrv(RequestCode.GET_KV_CONFIG, header)
+        response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
         return None if response is None else response.header_as(GetKVConfigResponseHeader).value
 
     async def namespace(self, namespace: str) -> dict[str, str]:
         """Return all keys and values of a namespace; empty for an unknown one."""
         header = GetKVListByNamespaceRequestHeader(namespace=namespace)
-        asked = self._requests.ask_namesrv(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
-        response = await if_found(asked, ResponseCode.QUERY_NOT_FOUND)
+        call = self._requests.call_namesrv(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+        response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
         return {} if response is None else KVTable.decode(response.body).table
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value at every name server."""
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
-        await self._requests.ask_each_namesrv(RequestCode.PUT_KV_CONFIG, header)
+        await self._requests.call_each_namesrv(RequestCode.PUT_KV_CONFIG, header)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Delete a value at every name server; a missing one is no error."""
+        """Delete a value at every name server; a missing value is not an error."""
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
-        await self._requests.ask_each_namesrv(RequestCode.DELETE_KV_CONFIG, header)
+        await self._requests.call_each_namesrv(RequestCode.DELETE_KV_CONFIG, header)
 
     # -- settings -----------------------------------------------------------------------------
 
     async def config(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server by its address."""
-        found = await self._requests.ask_each_namesrv(RequestCode.GET_NAMESRV_CONFIG)
+        found = await self._requests.call_each_namesrv(RequestCode.GET_NAMESRV_CONFIG)
         return {name.split()[-1]: decode_settings(response.body) for name, response in found.items()}
 
     async def set_config(self, changes: Mapping[str, str]) -> None:
         """Change settings of every name server.
 
-        rocketpy's need ``remoteConfigUpdateEnable=true`` in their own file, and let few settings change.
+        A rocketpy name server needs ``remoteConfigUpdateEnable=true`` in its file, and allows few settings.
 
         Args:
             changes: New values by name, as in namesrv.conf.
         """
         body = encode_settings(changes)
-        await self._requests.ask_each_namesrv(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+        await self._requests.call_each_namesrv(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)

@@ -1,4 +1,4 @@
-"""Reader: how the admin client reads queues, as a consumer that joins no group and commits nothing."""
+"""Reader: reads queues for the admin client. It joins no group and commits no offsets."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ class Reader(ToolsConsumer):
         offsets: Mapping[MessageQueue, int] | None = None,
         of_master: bool = False,
     ) -> list[Range]:
-        """Return what the queues hold now.
+        """Return the range of offsets that each queue has now.
 
         Args:
             queues: The queues.
             begin_ms: Leave out messages stored before this time.
-            offsets: Where to begin instead, unless older messages are gone.
+            offsets: The first offset by queue; raised to the queue's minimum when older messages have
+                expired.
             of_master: Raise RouteNotFound while the master is unavailable.
         """
 
@@ -69,14 +70,14 @@ class Reader(ToolsConsumer):
             begin = await self.min_offset(queue)
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
-                # For a time that several messages have, 4.6.0 returns any of them.
+                # If several messages have the same store time, 4.6.0 returns any of them.
                 begin = max(begin, await self.search_offset(queue, begin_ms - 1))
             return Range(queue, max(begin, (offsets or {}).get(queue, 0)), end)
 
         return await asyncio.gather(*map(find, queues))
 
     async def read(self, queue: MessageQueue, offset: int, end: int, max_count: int = _PULL_COUNT) -> Part:
-        """Read some messages before `end`. Without any, and `offset` as the next one, no more can be read."""
+        """Read some messages before `end`. Without messages and with the same offset, the queue ends here."""
         pulled = await self.pull(queue, offset, min(max_count, _PULL_COUNT))
         if pulled.next_offset <= offset:
             return Part([], offset)

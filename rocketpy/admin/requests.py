@@ -67,7 +67,7 @@ class AdminRequests:
         Raises:
             ConfigInvalid: `cluster` is given, and the name server does not know it.
         """
-        found = ClusterInfo.decode((await self.ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        found = ClusterInfo.decode((await self.call_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
         if cluster is not None and cluster not in found.cluster_addr_table:
             known = ", ".join(sorted(found.cluster_addr_table)) or "none"
             raise ConfigInvalid(f"there is no cluster {cluster!r}; the name server knows: {known}")
@@ -110,7 +110,7 @@ class AdminRequests:
             raise RouteNotFound(f"no broker of cluster {cluster} has topic {topic}")
         return found
 
-    async def ask(
+    async def call(
         self, address: str | None, broker: str, code: int, header: Header | None = None, body: bytes = b""
     ) -> Command:
         """Send an idempotent request to one broker; return its response.
@@ -125,7 +125,7 @@ class AdminRequests:
         command = Command.request(code, header, body)
         return require_success(await self.running().request(address, command, _TIMEOUT_MS), broker)
 
-    async def ask_each(
+    async def call_each(
         self,
         masters: Masters,
         code: int,
@@ -134,15 +134,15 @@ class AdminRequests:
         *,
         decode: Callable[[Command], R],
     ) -> dict[str, R]:
-        """Send a request to several brokers at once; return what `decode` makes of each response, by broker.
+        """Send a request to several brokers at once; return the decoded responses, by broker.
 
         Raises what `each` raises.
         """
 
-        async def asked(broker: str, address: str | None) -> R:
-            return decode(await self.ask(address, broker, code, header, body))
+        async def call_one(broker: str, address: str | None) -> R:
+            return decode(await self.call(address, broker, code, header, body))
 
-        return await self.each({broker: asked(broker, address) for broker, address in masters.items()})
+        return await self.each({broker: call_one(broker, address) for broker, address in masters.items()})
 
     async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
         """Await calls to several brokers at once; return the results, by broker.
@@ -157,23 +157,23 @@ class AdminRequests:
     async def members_at(self, address: str | None, broker: str, group: str) -> ConsumerConnection | None:
         """Return the members of a group that are connected to a broker; None without any.
 
-        group: as the broker knows it. Raises what `ask` raises.
+        group: as the broker knows it. Raises what `call` raises.
         """
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
-        asked = self.ask(address, broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-        response = await if_found(asked, ResponseCode.CONSUMER_NOT_ONLINE)
+        call = self.call(address, broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)
         return None if response is None else ConsumerConnection.decode(response.body)
 
     # -- name servers -------------------------------------------------------------------------
 
-    async def ask_namesrv(self, code: int, header: Header | None = None) -> Command:
+    async def call_namesrv(self, code: int, header: Header | None = None) -> Command:
         """Send a query to any name server; return its response. Raises BrokerError, TransportError."""
         return require_success(await self.running().name_servers.request(code, header), "the name server")
 
-    async def ask_each_namesrv(
+    async def call_each_namesrv(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> dict[str, Command]:
-        """Send a request to every name server, as changes need; return the responses, by ``name server …``.
+        """Send a change to every name server; return the responses, by ``name server …``.
 
         Raises what `each` raises.
         """
@@ -203,10 +203,10 @@ def masters_of(brokers: Iterable[BrokerData]) -> Masters:
     return {data.broker_name: data.broker_addrs.get(MASTER_ID) for data in brokers}
 
 
-async def if_found(asked: Awaitable[Command], missing: int) -> Command | None:
+async def if_found(call: Awaitable[Command], missing: int) -> Command | None:
     """Return a response; None when a server has responded with the code `missing`."""
     try:
-        return await asked
+        return await call
     except BrokerError as error:
         if error.code == missing:
             return None

@@ -39,7 +39,7 @@ _OF_RETRIES: Final = (
     names.PROPERTY_ORIGIN_MESSAGE_ID,
     names.PROPERTY_CONSUME_START_TIMESTAMP,
 )
-"""Properties of a message that a group gave up or sent back."""
+"""Properties of a dead letter, and of a message that was sent back."""
 
 
 async def send_to_retries(

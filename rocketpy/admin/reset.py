@@ -1,7 +1,7 @@
-"""Moves the offsets of a consumer group, with members online and without.
+"""Resets the offsets of a consumer group, whose members may be online or not.
 
-A broker holds the offsets of a group, and members overwrite them with their own. So members must be told:
-the broker does that for a time, and for the begin and the end of queues, but not for other offsets.
+Brokers store the offsets of a group, but online members overwrite them with their own. So the broker must
+notify the members. It can do so for a time, and for the begin and end of queues, but not for other offsets.
 
 Source: RocketMQ 4.6 ResetOffsetByTimeCommand, AdminBrokerProcessor resetOffset, Broker2Client.
 """
@@ -46,7 +46,7 @@ class _Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResetTo:
-    """Where a consumer group goes on; made by one of the class methods."""
+    """The position from which a consumer group continues. Create it with one of the class methods."""
 
     place: _Place
     value: int = 0
@@ -97,7 +97,7 @@ class ResetTo:
 
     @property
     def needs_stopped_members(self) -> bool:
-        """Whether brokers cannot tell running members to go there."""
+        """Whether the members must be stopped, because brokers cannot notify them of this position."""
         return self.place is _Place.OFFSET
 
 
@@ -130,11 +130,11 @@ class OffsetReset:
         changes = await self._changes(address, data)
         if dry_run:
             return changes
-        # Also with members: the broker tells them only if the group has an offset in each queue.
+        # Also with online members: the broker notifies them only if the group has an offset in each queue.
         await asyncio.gather(*(self._commit(address, queue, change.new) for queue, change in changes.items()))
         if not self._to.needs_stopped_members:
-            told = await self._tell_members(address, broker)
-            for queue, offset in told.items():
+            notified = await self._notify_members(address, broker)
+            for queue, offset in notified.items():
                 if queue in changes:
                     changes[queue] = changes[queue]._replace(new=offset)
         return changes
@@ -189,7 +189,7 @@ class OffsetReset:
     async def _offset(
         self, address: str | None, queue: MessageQueue, code: RequestCode, header: Header
     ) -> int:
-        response = await self._requests.ask(address, queue.broker_name, code, header)
+        response = await self._requests.call(address, queue.broker_name, code, header)
         return max(response.header_as(OffsetResponseHeader).offset, 0)
 
     async def _commit(self, address: str | None, queue: MessageQueue, offset: int) -> None:
@@ -197,7 +197,7 @@ class OffsetReset:
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        response = await self._requests.ask(address, queue.broker_name, code, header)
+        response = await self._requests.call(address, queue.broker_name, code, header)
         if _PENDING in (response.remark or "") and self._to.needs_stopped_members:
             reset = ResetOffsetRequestHeader(
                 topic=queue.topic,
@@ -208,15 +208,15 @@ class OffsetReset:
                 offset=offset,
             )
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-            await self._requests.ask(address, queue.broker_name, code, reset)
+            await self._requests.call(address, queue.broker_name, code, reset)
 
-    async def _tell_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
-        """Let a broker tell the members that it knows; return the offsets that they go on from."""
+    async def _notify_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
+        """Let a broker notify the online members; return the offsets from which they continue."""
         times = {_Place.BEGINNING: 0, _Place.END: _TO_END, _Place.TIME: self._to.value}
         header = ResetOffsetRequestHeader(
             topic=self._topic, group=self._group, timestamp=times[self._to.place], is_force=True
         )
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        asked = self._requests.ask(address, broker, code, header)
-        response = await if_found(asked, ResponseCode.CONSUMER_NOT_ONLINE)
+        call = self._requests.call(address, broker, code, header)
+        response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)
         return {} if response is None else ResetOffsetBody.decode(response.body).offset_table

@@ -248,8 +248,8 @@ class Topics:
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages: at the brokers, then at each name server.
 
-        A missing topic is no error. Consumer groups keep their offsets. While brokers may create topics by
-        themselves (autoCreateTopicEnable), a producer that goes on sending creates the topic again.
+        A missing topic is not an error. Consumer groups keep their offsets. While brokers may create topics
+        by themselves (autoCreateTopicEnable), a producer that is still sending creates the topic again.
 
         Args:
             topic: The name of the topic.
@@ -268,9 +268,9 @@ class Topics:
             {broker: self._find_config(address, broker, name) for broker, address in others.items()}
         )
         header = DeleteTopicRequestHeader(topic=name)
-        await requests.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
+        await requests.call_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
         await self._set_ordered_queues(topic, dict.fromkeys(masters, 0))
-        await requests.ask_each_namesrv(
+        await requests.call_each_namesrv(
             RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvRequestHeader(topic=name)
         )
         # A name server drops the routes of all clusters, and brokers register only topics that change.
@@ -286,10 +286,10 @@ class Topics:
     async def _describe_at(self, address: str | None, broker: str, name: str) -> _Part:
         requests = self._requests
         config = await self._config(address, broker, name)
-        stats = await requests.ask(
+        stats = await requests.call(
             address, broker, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=name)
         )
-        groups = await requests.ask(
+        groups = await requests.call(
             address,
             broker,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
@@ -310,7 +310,7 @@ class Topics:
     async def _rate(self, address: str | None, broker: str, name: str) -> float:
         header = ViewBrokerStatsDataRequestHeader(stats_name=_PUT_COUNTS, stats_key=name)
         try:
-            response = await self._requests.ask(address, broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
+            response = await self._requests.call(address, broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
         except BrokerError as error:
             if "not exist" in (error.remark or ""):  # nothing was sent to it since the broker's start
                 return 0.0
@@ -325,7 +325,7 @@ class Topics:
 
     async def _find_config(self, address: str | None, broker: str, name: str) -> TopicConfig | None:
         """Return the settings of a topic at a broker. Before 5.x, brokers only return those of all topics."""
-        response = await self._requests.ask(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
+        response = await self._requests.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
 
     async def _put(self, address: str | None, broker: str, config: TopicConfig) -> None:
@@ -339,13 +339,13 @@ class Topics:
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
         )
-        await self._requests.ask(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self._requests.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def _set_ordered_queues(self, topic: str, counts: Mapping[str, int]) -> None:
-        """Tell the name servers how many queues of an ordered topic brokers have; 0: the topic is unordered.
+        """Set at the name servers how many queues of an ordered topic each broker has; 0: it is unordered.
 
-        Call it before the brokers are told: they take the setting from this table with each registration, and
-        register when a topic changes.
+        Call it before the request to the brokers: they read the setting from this table at each registration,
+        and register when a topic changes.
         """
         name = self._requests.wrap(topic)
         table = NameServers(self._requests)

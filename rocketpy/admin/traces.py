@@ -70,7 +70,7 @@ class TracedMessage(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """What a look-up of reports found.
+    """The result of a look-up of reports.
 
     Attributes:
         messages: The messages, oldest first.

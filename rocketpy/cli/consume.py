@@ -45,7 +45,7 @@ def consume(
             "--from",
             metavar="POSITION",
             help="begin, end, an offset, -N (the last N of each queue), an age (30s, 10m, 2h, 1d) or a time "
-            "(2026-01-31T12:00). Default: begin, with --follow end. A group begins there without offsets.",
+            "(2026-01-31T12:00). Default: begin, with --follow end. A group without offsets begins there.",
         ),
     ] = None,
     tags: Annotated[
@@ -64,7 +64,7 @@ def consume(
 ) -> None:
     """Print messages as they come, flushed with every pull.
 
-    Without --group no offset is committed, so that a look does not disturb consumers.
+    Without --group no offset is committed, so that reading does not disturb consumers.
     """
     options: Options = context.obj
     if tags and sql:

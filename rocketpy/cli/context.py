@@ -108,14 +108,14 @@ class Options:
                 raise KeyboardInterrupt from None
             raise
 
-    def ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+    def run_admin(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Run `work` with an admin client of the cluster. Raises what `work` raises, and RocketError."""
 
-        async def asked() -> T:
+        async def run() -> T:
             async with AdminClient(client=self.cluster.client) as admin:
                 return await work(admin)
 
-        return self.run(asked())
+        return self.run(run())
 
 
 async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[int]) -> T:

@@ -123,7 +123,8 @@ def consumers(
         return await admin.messages.consumers_of(await admin.view_message(message_id, topic))
 
     rows = (
-        {"group": one.group, "state": one.state.value, "online": one.is_online} for one in options.ask(read)
+        {"group": one.group, "state": one.state.value, "online": one.is_online}
+        for one in options.run_admin(read)
     )
     print_rows(options, rows, none="no group consumes the topic of this message")
 
@@ -161,7 +162,7 @@ def resend(
     async def work(admin: AdminClient) -> SendResult:
         return await admin.messages.resend(await admin.view_message(message_id, topic), topic=to, group=group)
 
-    options.print_sent(options.ask(work))
+    options.print_sent(options.run_admin(work))
 
 
 @message_app.command(epilog="Example: rocketpy message deliver 7F00…0BB8 --group billing --client 10.0.0.1@7")
@@ -191,7 +192,7 @@ def deliver(
         chosen = client_id or await _any_member(admin, group)
         return chosen, await admin.messages.deliver(message, group, chosen)
 
-    chosen, done = options.ask(work)
+    chosen, done = options.run_admin(work)
     print_rows(options, [{"client_id": chosen, **done._asdict()}])
     if done.status != "CR_SUCCESS":
         raise RocketError(f"consumer {chosen} did not handle the message: {done.status}; see its log")
@@ -215,7 +216,7 @@ def trace(
 ) -> None:
     """Show who sent a message, and who consumed it, as clients with message trace have reported."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.messages.traces(key, topic=topic))
+    found = options.run_admin(lambda admin: admin.messages.traces(key, topic=topic))
     none = "no client has reported this message"
     print_rows(options, (row for message in found.messages for row in _trace_rows(message)), none=none)
     if found.unreadable:

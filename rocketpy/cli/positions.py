@@ -81,6 +81,6 @@ def parse_position(text: str) -> Position:
         return Position(Kind.TIME, round(datetime.fromisoformat(text).timestamp() * 1000))
     except ValueError:
         raise ConfigInvalid(
-            f"{text!r} is no position; write begin, end, an offset, -100 for the last 100 messages of each "
-            "queue, an age such as 10m, or a time such as 2026-01-31T12:00"
+            f"{text!r} is not a position; write begin, end, an offset, -100 for the last 100 messages of "
+            "each queue, an age such as 10m, or a time such as 2026-01-31T12:00"
         ) from None

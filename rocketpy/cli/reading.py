@@ -133,7 +133,7 @@ class _QueueReader:
         self._printer = printer
 
     async def __call__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
-        """Read from an offset up to another one, or without end. While messages are written, more come."""
+        """Read from an offset to `end`, or forever. The next pull runs while messages are printed."""
         since_ms = self._since_ms
         ahead: asyncio.Task[PullResult] | None = None
         try:
@@ -159,7 +159,7 @@ class _QueueReader:
                     since_ms = 0 if messages else since_ms
                 await self._printer.print(messages)
                 if pulled.status is PullStatus.OFFSET_ILLEGAL:
-                    log.warning("%s has no offset %d; it goes on at %d", queue, offset, following)
+                    log.warning("%s has no offset %d; reading continues at %d", queue, offset, following)
                 elif end is not None and following <= offset:
                     log.warning("%s ended at offset %d, before %d", queue, offset, end)
                     return

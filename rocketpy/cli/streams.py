@@ -134,9 +134,9 @@ class _DaemonThread:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
-        def report(tell: Callable[[Any], None], value: object) -> None:
+        def report(set_end: Callable[[Any], None], value: object) -> None:
             if not done.done():
-                tell(value)
+                set_end(value)
 
         def run() -> None:
             try:

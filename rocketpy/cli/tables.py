@@ -29,7 +29,7 @@ def print_rows(options: Options, rows: Iterable[Row], *, none: str = "") -> None
     Args:
         options: The options of the command.
         rows: The rows.
-        none: What people read when there are no rows.
+        none: The text to print when there are no rows.
     """
     if options.as_json:
         print_json(rows)

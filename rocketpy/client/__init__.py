@@ -1,4 +1,4 @@
-"""What every client shares: connections, name servers, routes, heartbeats and the requests to brokers."""
+"""The part that all clients share: connections, name servers, routes, heartbeats, requests to brokers."""
 
 from rocketpy.results import Health
 

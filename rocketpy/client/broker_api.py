@@ -80,7 +80,7 @@ class BrokerApi:
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
         """Return the offset that the next message will get.
 
-        of_master: never ask a slave, which may be behind. Raises RouteNotFound when there is no master.
+        of_master: do not use a slave, which may lag. Raises RouteNotFound when there is no master.
         """
         header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         code = RequestCode.GET_MAX_OFFSET
@@ -109,8 +109,8 @@ class BrokerApi:
     ) -> MessageExt:
         """Return the message with this offset message id (host and log offset).
 
-        Differs from RocketMQ: when that host does not respond, its replicas are asked. Their logs are equal,
-        and each record names the host that wrote it, so a wrong message is recognized.
+        Differs from RocketMQ: when that host does not respond, the request goes to its replicas. Their logs
+        are equal, and each record names the host that wrote it, so a wrong message is recognized.
 
         only_known: connect only to addresses in a route; the argument may be another id.
         max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.

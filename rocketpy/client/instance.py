@@ -443,7 +443,7 @@ class ClientInstance:
     def add_consumer(self, group: str, describe: Callable[[], ConsumerData]) -> None:
         """Add a consumer group to the heartbeats. describe: returns its data for each heartbeat.
 
-        Raises ConfigInvalid when this client has a consumer of the group: brokers tell members apart by the
+        Raises ConfigInvalid when this client has a consumer of the group: brokers distinguish members by the
         client id alone.
         """
         if group in self._consumers:

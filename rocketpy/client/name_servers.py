@@ -1,7 +1,7 @@
 """NameServers: requests to the current name server, and to the next one when that fails.
 
 Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: a name server without a route may
-just have started, so the others are asked too.
+just have started, so the request is sent to the others too.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class NameServers:
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> dict[str, Command | TransportError]:
         """Send a request to every name server; return the response, or the error, of each by its address."""
-        ask = self._request(code, header, body)
+        send = self._request(code, header, body)
 
         async def request(address: str) -> Command | TransportError:
             try:
-                return await ask(self._pool.get(address))
+                return await send(self._pool.get(address))
             except TransportError as error:
                 return self._with_server(address, error, self._timeout_ms)
 
@@ -125,14 +125,14 @@ class NameServers:
         TransportError.
         """
         limit_ms = self._timeout_ms // len(self.addresses)
-        ask = self._request(
+        send = self._request(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=DEFAULT_TOPIC)
         )
 
         async def reach(connection: PeerConnection) -> Channel:
             try:
                 async with asyncio.timeout(limit_ms / 1000):
-                    await ask(connection)
+                    await send(connection)
                     return await connection.open()
             except TimeoutError:
                 raise RequestTimeout(f"no answer within {limit_ms} ms") from None
@@ -142,7 +142,7 @@ class NameServers:
     def _request(
         self, code: int, header: Header | None, body: bytes = b""
     ) -> Callable[[PeerConnection], Awaitable[Command]]:
-        async def ask(connection: PeerConnection) -> Command:
+        async def send(connection: PeerConnection) -> Command:
             answer = await connection.request(Command.request(code, header, body), self._timeout_ms)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
                 raise ConnectFailed(
@@ -151,7 +151,7 @@ class NameServers:
                 )
             return answer
 
-        return ask
+        return send
 
     async def _first(
         self, number: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
@@ -160,7 +160,7 @@ class NameServers:
 
         limit_ms: the timeout of each, for the error text; `timeout_ms` when None.
         """
-        error: RocketError = ConnectFailed("no name server was asked")
+        error: RocketError = ConnectFailed("no name server is configured; set namesrv")
         for _ in self.addresses:
             try:
                 return number, await use(self._pool.get(self.addresses[number]))
@@ -173,7 +173,7 @@ class NameServers:
         """Return the error with the name server in its text, and without hints about lost requests."""
         if isinstance(error, ConnectFailed):
             return error  # its text names the name server
-        text = f"name server {address} did not answer within {limit_ms} ms; is it a name server?"
+        text = f"name server {address} did not respond within {limit_ms} ms; check that it is a name server"
         if not isinstance(error, RequestTimeout):
             text = f"name server {address}: {str(error).removesuffix(MAYBE_HANDLED)}"
         return error.__class__(text, outcome=error.outcome, retry=error.retry)
@@ -185,10 +185,10 @@ class NameServers:
         """
         unknown: RouteNotFound | RemoteProtocolError | None = None
         number = self._current
-        ask = self._request(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
+        send = self._request(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
             try:
-                number, answer = await self._first(number, ask)
+                number, answer = await self._first(number, send)
             except TransportError as error:
                 if unknown is None:
                     raise
@@ -210,7 +210,7 @@ class NameServers:
                 f"name server {self.addresses[number]} knows no broker for topic {topic}"
             )
             number = self._next(number)
-        raise unknown or RouteNotFound(f"no name server was asked for topic {topic}")
+        raise unknown or RouteNotFound(f"no name server is configured for topic {topic}; set namesrv")
 
     async def brokers(self) -> list[BrokerData]:
         """Return every broker of every cluster, in order of name. Raises TransportError, BrokerError."""

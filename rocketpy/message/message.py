@@ -275,7 +275,7 @@ def check_value(name: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise MessageInvalid(f"{name} is no valid Unicode text: {error.reason}") from None
+        raise MessageInvalid(f"{name} is not valid Unicode text: {error.reason}") from None
     return value
 
 

@@ -68,7 +68,7 @@ def create_reply_message(
         The reply.
 
     Raises:
-        MessageInvalid: The message is no request, or lacks the name of its cluster, which brokers add to
+        MessageInvalid: The message is not a request, or lacks the name of its cluster, which brokers add to
             messages that are not sent in batches.
     """
     required = (
@@ -79,7 +79,7 @@ def create_reply_message(
     )
     copied = {name: request.properties.get(name, "") for name in required}
     if missing := [name for name, value in copied.items() if not value]:
-        raise MessageInvalid(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
+        raise MessageInvalid(f"message {request.message_id} is not a request: it has no {', '.join(missing)}")
     cluster = copied.pop(names.PROPERTY_CLUSTER)
     reply = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, tags=tags, keys=keys)
     return ReplyMessage.with_reserved(reply, {names.PROPERTY_MESSAGE_TYPE: _REPLY_TYPE, **copied})

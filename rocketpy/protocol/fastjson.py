@@ -55,7 +55,7 @@ _WORDS: Final = {
 class ObjectKey(dict[str, Any]):
     """An object as the key of a map. It must not be changed."""
 
-    def __hash__(self) -> int:  # type: ignore[override] # a dict has none, which is the point
+    def __hash__(self) -> int:  # type: ignore[override] # a dict is not hashable, but a key must be
         return hash(frozenset((name, repr(value)) for name, value in self.items()))
 
 
@@ -88,13 +88,13 @@ def decode(data: bytes, type_: type[T]) -> T:
         if decoder is not None:
             return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise _misfit(type_, error) from error
+        raise _mismatch(type_, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # not standard JSON; try the dialect
     try:
         return msgspec.convert(loads(data), type_, strict=False)
     except msgspec.ValidationError as error:
-        raise _misfit(type_, error) from error
+        raise _mismatch(type_, error) from error
 
 
 def dumps(value: Any) -> bytes:
@@ -114,8 +114,8 @@ def _decoder(type_: Any) -> Any:
         return None
 
 
-def _misfit(type_: type[Any], error: msgspec.ValidationError) -> RemoteProtocolError:
-    return RemoteProtocolError(f"body is no {getattr(type_, '__name__', type_)}: {error}")
+def _mismatch(type_: type[Any], error: msgspec.ValidationError) -> RemoteProtocolError:
+    return RemoteProtocolError(f"body is not a valid {getattr(type_, '__name__', type_)}: {error}")
 
 
 def _quote_key(match: re.Match[bytes]) -> bytes:
@@ -147,12 +147,13 @@ def _key(key: Any) -> bytes:
 
 
 class _Parser:
-    """Parses fastjson's dialect. Use an object once."""
+    """Parses one text in fastjson's dialect."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) > MAX_TOLERANT_BYTES:
             raise RemoteProtocolError(
-                f"{len(data)} bytes are not standard JSON; what is not may have {MAX_TOLERANT_BYTES}"
+                f"{len(data)} bytes are not standard JSON; for fastjson's dialect the limit is "
+                f"{MAX_TOLERANT_BYTES} bytes"
             )
         try:
             self.text = data.decode()
@@ -163,7 +164,7 @@ class _Parser:
     def whole(self) -> Any:
         value = self.value(MAX_DEPTH)
         if self.peek():
-            raise self.error("more after the end")
+            raise self.error("unexpected text after the value")
         return value
 
     def value(self, depth: int) -> Any:
@@ -211,7 +212,7 @@ class _Parser:
     def string(self) -> str:
         match = _STRING.match(self.text, self.at)
         if match is None:
-            raise self.error("string without end")
+            raise self.error("unterminated string")
         self.at = match.end()
         text = match[1] if match[1] is not None else match[2]
         return _unescape(text) if "\\" in text else text

@@ -80,8 +80,8 @@ class Tasks:
             return
         self.failure = failure
         self._failed.set()
-        for tell in self.on_failure.copy():
-            tell(failure)
+        for listener in self.on_failure.copy():
+            listener(failure)
 
     async def cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
         """Cancel tasks, ignoring None, and wait until they have ended. Does not raise their exceptions."""

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """The thread with the event loop of all blocking clients of the process. It never ends by itself."""
+    """The thread with the event loop of all blocking clients. It ends with the process."""
 
     _current: LoopThread | None = None
     _creation_lock = threading.Lock()
@@ -53,8 +53,10 @@ class LoopThread:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # Such as sys.exit() in a callback: all other clients would wait for this loop without end.
-                log.exception("a callback tried to end the thread that all clients share; it goes on")
+                # Such as sys.exit() in a callback: all other clients would wait for this loop forever.
+                log.exception(
+                    "a callback tried to end the thread that all clients share; the thread continues"
+                )
             else:
                 return
 

@@ -1,4 +1,4 @@
-"""Transports: how bytes reach a peer. The only place that touches sockets."""
+"""Transports: connections that carry bytes. The only package that uses sockets."""
 
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, ClientOnlyEndpoint, Endpoint

@@ -28,7 +28,7 @@ log: Final = logging.getLogger("rocketpy.transport")
 
 _tcp = TcpTransport()
 _RESOLVE_S: Final = 0.2
-_NO_HANDSHAKE: Final = "is it TLS that is spoken there, and does it ask for a client certificate?"
+_NO_HANDSHAKE: Final = "check that it speaks TLS, and whether it requires a client certificate"
 _TRANSPORTS: Final[dict[str, Transport]] = {"tcp": _tcp, "tls": _tcp, "memory": MemoryTransport()}
 
 

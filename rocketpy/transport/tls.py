@@ -1,7 +1,7 @@
 """TlsFiles: certificate, key and trusted authorities in files, and texts for TLS errors.
 
-The files are reloaded when they change. New connections use the new content; files that cannot be used are
-reported, and the former content stays in use.
+The files are reloaded when they change. New connections use the new content. Unusable files are
+reported, and the previous content stays in use.
 
 Source: TlsHelper, FileWatchService of RocketMQ 4.6.0.
 """
@@ -24,10 +24,10 @@ log: Final = logging.getLogger("rocketpy.transport")
 _CHECK_S: Final = 1.0
 """Minimum interval between two checks of the files."""
 _FIELDS: Final = ("cert_path", "key_path", "key_password_file", "trust_cert_path")
-_UNFIT: Final = {
-    9: "is not valid yet: it begins at a later time than this machine's",
-    10: "has expired",
-    26: "is not made for this end: its extended key usage lacks server or client authentication",
+_UNUSABLE: Final = {
+    9: "is not valid yet: check this machine's clock",
+    10: "has expired: renew it",
+    26: "cannot be used on this side: its extended key usage lacks server or client authentication",
 }
 """Reasons why the own certificate is unusable, by OpenSSL's number of the verification error."""
 _PARTIAL_CHAIN: Final = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
@@ -44,10 +44,10 @@ class TlsFiles:
         key_path: The key; None when it is in the same file.
         key_password: The password of an encrypted key.
         key_password_file: A file with that password.
-        trust_cert_path: The trusted authorities. None: for a client those of the system, for a server none.
-        server: Whether this is the server end.
+        trust_cert_path: The trusted authorities. If None, a client trusts those of the system, a server none.
+        server: Whether this is the server side.
         verify_mode: Whether a server requests a certificate from clients.
-        names: Names of these arguments in error texts, when users know them by other names.
+        names: The names of these arguments in error texts, such as keys of broker.conf.
 
     Raises:
         ConfigInvalid: A file cannot be used; the text names the argument and the file.
@@ -72,7 +72,7 @@ class TlsFiles:
         self._password = key_password
         self._is_server = server
         self.verify_mode: Final = verify_mode if server else ssl.CERT_REQUIRED
-        """Whether peers must show a certificate: CERT_REQUIRED, CERT_OPTIONAL or CERT_NONE."""
+        """Whether peers must present a certificate: CERT_REQUIRED, CERT_OPTIONAL or CERT_NONE."""
         self._names = names or {}
         self._signature = self._file_signatures()
         self._changing: object = None
@@ -117,7 +117,7 @@ class TlsFiles:
             self._context = self._load()
         except (ConfigInvalid, OSError, ValueError) as error:  # the files may change during the read
             if str(error) != self._problem:
-                log.error("TLS: new connections keep the former certificates: %s", error)
+                log.error("TLS: new connections keep the previous certificates: %s", error)
             self._problem = str(error)
         else:
             self._problem = ""
@@ -154,24 +154,22 @@ class TlsFiles:
         try:
             context.load_verify_locations(self._paths["trust_cert_path"])
         except ssl.SSLError as error:
-            raise self._invalid(
-                "trust_cert_path", f"holds no certificate that can be read: {error}"
-            ) from None
+            raise self._invalid("trust_cert_path", f"has no certificate that can be read: {error}") from None
         ends = [str(authority["notAfter"]) for authority in context.get_ca_certs()]
         if ends and all(ssl.cert_time_to_seconds(end) < time.time() for end in ends):
             raise self._invalid(
-                "trust_cert_path", f"holds only certificates that have expired, at {max(ends)}"
+                "trust_cert_path", f"has only certificates that expired, the last at {max(ends)}: replace it"
             )
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         key = "key_path" if "key_path" in self._paths else "cert_path"
         self._read("cert_path", _BEGIN, "certificate")
         self._read(key, _BEGIN_KEY, "private key")
-        asked = False
+        is_encrypted = False
 
         def password() -> str:
-            nonlocal asked
-            asked = True
+            nonlocal is_encrypted
+            is_encrypted = True
             return self._password_of(key)
 
         try:
@@ -182,11 +180,11 @@ class TlsFiles:
                 raise ConfigInvalid(
                     f"{self._named(key)} is not the key of the certificate in {cert}"
                 ) from None
-            if asked:
-                raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
+            if is_encrypted:
+                raise self._invalid(key, f"cannot be decrypted with the given password: {error}") from None
             raise self._invalid("cert_path", f"and {self._named(key)} cannot be used: {error}") from None
         except ValueError as error:  # the password is too long for OpenSSL
-            raise self._invalid(key, f"cannot be opened with the password given: {error}") from None
+            raise self._invalid(key, f"cannot be decrypted with the given password: {error}") from None
         self._verify_own(key)
 
     def _password_of(self, key: str) -> str:
@@ -195,7 +193,7 @@ class TlsFiles:
         if "key_password_file" not in self._paths:
             raise self._invalid(
                 key,
-                f"is encrypted: set {self._name('key_password_file')} to a file that holds its password",
+                f"is encrypted: set {self._name('key_password_file')} to a file with its password",
             )
         return self._read("key_password_file", "", "").rstrip("\r\n")
 
@@ -204,22 +202,22 @@ class TlsFiles:
         mine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         peer.check_hostname = False
-        judge = peer if self._is_server else mine
+        verifier = peer if self._is_server else mine
         other = mine if self._is_server else peer
         other.verify_mode = ssl.CERT_NONE
-        judge.verify_mode = ssl.CERT_REQUIRED
-        judge.verify_flags |= _PARTIAL_CHAIN
-        judge.load_verify_locations(cadata=_first_certificate(self._paths["cert_path"]))
+        verifier.verify_mode = ssl.CERT_REQUIRED
+        verifier.verify_flags |= _PARTIAL_CHAIN
+        verifier.load_verify_locations(cadata=_first_certificate(self._paths["cert_path"]))
         for context in (mine, peer):
             context.load_cert_chain(
                 self._paths["cert_path"], self._paths[key], lambda: self._password_of(key)
             )
         try:
-            _shake_hands(mine, peer)
+            _do_handshake(mine, peer)
         except ssl.SSLCertVerificationError as error:
-            if error.verify_code in _UNFIT:
+            if error.verify_code in _UNUSABLE:
                 raise self._invalid(
-                    "cert_path", f"holds a certificate that {_UNFIT[error.verify_code]}"
+                    "cert_path", f"has a certificate that {_UNUSABLE[error.verify_code]}"
                 ) from None
         except ssl.SSLError as error:
             raise self._invalid("cert_path", f"cannot be used: {error}") from None
@@ -231,7 +229,7 @@ class TlsFiles:
             reason = (error.strerror or str(error)).lower()
             raise self._invalid(name, f"cannot be read: {reason}") from None
         if begin not in text:
-            raise self._invalid(name, f"is not PEM with a {what}")
+            raise self._invalid(name, f"has no {what} in PEM format")
         return text
 
     def _name(self, field: str) -> str:
@@ -245,7 +243,7 @@ class TlsFiles:
 
 
 Tls = ssl.SSLContext | TlsFiles
-"""The TLS configuration of one end."""
+"""The TLS configuration of one side of connections."""
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
@@ -267,8 +265,8 @@ def _first_certificate(path: Path) -> str:
     return text[text.index(_BEGIN) : text.index(_END) + len(_END)] + "\n"
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Raises SSLError."""
+def _do_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Do a TLS handshake between two contexts in memory. Raises SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_side=False),
@@ -302,33 +300,32 @@ def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 _WITHOUT_AUTHORITY: Final = (18, 19, 20, 21)
 """OpenSSL's numbers of: self-signed, or signed by an unknown authority."""
-_UNTRUSTED: Final = "no authority that is trusted here has signed it"
-_NO_TLS: Final = "the peer speaks no TLS"
+_UNTRUSTED: Final = "it is not signed by a trusted authority"
+_NO_TLS: Final = "the peer does not speak TLS"
 _NO_CLIENT_CERTIFICATE: Final = (
-    "the server asks for a client certificate: set cert_path and key_path of TlsFiles"
+    "the server requires a client certificate: set cert_path and key_path of TlsFiles"
 )
-_NOT_TRUSTED: Final = "the peer does not trust the certificate that this end shows"
+_NOT_TRUSTED: Final = "the peer does not trust the certificate of this side"
 _REASONS: Final = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "HTTP_REQUEST": _NO_TLS,
     "RECORD_LAYER_FAILURE": _NO_TLS,
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and one is required",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client presented no certificate, and one is required",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _NO_CLIENT_CERTIFICATE,
-    "TLSV1_ALERT_UNKNOWN_CA": f"{_NOT_TRUSTED}: its authority is unknown there",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate that this end shows has expired",
+    "TLSV1_ALERT_UNKNOWN_CA": f"{_NOT_TRUSTED}: its authority is unknown to the peer",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this side has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": _NOT_TRUSTED,
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer refuses the handshake: it may ask for a client certificate",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer rejected the handshake: it may require a client certificate",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak this version of TLS",
 }
 
 
 _NOT_ANSWERED: Final = (
-    "; it had answered nothing yet: it may ask for a client certificate, or not trust the one shown; its log "
-    "says which"
+    " before any response: it may require a client certificate, or not trust the given one; see its log"
 )
-"""With TLS 1.3 a client learns this only after its first request, and often not at all."""
+"""With TLS 1.3 a client gets the reason only after its first request, and often not at all."""
 
 
 def ending_hint(transport: asyncio.BaseTransport | None) -> str:
@@ -341,7 +338,7 @@ def tls_reason(error: BaseException) -> str:
     """Return why TLS with a peer failed; the plain text for other errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = _UNTRUSTED if error.verify_code in _WITHOUT_AUTHORITY else error.verify_message
-        return f"the peer's certificate is refused: {why}"
+        return f"the peer's certificate was rejected: {why}"
     if isinstance(error, ssl.SSLError):
         return _REASONS.get(getattr(error, "reason", None) or "", "") or error.strerror or str(error)
     return str(error) or type(error).__name__

@@ -22,7 +22,7 @@ async def begins_with_tls(connection: socket.socket) -> bool:
     await readable(connection)
     first = connection.recv(1, socket.MSG_PEEK)
     if not first:
-        raise ConnectionResetError("the peer closed the connection before it said anything")
+        raise ConnectionResetError("the peer closed the connection without sending anything")
     return first == _HANDSHAKE
 
 
@@ -30,7 +30,7 @@ async def refuse_plain_text(connection: socket.socket) -> NoReturn:
     """Send a TLS alert to a peer without TLS; clients of rocketpy recognize it. Raises SSLError, OSError."""
     connection.recv(_SOME_BYTES)  # unread bytes would make the system discard the alert
     await asyncio.get_running_loop().sock_sendall(connection, _PROTOCOL_VERSION)
-    raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the peer speaks no TLS, which this port asks for")
+    raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the peer does not speak TLS, which this port requires")
 
 
 async def readable(connection: socket.socket) -> None:

@@ -317,7 +317,7 @@ async def test_reply_needs_a_request(place: Place) -> None:
     async with place.producer() as producer:
         await producer.send(message(topic))
     (plain,) = await place.read(topic, 1)
-    with pytest.raises(MessageInvalid, match="is no request: it has no CORRELATION_ID"):
+    with pytest.raises(MessageInvalid, match="is not a request: it has no CORRELATION_ID"):
         create_reply_message(plain, b"x")
 
 

@@ -69,7 +69,7 @@ def test_rows_go_out_and_come_in_by_tls_and_signed(spark: Any, options: dict[str
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"tlsCaFile": ""}, "certificate is refused"),
+        ({"tlsCaFile": ""}, "certificate was rejected"),
         ({"accessKey": "", "secretKey": ""}, "No accessKey is configured"),
         ({"secretKey": "87654321"}, "Check signature failed"),
         ({"topic": "Closed"}, "No default permission for topic:Closed"),

@@ -1,4 +1,4 @@
-"""``rocketpy export``: writes all messages of a topic to files, and goes on where it was killed."""
+"""``rocketpy export``: writes all messages of a topic to files, and resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def export(
 ) -> None:
     """Write all messages that a topic has now to files, as brokers store them.
 
-    After an interruption of any kind, the same command goes on: no message is lost or written twice. Offsets
+    After an interruption of any kind, the same command resumes: no message is lost or written twice. Offsets
     are not committed, and consumers not disturbed.
     """
     options: Options = context.obj
@@ -82,7 +82,7 @@ class Exporter:
         self.exported: int = 0
 
     async def run(self, options: Options) -> Manifest:
-        """Export, or go on; return the manifest of the complete archive.
+        """Export, or resume an export; return the manifest of the complete archive.
 
         Raises:
             ConfigInvalid: The directory has another export, or something else.

@@ -1,8 +1,8 @@
-"""``rocketpy import``: sends an exported topic to a topic, and goes on where it was killed.
+"""``rocketpy import``: sends an exported topic to a topic, and resumes after an interruption.
 
 A queue of the archive goes to one queue of the topic, with one request at a time. So what is stored of it is
 always a beginning of its file. The state that is saved every second names an offset of the target from which
-on later messages are. After a kill, or when a request has failed, the messages there tell how far the import
+on later messages are. After a kill, or when a request has failed, the messages there show how far the import
 really is.
 """
 
@@ -69,7 +69,7 @@ def import_(
 ) -> None:
     """Send all messages of an export to a topic, which must exist.
 
-    After an interruption of any kind, the same command goes on: no message is lost. It looks up what is
+    After an interruption of any kind, the same command resumes: no message is lost. It looks up what is
     stored, so none is sent twice, except for a request that a broker stores after that. Bodies, properties,
     flags and born times are kept, and the order in each queue; offsets and store times are new.
     """
@@ -130,7 +130,7 @@ class Importer:
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, options: Options) -> None:
-        """Import, or go on.
+        """Import, or resume an import.
 
         Raises:
             ConfigInvalid: The state is of an import into something else.
@@ -252,7 +252,7 @@ class _QueueImport:
         """Count the messages at the beginning that are stored, and return their number."""
         count = 0
         for message in messages:
-            if message.identity not in stored:  # goes on in the iterator, up to the message
+            if message.identity not in stored:  # advances the iterator up to the message
                 break
             count += 1
         self._count(messages[:count])

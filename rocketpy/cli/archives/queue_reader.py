@@ -86,7 +86,7 @@ class QueueRecords:
         return joined(pull(), f"read {self._queue}")
 
     async def _take(self, begin: int, count: int, response: Response) -> Part | None:
-        """Use one response; go on after it, or at the same offset after a pause."""
+        """Use one response; continue after it, or at the same offset after a pause."""
         if isinstance(response, RocketError):
             if response.retry is Retry.NONE:
                 raise response
@@ -111,7 +111,7 @@ class QueueRecords:
         return None
 
     def _skip_damaged(self, begin: int, count: int, error: RecordCorrupt) -> None:
-        """Read what is damaged message by message, and leave out those that cannot be told apart."""
+        """Read a damaged response message by message; skip what cannot be split into records."""
         self._step = self._pulls = 1
         if count == 1:
             log.warning("%s: the message at offset %d is damaged and left out: %s", self._queue, begin, error)
@@ -124,13 +124,13 @@ class QueueRecords:
         self._offset = offset
         self._tries_until = None
 
-    def _learn(self, asked: int, found: int, size: int) -> None:
+    def _learn(self, requested: int, found: int, size: int) -> None:
         """Adapt to what the broker returned: it limits pulls by a number of messages, and by their size."""
-        if not self._step or found < min(asked, self._step):
+        if not self._step or found < min(requested, self._step):
             self._step, self._largest = found, size
         elif size > self._largest:
             self._largest = size
-        elif asked == self._step and size * 4 < self._largest:  # messages have become smaller
+        elif requested == self._step and size * 4 < self._largest:  # messages have become smaller
             self._step = min(2 * self._step, _PULL_MAX)
         self._pulls = max(1, min(_PULLS_MAX, _ROUND_BYTES // max(1, size)))
 

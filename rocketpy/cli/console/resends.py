@@ -44,7 +44,7 @@ class Resend:
 
 
 class Resends:
-    """The resends of a console: at most one a group, and the last one of each.
+    """The resends of a console: at most one runs per group. Keeps the last one of each.
 
     Args:
         admin: Sends them.
@@ -56,12 +56,12 @@ class Resends:
         self._admin = admin
         self._tasks = tasks
 
-    async def start(self, group: str, *, go_on: bool = False) -> None:
+    async def start(self, group: str, *, resume: bool = False) -> None:
         """Begin to send the dead letters of a group.
 
         Args:
             group: The consumer group.
-            go_on: Begin after those that the last resend has sent.
+            resume: Begin after the dead letters that the last resend has sent.
 
         Raises:
             ConfigInvalid: They are being sent already.
@@ -69,9 +69,11 @@ class Resends:
         before = self._idle(group)
         total = await self._admin.dead_letters.count(group)
         if self._idle(group) is not before:
-            raise ConfigInvalid(f"another request has begun to send the dead letters of group {group}")
+            raise ConfigInvalid(
+                f"another request began to send the dead letters of group {group}; wait until they are sent"
+            )
         resend = Resend(total)
-        if go_on and before is not None:
+        if resume and before is not None:
             resend = Resend(before.total, before.progress)
         self.last[group] = resend
         resend.task = self._tasks.spawn(self._run(group, resend), f"resend-{group}")
@@ -87,7 +89,9 @@ class Resends:
         """Return the last resend of a group, which has ended. Raises ConfigInvalid."""
         resend = self.last.get(group)
         if resend is not None and resend.state == "running":
-            raise ConfigInvalid(f"the dead letters of group {group} are being sent; wait, or stop that first")
+            raise ConfigInvalid(
+                f"the dead letters of group {group} are being sent; wait until they are, or stop it"
+            )
         return resend
 
     async def _run(self, group: str, resend: Resend) -> None:
@@ -110,7 +114,7 @@ class Resends:
             note(
                 await self._admin.dead_letters.resend_all(group, offsets=begun.next_offsets, on_progress=sent)
             )
-            resend.is_stopping = False  # it came too late
+            resend.is_stopping = False  # all were sent before the stop
         except _StopRequestedError:
             pass
         except RocketError as error:

@@ -16,9 +16,9 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 limited_log: Final = RateLimitedLog(logging.getLogger("rocketpy.console"))
 
 SAMPLES_MAX: Final = 360
-"""Samples of a series: an hour at one in 10 s."""
+"""Samples of a series: one hour, at the default interval of 10 s."""
 GROUPS_MAX: Final = 200
-"""Groups whose lag is collected. In a cluster with more, those that were looked at last."""
+"""Maximum number of groups whose lag is collected: in a larger cluster, the most recently viewed."""
 CONCURRENT: Final = 16
 """Requests in flight for a list of groups."""
 
@@ -59,9 +59,9 @@ class Sampler:
     async def sample(self) -> None:
         """Collect each value once."""
         for broker in await self._admin.brokers.list():
-            for way, rate in (("in", broker.in_per_second), ("out", broker.out_per_second)):
+            for direction, rate in (("in", broker.in_per_second), ("out", broker.out_per_second)):
                 if rate is not None:
-                    key = (f"{broker.name}:{broker.broker_id}", way)
+                    key = (f"{broker.name}:{broker.broker_id}", direction)
                     self.rates.setdefault(key, _series()).append(Sample(time.time(), rate))
         groups = [group.name for group in await self._admin.groups.list()]
         for gone in self.lags.keys() - set(groups):
@@ -71,7 +71,7 @@ class Sampler:
         await self.current_lags(list(self.lags))
 
     def watch(self, groups: Iterable[str]) -> None:
-        """Collect the lag of these groups from now on, in place of those that were looked at long ago."""
+        """Collect the lag of these groups from now on; beyond the limit, drop the least recently viewed."""
         for group in groups:
             self.lags.setdefault(group, _series())
             self.lags.move_to_end(group)
@@ -91,15 +91,15 @@ class Sampler:
 
 
 async def gather_bounded(
-    ask: Callable[[str], Awaitable[int]], names: Sequence[str]
+    fetch: Callable[[str], Awaitable[int]], names: Sequence[str]
 ) -> dict[str, int | RocketError]:
-    """Return a number, or the error instead of it, by name. At most CONCURRENT calls run at the same time."""
+    """Return the result of each call, or its error, by name. At most CONCURRENT calls run at a time."""
     free = asyncio.Semaphore(CONCURRENT)
 
     async def one(name: str) -> int | RocketError:
         async with free:
             try:
-                return await ask(name)
+                return await fetch(name)
             except RocketError as error:
                 return error
 

@@ -1,4 +1,4 @@
-"""ConsoleSettings: where the console listens, and what its users may do."""
+"""ConsoleSettings: the address and the permissions of one console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConsoleSettings:
         allow_changes: Whether users may send messages and change offsets.
         allow_remote: Whether `host` may be reachable from other machines.
         host_names: Names by which browsers may reach the console, besides those of the loopback interface.
-        token: What the link for logging in contains; at least 16 characters.
+        token: The secret in the login link; at least 16 characters.
         interval_s: Seconds between two samples of rates and lag.
 
     Raises:
@@ -59,19 +59,19 @@ class ConsoleSettings:
         if not self.allow_remote:
             raise ConfigInvalid(
                 f"the console would listen on {self.host}, where other machines can reach it. It has no TLS, "
-                "so anyone on the way could read its token and all messages. Listen on 127.0.0.1 behind a "
-                "proxy with TLS, or give --allow-remote"
+                "so anyone on the network path could read its token and all messages. Listen on 127.0.0.1 "
+                "behind a proxy with TLS, or give --allow-remote"
             )
         if address.is_unspecified and not self.host_names:
             raise ConfigInvalid(
-                f"the console would listen on every address ({self.host}): name the hosts by which browsers "
-                "reach it with --host-name"
+                f"the console would listen on every address ({self.host}): set the host names that "
+                "browsers use for it with --host-name"
             )
 
     def is_own_host(self, header: str) -> bool:
         """Return whether the Host header of a request names this console.
 
-        Another name in it is a DNS rebinding attack: a web page whose name was made to point here.
+        Another name means a DNS rebinding attack: the host name of a web page was pointed at this address.
         """
         name, colon, port = header.rpartition(":")
         if not colon or not port.isdecimal():  # no port, or the last part of an IPv6 address

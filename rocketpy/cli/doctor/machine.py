@@ -17,7 +17,7 @@ from rocketpy.cli.doctor.findings import Findings
 from rocketpy.cli.profiles import profiles_path
 
 _NAMESAKE: Final = "rocketpy"
-"""A flight simulator on PyPI with the same module. This project's distribution is rocketpy-mq."""
+"""A flight simulator on PyPI whose module has the same name. The distribution here is rocketpy-mq."""
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -51,7 +51,9 @@ def _check_profiles(findings: Findings, path: Path) -> None:
         mode = path.stat().st_mode
         profiles = tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        findings.ok("profile", subject, "there is no such file; options and variables name the cluster")
+        findings.ok(
+            "profile", subject, "there is no such file; options and environment variables choose the cluster"
+        )
         return
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         findings.problem("profile", subject, f"it cannot be read: {error}", "Correct or remove the file")

@@ -96,15 +96,15 @@ async def _explain(findings: Findings, subject: str, address: Address, error: Ro
     text = str(error).removeprefix(f"{subject} ")
     if "HTTP" in text:
         remedy = "Give the address of a name server (port 9876 by default); this is a web server"
-        findings.problem("name server", subject, f"it is no RocketMQ server: {text}", remedy)
+        findings.problem("name server", subject, f"it is not a RocketMQ server: {text}", remedy)
     elif await _speaks_other(address):
         tls = address.scheme == "tls"
         remedy = "Write the address without tls://" if tls else "Write tls:// before the address"
-        spoken = "it does not speak TLS" if tls else "it requires TLS"
-        findings.problem("tls", subject, f"{spoken}: {text}", remedy)
+        mismatch = "it does not speak TLS" if tls else "it requires TLS"
+        findings.problem("tls", subject, f"{mismatch}: {text}", remedy)
     elif address.scheme == "tls" and "cert" in text.lower():
         remedy = (
-            "Set tls_ca in the profile to the authority of its certificate, and tls_cert if it asks for one"
+            "Set tls_ca in the profile to the authority of its certificate, and tls_cert if it requires one"
         )
         findings.problem("tls", subject, text, remedy)
     elif isinstance(error, ConnectFailed):
@@ -124,7 +124,7 @@ async def _speaks_other(address: Address) -> bool:
     """Whether a server responds with TLS at an address without it, or without TLS at one with it."""
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # only to see what it speaks; nothing is sent that matters
+    context.verify_mode = ssl.CERT_NONE  # only detects the protocol; nothing confidential is sent
     other = replace(address, scheme="tcp" if address.scheme == "tls" else "tls")
     try:
         channel = await connect(other, ClientOnlyEndpoint(), ChannelOptions(ssl=context))

@@ -30,7 +30,7 @@ def list_accounts(context: typer.Context, cluster: OfCluster = None) -> None:
     """List the accounts of each broker, without their secrets."""
     options: Options = context.obj
     print_rows(
-        options, _accounts(options.ask(lambda admin: admin.accounts.list(cluster))), none="no accounts"
+        options, _accounts(options.run_admin(lambda admin: admin.accounts.list(cluster))), none="no accounts"
     )
 
 
@@ -91,7 +91,7 @@ def put(
             cluster=cluster,
         )
 
-    options.ask(change)
+    options.run_admin(change)
     _print_done(options, f"put account {access_key}", {"access_key": access_key})
 
 
@@ -106,14 +106,14 @@ def delete(
     """Delete an account. With --dry-run: show it, and keep it."""
     options: Options = context.obj
     if dry_run:
-        found = _accounts(options.ask(lambda admin: admin.accounts.list(cluster)))
+        found = _accounts(options.run_admin(lambda admin: admin.accounts.list(cluster)))
         rows = [row for row in found if row["access_key"] == access_key]
         if not rows:
             raise RocketError(f"there is no account {access_key}; rocketpy acl list shows the accounts")
         print_rows(options, rows)
         return
     options.confirm(f"delete account {access_key}", yes=yes)
-    options.ask(lambda admin: admin.accounts.delete(access_key, cluster=cluster))
+    options.run_admin(lambda admin: admin.accounts.delete(access_key, cluster=cluster))
     _print_done(options, f"deleted account {access_key}", {"access_key": access_key})
 
 
@@ -121,7 +121,7 @@ def delete(
 def version(context: typer.Context, cluster: OfCluster = None) -> None:
     """Show the version of each broker's rules, which rises with each change."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.accounts.versions(cluster))
+    found = options.run_admin(lambda admin: admin.accounts.versions(cluster))
     rows = (
         {"broker_name": broker, "version": one.counter, "changed_timestamp": one.changed_ms}
         for broker, one in found.items()
@@ -133,7 +133,7 @@ def version(context: typer.Context, cluster: OfCluster = None) -> None:
 def white_addresses(context: typer.Context, cluster: OfCluster = None) -> None:
     """List the addresses from which no request needs a signature."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.accounts.list(cluster))
+    found = options.run_admin(lambda admin: admin.accounts.list(cluster))
     rows = (
         {"broker_name": broker, "address": address}
         for broker, rules in found.items()
@@ -152,7 +152,7 @@ def set_white_addresses(
     """Replace the addresses from which no request needs a signature."""
     options: Options = context.obj
     options.confirm(f"accept every request from {' '.join(addresses)} without a signature", yes=yes)
-    options.ask(lambda admin: admin.accounts.set_white_addresses(addresses, cluster=cluster))
+    options.run_admin(lambda admin: admin.accounts.set_white_addresses(addresses, cluster=cluster))
     _print_done(options, f"set white addresses {' '.join(addresses)}", {"addresses": addresses})
 
 

@@ -49,7 +49,7 @@ def list_brokers(context: typer.Context, cluster: OfCluster = None) -> None:
     The exit status is 1 if one of them does not respond.
     """
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.brokers.list(cluster))
+    found = options.run_admin(lambda admin: admin.brokers.list(cluster))
     rows = (
         {
             "cluster": one.cluster,
@@ -78,7 +78,7 @@ def runtime(context: typer.Context, broker: _Broker) -> None:
     async def read(admin: AdminClient) -> dict[str, str]:
         return await admin.brokers.runtime(await _address(admin, broker))
 
-    print_fields(options, dict(sorted(options.ask(read).items())))
+    print_fields(options, dict(sorted(options.run_admin(read).items())))
 
 
 @broker_app.command(epilog="Example: rocketpy broker stats broker-a TOPIC_PUT_NUMS Orders")
@@ -95,7 +95,7 @@ def stats(
         found = await admin.brokers.stats(await _address(admin, broker), name, key)
         return {period: value._asdict() for period, value in found._asdict().items()}
 
-    rows = ({"period": period, **values} for period, values in options.ask(read).items())
+    rows = ({"period": period, **values} for period, values in options.run_admin(read).items())
     print_rows(options, rows)
 
 
@@ -105,16 +105,16 @@ def producers(
 ) -> None:
     """List the producers of a group that are online."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.brokers.producers(group))
+    found = options.run_admin(lambda admin: admin.brokers.producers(group))
     print_rows(options, (one._asdict() for one in found), none=f"group {group} has no producers online")
 
 
 @broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
 def wipe_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
-    """Hide a broker from producers; drain also waits until they have left. Consumers go on reading."""
+    """Hide a broker from producers; drain also waits until they have left. Consumers continue to read."""
     options: Options = context.obj
     options.confirm(f"hide broker {broker} from producers", yes=yes)
-    topics = options.ask(lambda admin: admin.brokers.wipe_write_permission(broker))
+    topics = options.run_admin(lambda admin: admin.brokers.wipe_write_permission(broker))
     _print_permission(options, f"hid broker {broker} from producers", broker, topics)
 
 
@@ -123,7 +123,7 @@ def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> N
     """Undo wipe-writes: producers use the broker again. RocketMQ's name servers have it since 4.9."""
     options: Options = context.obj
     options.confirm(f"let producers use broker {broker}", yes=yes)
-    topics = options.ask(lambda admin: admin.brokers.add_write_permission(broker))
+    topics = options.run_admin(lambda admin: admin.brokers.add_write_permission(broker))
     _print_permission(options, f"let producers use broker {broker}", broker, topics)
 
 
@@ -155,7 +155,7 @@ def drain(
     more, and its slaves have all messages. Its next start brings producers back, or restore-writes.
     """
     options: Options = context.obj
-    plan = options.ask(lambda admin: admin.brokers.plan_drain(broker))
+    plan = options.run_admin(lambda admin: admin.brokers.plan_drain(broker))
     if dry_run:
         if options.as_json:
             print_json([_plan(plan)])
@@ -250,7 +250,7 @@ def get_config(
     async def read(admin: AdminClient) -> dict[str, str]:
         return await admin.brokers.config(await _address(admin, broker))
 
-    found = options.ask(read)
+    found = options.run_admin(read)
     for name in names or ():
         if name not in found:
             raise RocketError(f"broker {broker} has no setting {name}; leave the name out to see all")
@@ -272,7 +272,7 @@ def set_config(
     async def change(admin: AdminClient) -> None:
         await admin.brokers.set_config(await _address(admin, broker), changes)
 
-    options.ask(change)
+    options.run_admin(change)
     if options.as_json:
         print_json([{"broker_name": broker, "settings": changes, "cluster": options.cluster.client.namesrv}])
     else:
@@ -298,7 +298,7 @@ def _clean(
     options: Options = context.obj
     where = f"every broker{f' of cluster {cluster}' if cluster else ''}"
     options.confirm(f"delete {what} on {where}", yes=yes)
-    options.ask(lambda admin: clean(admin.brokers, cluster))
+    options.run_admin(lambda admin: clean(admin.brokers, cluster))
     fields = {"deleted": what, "cluster": options.cluster.client.namesrv}
     options.print_result(f"deleted {what} on {where} of {options.cluster}", fields)
 

@@ -58,7 +58,7 @@ def list_groups(
 ) -> None:
     """List the consumer groups, with their settings on each broker."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.groups.list(cluster, include_system=system))
+    found = options.run_admin(lambda admin: admin.groups.list(cluster, include_system=system))
     rows = [row for group in found for row in _settings(options, group)]
     print_rows(options, rows, none="no groups")
 
@@ -67,14 +67,14 @@ def list_groups(
 def describe(context: typer.Context, group: _Group, cluster: OfCluster = None) -> None:
     """Show the settings, members, subscriptions and lag of a group."""
     options: Options = context.obj
-    _print_group(options, group, *options.ask(lambda admin: _describe(admin, group, cluster)))
+    _print_group(options, group, *options.run_admin(lambda admin: _describe(admin, group, cluster)))
 
 
 @group_app.command(epilog="Example: rocketpy group members billing")
 def members(context: typer.Context, group: _Group) -> None:
     """List the members of a group that are online."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.groups.members(group))
+    found = options.run_admin(lambda admin: admin.groups.members(group))
     print_rows(options, map(_member, found), none=f"group {group} has no members online")
 
 
@@ -92,7 +92,7 @@ def lag(
 ) -> None:
     """Show how many messages a group has not consumed, in each queue and in total."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
+    found = options.run_admin(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
     if not found.queues:
         where = f" in topic {topic}" if topic else ""
         raise RocketError(f"group {group} has no offsets{where}; rocketpy group list shows the groups")
@@ -127,7 +127,7 @@ def create(
     settings = _given(context)
     text = f"group {group} ({_text(settings) or 'default settings'})"
     options.confirm(f"create {text}", yes=yes)
-    options.ask(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
+    options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
     _print_done(options, f"created {text}", group, settings)
 
 
@@ -151,7 +151,7 @@ def alter(
         raise typer.BadParameter("give a setting to change, such as --max-retries 3")
     text = f"group {group} ({_text(changes)})"
     options.confirm(f"change {text}", yes=yes)
-    options.ask(lambda admin: admin.groups.alter(group, **changes))
+    options.run_admin(lambda admin: admin.groups.alter(group, **changes))
     _print_done(options, f"changed {text}", group, changes)
 
 
@@ -174,7 +174,7 @@ def delete(
     what = f"group {group}" + ("" if keep_topics else " with its retry topic and dead letters")
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete {what}{where}", yes=yes)
-    options.ask(lambda admin: admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics))
+    options.run_admin(lambda admin: admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics))
     _print_done(options, f"deleted {what}{where}", group, {})
 
 
@@ -194,7 +194,7 @@ def reset(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Let a group go on from another place of a topic; print the old and new offset of each queue.
+    """Reset the offsets of a group in a topic; print the old and new offset of each queue.
 
     Members may be online, except for an offset.
     """
@@ -203,7 +203,7 @@ def reset(
         place = _reset_to(parse_position(to))
     if not dry_run:
         options.confirm(f"reset group {group} in topic {topic} to {to}", yes=yes)
-    changes = options.ask(lambda admin: admin.groups.reset(group, topic, place, dry_run=dry_run))
+    changes = options.run_admin(lambda admin: admin.groups.reset(group, topic, place, dry_run=dry_run))
     print_rows(options, _changes(changes), none=f"topic {topic} has no queues")
     if dry_run and not options.as_json:
         print("\nnothing was changed (--dry-run)")
@@ -220,7 +220,7 @@ def clone(
     """Give a group the offsets that another one has in a topic."""
     options: Options = context.obj
     options.confirm(f"replace the offsets of group {target} in topic {topic} by those of {source}", yes=yes)
-    options.ask(lambda admin: admin.groups.clone(source, target, topic))
+    options.run_admin(lambda admin: admin.groups.clone(source, target, topic))
     text = f"gave group {target} the offsets of {source} in topic {topic}"
     _print_done(options, text, target, {"source": source, "topic": topic})
 

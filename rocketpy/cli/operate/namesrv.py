@@ -37,11 +37,11 @@ def get(
     """Show the key-value settings of a namespace."""
     options: Options = context.obj
     if key is None:
-        found = options.ask(lambda admin: admin.name_servers.namespace(namespace))
+        found = options.run_admin(lambda admin: admin.name_servers.namespace(namespace))
         rows = ({"key": name, "value": value} for name, value in sorted(found.items()))
         print_rows(options, rows, none=f"namespace {namespace} has no keys")
         return
-    value = options.ask(lambda admin: admin.name_servers.get(namespace, key))
+    value = options.run_admin(lambda admin: admin.name_servers.get(namespace, key))
     if value is None:
         raise RocketError(
             f"namespace {namespace} has no key {key}; rocketpy namesrv get {namespace} shows all"
@@ -60,7 +60,7 @@ def put(
     """Set a key at every name server."""
     options: Options = context.obj
     options.confirm(f"set {key}={value} in namespace {namespace}", yes=yes)
-    options.ask(lambda admin: admin.name_servers.put(namespace, key, value))
+    options.run_admin(lambda admin: admin.name_servers.put(namespace, key, value))
     fields = {"namespace": namespace, "key": key, "value": value}
     _print_done(options, f"set {key}={value} in namespace {namespace}", fields)
 
@@ -75,7 +75,7 @@ def delete(
         get(context, namespace, key)
         return
     options.confirm(f"delete {key} from namespace {namespace}", yes=yes)
-    options.ask(lambda admin: admin.name_servers.delete(namespace, key))
+    options.run_admin(lambda admin: admin.name_servers.delete(namespace, key))
     _print_done(options, f"deleted {key} from namespace {namespace}", {"namespace": namespace, "key": key})
 
 
@@ -83,7 +83,7 @@ def delete(
 def get_config(context: typer.Context) -> None:
     """Show the settings of each name server, by their names in namesrv.conf."""
     options: Options = context.obj
-    found = options.ask(lambda admin: admin.name_servers.config())
+    found = options.run_admin(lambda admin: admin.name_servers.config())
     rows = (
         {"address": address, "name": name, "value": value}
         for address, settings in sorted(found.items())
@@ -102,7 +102,7 @@ def set_config(
     options: Options = context.obj
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on every name server", yes=yes)
-    options.ask(lambda admin: admin.name_servers.set_config(changes))
+    options.run_admin(lambda admin: admin.name_servers.set_config(changes))
     _print_done(options, f"set {' '.join(settings)} on every name server", {"settings": changes})
 
 

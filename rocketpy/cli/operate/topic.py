@@ -48,7 +48,7 @@ def list_topics(
 ) -> None:
     """List the topics."""
     options: Options = context.obj
-    topics = options.ask(lambda admin: admin.topics.list(cluster, include_system=system))
+    topics = options.run_admin(lambda admin: admin.topics.list(cluster, include_system=system))
     print_rows(options, ({"topic": topic} for topic in topics), none="no topics")
 
 
@@ -56,7 +56,7 @@ def list_topics(
 def describe(context: typer.Context, topic: _Topic, cluster: OfCluster = None) -> None:
     """Show the settings, queues, offsets and rate of a topic, and the groups that consume it."""
     options: Options = context.obj
-    _print_topic(options, options.ask(lambda admin: admin.topics.describe(topic, cluster=cluster)))
+    _print_topic(options, options.run_admin(lambda admin: admin.topics.describe(topic, cluster=cluster)))
 
 
 @topic_app.command(epilog="Example: rocketpy topic create Orders --queues 8")
@@ -77,7 +77,7 @@ def create(
     options: Options = context.obj
     where = "each broker" + (f" of cluster {cluster}" if cluster else "")
     options.confirm(f"create topic {topic} with {queues} queues on {where}", yes=yes)
-    options.ask(
+    options.run_admin(
         lambda admin: admin.topics.create(
             topic, queues, cluster=cluster, perm=_PERMISSIONS[perm], ordered=ordered
         )
@@ -122,7 +122,7 @@ def alter(
         raise typer.BadParameter("give a setting to change, such as --queues 8")
     text = ", ".join(f"{name} {value}" for name, value in given.items())
     options.confirm(f"change topic {topic} ({text})", yes=yes)
-    options.ask(
+    options.run_admin(
         lambda admin: admin.topics.alter(
             topic,
             read_queues=queues if read_queues is None else read_queues,
@@ -152,7 +152,7 @@ def delete(
         return
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete topic {topic} with its messages{where}", yes=yes)
-    options.ask(lambda admin: admin.topics.delete(topic, cluster=cluster))
+    options.run_admin(lambda admin: admin.topics.delete(topic, cluster=cluster))
     options.print_result(
         f"deleted topic {topic}{where} of {options.cluster}",
         {"topic": topic, "cluster": options.cluster.client.namesrv},

@@ -37,7 +37,7 @@ _Since = Annotated[
 
 @dlq_app.callback()
 def _dlq() -> None:
-    """List, read and resend dead letters: messages that a consumer group gave up."""
+    """List, read and resend dead letters: messages that a consumer group failed to handle."""
 
 
 class _Letters(NamedTuple):
@@ -194,7 +194,7 @@ class _Wanted:
 async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: bool) -> ResendProgress:
     show = find_format("json" if options.as_json else _LINE)
 
-    def tell(message: MessageExt) -> bool:
+    def print_message(message: MessageExt) -> bool:
         if wanted(message):
             sys.stdout.buffer.write(show([message]))
         return False
@@ -202,7 +202,7 @@ async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: boo
     last = ResendProgress(0, 0, (), {})
     async with AdminClient(client=options.cluster.client) as admin:
         if dry_run:
-            await admin.dead_letters.resend_all(group, wanted=tell)
+            await admin.dead_letters.resend_all(group, wanted=print_message)
             sys.stdout.flush()
             return last
         try:
@@ -231,5 +231,7 @@ def _time(since: str | None) -> int:
     with usage_errors():
         position = parse_position(since)
     if position.kind is not Kind.TIME:
-        raise typer.BadParameter(f"--since {since} is no age, such as 2h, and no time")
+        raise typer.BadParameter(
+            f"--since {since}: give an age such as 2h, or a time such as 2026-01-31T12:00"
+        )
     return position.number

@@ -37,7 +37,9 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
     if isinstance(expression, Sql):
         text: object = expression.text
         if not isinstance(text, str) or not text.strip():
-            raise ConfigInvalid(f"the SQL92 expression for topic {topic} is {text!r}; it must be a string")
+            raise ConfigInvalid(
+                f"the SQL92 expression for topic {topic} is {text!r}; it must be a string that is not empty"
+            )
         return SubscriptionData(
             topic=topic, sub_string=expression.text, sub_version=version_ms, expression_type="SQL92"
         )
@@ -49,7 +51,9 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
     tags = {tag.strip() for tag in expression.split("||")} - {""}
     if not tags:
-        raise ConfigInvalid(f"the expression {expression!r} for topic {topic} names no tag")
+        raise ConfigInvalid(
+            f"the expression {expression!r} for topic {topic} names no tag; write a || b, or *"
+        )
     return SubscriptionData(
         topic=topic,
         sub_string=expression,

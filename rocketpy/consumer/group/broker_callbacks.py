@@ -62,7 +62,7 @@ class GroupRegistration:
 
 
 class ClientRemotingProcessor:
-    """The groups of one client, by name on the wire. One a client: `ClientInstance.shared`."""
+    """The groups of one client, by name on the wire. One per client: `ClientInstance.shared`."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
@@ -206,7 +206,7 @@ def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
     else:
         found = ResetOffsetBody.decode(body).offset_table
     for queue, offset in found.items():
-        checked_offset(offset, "offset to go on from", queue)
+        checked_offset(offset, "offset after a reset", queue)
     return found
 
 

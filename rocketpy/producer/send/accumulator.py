@@ -27,7 +27,7 @@ from rocketpy.results import SendResult
 from rocketpy.runtime.tasks import Tasks
 
 _RECORD_BYTES = 384
-"""What a stored record has around its body and the user's properties, at most, with a topic of 127 bytes."""
+"""Maximum overhead of a stored record besides body and user properties, with a topic of 127 bytes."""
 
 
 class Accumulator:
@@ -134,9 +134,9 @@ class Accumulator:
 
 
 def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:
-    """Return whether a send with this time-out may join, which makes the longer time-out that of the batch.
+    """Return whether a send with this time-out may join. If so, the batch gets the longer of both time-outs.
 
-    Within a tenth it may: sends that waited for the limiter have slightly different times left.
+    They may differ by a tenth: sends that waited for the limiter have slightly different times left.
     """
     if abs(batch.timeout_ms - timeout_ms) * 10 > min(batch.timeout_ms, timeout_ms):
         return False

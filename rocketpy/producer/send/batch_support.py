@@ -26,7 +26,7 @@ _REJECTIONS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUE
 
 
 class BatchSupport:
-    """What a producer knows of its brokers, by their names.
+    """Which brokers accept batches, as far as the producer knows; by broker name.
 
     now_ms: a monotonic clock. probes: batches whose response decides, by broker.
     """

@@ -1,4 +1,4 @@
-"""From messages to sends: unique ids, properties, compressed bodies, bodies of batches."""
+"""Encodes messages into sends: unique ids, properties, compressed bodies, bodies of batches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MessageEncoder:
         self._now_s = self._loop.time
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
-        """Return its properties after those that all messages have. Raises MessageTooLarge."""
+        """Return a message's properties except the two that all messages have. Raises MessageTooLarge."""
         has_own = message.properties or message.tags or message.keys or message.delay_level
         if event is None and self._adds_none and not has_own:
             return ""

@@ -1,4 +1,4 @@
-"""Sends that are under way: what the producer keeps of each, and what its connection reports about it.
+"""Pending sends: the state of each, and the callbacks of its connection.
 
 Each is the `Waiter` of its own request: no future, task or timer stands between the connection and the
 future of the caller.
@@ -63,7 +63,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 
     @property
     def futures(self) -> Sequence[asyncio.Future[Any]]:
-        """What its callers wait for; with listeners, one for each event."""
+        """The futures that its callers wait for; with listeners, one for each event."""
         raise NotImplementedError
 
     @property

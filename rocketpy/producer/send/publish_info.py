@@ -1,4 +1,4 @@
-"""What a producer knows of the topics that it sends to: queues, connections, request templates.
+"""The state that a producer keeps for each topic: queues, connections, request templates.
 
 Source: RocketMQ 4.6 TopicPublishInfo, DefaultMQProducerImpl tryToFindTopicPublishInfo.
 """
@@ -57,14 +57,14 @@ class TopicPublishInfo:
         self._route: PublishRoute | None = None
         self._refreshed_ms = float("-inf")
         self._error: RocketError | None = None
-        self._is_new = False  # a name server has said that it does not know the topic
+        self._is_new = False  # a name server has responded that it does not know the topic
         self._waiting: list[Callable[[], None]] = []
         self._pause: asyncio.TimerHandle | None = None
         self._own.changed.append(self._update_route)
         self._update_route()
 
     def close(self) -> None:
-        """Stop following the route, and wake those that wait for it."""
+        """Stop following the route, and wake the callers that wait for it."""
         self._own.changed.remove(self._update_route)
         self._end_pause()
         self._wake(self._error)
@@ -77,7 +77,7 @@ class TopicPublishInfo:
 
     @property
     def view(self) -> RouteView:
-        """What is known of the route now."""
+        """The current knowledge of the route."""
         return RouteView(self._route, self._refreshed_ms, self._error, self.topic)
 
     def connection(self, queue: MessageQueue) -> PeerConnection | None:
@@ -88,8 +88,8 @@ class TopicPublishInfo:
     def request_route(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
         """Request the route from a name server, then call `then`.
 
-        Callers that come meanwhile share the response, and are called in order with nothing in between.
-        at_ms: not before this time, unless the route becomes known earlier.
+        Callers that arrive before the response share it. They are called in order, one directly after the
+        other. at_ms: not before this time, unless the route becomes known earlier.
         """
         self._waiting.append(then)
         if len(self._waiting) > 1:
@@ -118,7 +118,8 @@ class TopicPublishInfo:
             self._update_route()
         if isinstance(error, RouteNotFound):
             error = RouteNotFound(
-                f"no broker has topic {self.topic}, nor {self._default.name}, from which it would be created"
+                f"no broker has topic {self.topic} or its template {self._default.name}; "
+                "create the topic first, or set autoCreateTopicEnable=true at a broker"
             )
         self._wake(error)
 
@@ -159,7 +160,7 @@ class TopicPublishInfo:
 
 
 class PublishInfoTable(dict[str, TopicPublishInfo]):
-    """The topics of one producer. A look-up creates what is missing. RocketMQ: topicPublishInfoTable."""
+    """The topics of one producer. A look-up creates missing entries. RocketMQ: topicPublishInfoTable."""
 
     def __init__(self, client: ClientInstance, group: str, config: ProducerConfig) -> None:
         super().__init__()
@@ -172,7 +173,7 @@ class PublishInfoTable(dict[str, TopicPublishInfo]):
         return publish_info
 
     def address(self, queue: MessageQueue) -> str | None:
-        """Return the address of a queue's broker; None when no route tells it."""
+        """Return the address of a queue's broker; None when no route has it."""
         publish_info = self.get(queue.topic)
         connection = publish_info.connection(queue) if publish_info is not None else None
         return connection.address if connection is not None else None

@@ -89,7 +89,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """What is known of a topic's route.
+    """A snapshot of a topic's route.
 
     refreshed_ms: when a name server last responded. error: why it sent no route.
     """

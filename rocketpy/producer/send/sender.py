@@ -1,7 +1,7 @@
 """Sends requests to brokers: attempts, waiting for routes and connections, retries, and the end of each send.
 
 A send whose route and connection are known is written at once, by plain calls. A send that must wait is
-parked in the order of arrival, and goes on with a plain call, too. `retry.decide` says what follows a failed
+parked in the order of arrival, and resumes with a plain call, too. `retry.decide` says what follows a failed
 attempt.
 """
 
@@ -71,7 +71,7 @@ _BROKER_ERRORS: Final = (TransportError, BrokerError, RemoteProtocolError)
 
 
 class Sender:
-    """The sends of one producer that are under way."""
+    """Makes the attempts of one producer's pending sends, and ends each send once."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Sender:
     # -- new sends ----------------------------------------------------------------------------
 
     def accept(self, send: Send) -> None:
-        """Count a send as in flight; from now on it is sure to end. Call `begin` next."""
+        """Count a send as in flight; from now on its futures will be resolved. Call `begin` next."""
         self._live[send] = None
         self._limiter.count += 1
         self._limiter.bytes += send.size
@@ -138,7 +138,7 @@ class Sender:
             if given_connection is not None:
                 self._transmit(send, send.given, given_connection, send.accepted_ms)
                 return
-        self._go_on(send)
+        self._continue(send)
 
     def begin_later(self, send: Send) -> None:
         """Make the first attempt of a send that was accepted earlier, unless it has ended meanwhile."""
@@ -196,7 +196,7 @@ class Sender:
             if connection.channel is channel:
                 connection.channel = None
             self._transmit(send, queue, connection, now_ms)
-        except Exception as error:  # noqa: BLE001 - a bug or an unchecked value; other sends go on
+        except Exception as error:  # noqa: BLE001 - a bug or an unchecked value; other sends continue
             self._not_written(send, queue, error)
 
     def _attempt_deadline_ms(self, send: Send) -> float:
@@ -294,8 +294,8 @@ class Sender:
             send.queue = queue
             self.attempt_ended(send, copy_of(error))  # all that waited for this connection get the same one
 
-    def _go_on(self, send: Send) -> None:
-        """Do what `decide` says."""
+    def _continue(self, send: Send) -> None:
+        """Make the next attempt, wait, or end the send, as `decide` says."""
         publish_info = send.publish_info
         now_ms = self._client.now_ms()
         choose = send.choose
@@ -365,7 +365,7 @@ class Sender:
         if type(send) is OnewaySend:
             self._end(send, end)
         elif self._drop_cancelled(send):
-            self._go_on(send)
+            self._continue(send)
 
     # -- batches ------------------------------------------------------------------------------
 
@@ -391,7 +391,7 @@ class Sender:
             if not self._drop_cancelled(part):
                 continue
             if part.attempts:
-                self._go_on(part)
+                self._continue(part)
             else:
                 self.begin(part)
 
@@ -443,7 +443,7 @@ class Sender:
             )
 
     def _unpark(self, send: Send) -> bool:
-        """Return whether a parked send is to go on: not if it has ended meanwhile, or was cancelled."""
+        """Unpark a send; return whether it continues: it may have ended meanwhile, or been cancelled."""
         if send not in self._parked:
             return False
         del self._parked[send]
@@ -453,7 +453,7 @@ class Sender:
 
     def _resume(self, send: Send) -> None:
         if self._unpark(send):
-            self._go_on(send)
+            self._continue(send)
 
     def _sweep(self) -> None:
         """End parked sends that have timed out or were cancelled."""

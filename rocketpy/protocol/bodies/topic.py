@@ -42,7 +42,7 @@ _LEVEL: Final = 9
 
 
 class DataVersion(Body, kw_only=True):
-    """Tells two states of a table apart. counter: how many changes there were; timestamp: ms of the last."""
+    """The version of a table. counter: number of changes. timestamp: ms of the last change."""
 
     counter: Int64 = written(0)
     timestamp: Int64 = written(0)
@@ -86,7 +86,7 @@ class TopicConfig(Body, kw_only=True):
                 topic_filter_type=filter_type,
             )
         except ValueError as error:
-            raise RemoteProtocolError(f"{text[:200]!r} is no topic configuration: {error}") from error
+            raise RemoteProtocolError(f"{text[:200]!r} is not a topic configuration: {error}") from error
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):

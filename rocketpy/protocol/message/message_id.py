@@ -41,7 +41,9 @@ def decode_message_id(text: str) -> tuple[bytes, int]:
     except ValueError:
         data = b""
     if len(data) not in {16, 28} or 2 * len(data) != len(text):
-        raise RemoteProtocolError(f"{text[:80]!r} is no message id: it has 32 or 56 hexadecimal digits")
+        raise RemoteProtocolError(
+            f"{text[:80]!r} is not a message id: it must have 32 or 56 hexadecimal digits"
+        )
     return data[:-8], _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
@@ -56,7 +58,9 @@ def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
     except ValueError:
         since_start = -1
     if since_start < 0 or len(unique_id) not in {32, 56}:
-        raise RemoteProtocolError(f"{unique_id[:80]!r} is no unique id: it has 32 or 56 hexadecimal digits")
+        raise RemoteProtocolError(
+            f"{unique_id[:80]!r} is not a unique id: it must have 32 or 56 hexadecimal digits"
+        )
     made = month_start_ms(now_ms) + since_start
     return made if made <= now_ms else month_start_ms(now_ms, -1) + since_start
 

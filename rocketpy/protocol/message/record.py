@@ -152,7 +152,7 @@ def host_bytes(address: str, port: int) -> bytes:
     try:
         return socket.inet_pton(family, address) + port.to_bytes(4, "big")
     except (OSError, OverflowError) as error:
-        raise LocalProtocolError(f"{address!r} port {port} is no IP address and port") from error
+        raise LocalProtocolError(f"{address!r} port {port} is not an IP address and port") from error
 
 
 def host_text(host: bytes) -> tuple[str, int]:

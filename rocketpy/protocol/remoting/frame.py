@@ -165,9 +165,9 @@ def _protocol_hint(length: int) -> str:
     """Return a hint when the length is the start of another protocol."""
     start = length.to_bytes(_LENGTH_BYTES, "big")
     if start in _HTTP:
-        return "the peer speaks HTTP, so this is no port of a name server, a broker or their client: "
+        return "the peer speaks HTTP; it is not a name server, a broker or a client of RocketMQ: "
     if start[:2] in _TLS:
-        return "the peer speaks TLS, and this end does not; TLS is at tls://host:port: "
+        return "the peer speaks TLS, and this side does not; use the address tls://host:port: "
     return ""
 
 

@@ -3,7 +3,7 @@
 An array of seven: code, opaque, flag, version, language (by number), remark (text or nil), ext fields
 (map of text to text, or nil). No RocketMQ peer is ever sent one: an end first sets
 `FLAG_READS_MSGPACK` in the flag of an ordinary request, and only when the answer carries
-the same bit does it write this codec. docs/internals/wire.md tells the whole exchange.
+the same bit does it write this codec. docs/internals/wire.md describes the whole exchange.
 """
 
 from __future__ import annotations

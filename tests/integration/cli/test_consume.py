@@ -170,7 +170,7 @@ async def test_templates(cluster: EmbeddedCluster, producer: Producer) -> None:
         ("--format {boddy}", "has no field {boddy}; known are body, topic"),
         ("--format {body", "format '{body': "),
         ("--format {body:10}", "write {body} without : or !"),
-        ("--from soon", "'soon' is no position; write begin, end, an offset"),
+        ("--from soon", "'soon' is not a position; write begin, end, an offset"),
         ("--group g --from 7", "a group begins at begin, end or a time"),
         ("--tags a --sql b", "--tags and --sql exclude each other"),
         ("--count 0", "--count"),

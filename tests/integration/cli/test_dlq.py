@@ -77,7 +77,7 @@ async def test_chosen_dead_letters_are_sent_again(letters: EmbeddedCluster) -> N
         (("--yes",), "give --id or --all"),
         (("--all", "--id", "X", "--yes"), "give --id or --all"),
         (("--all",), "without a terminal, give --yes"),
-        (("--all", "--since", "7", "--yes"), "is no age"),
+        (("--all", "--since", "7", "--yes"), "give an age such as 2h"),
     ],
 )
 async def test_wrong_usage_sends_nothing(

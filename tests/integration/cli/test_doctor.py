@@ -139,7 +139,7 @@ async def test_a_web_server_as_name_server() -> None:
         host, port = server.sockets[0].getsockname()
         report = await examine(f"{host}:{port}")
     assert report.status == 1
-    assert "it is no RocketMQ server: " in report.only("problem").text
+    assert "it is not a RocketMQ server: " in report.only("problem").text
     assert "web server" in report.only("problem").remedy
 
 

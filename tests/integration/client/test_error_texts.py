@@ -91,14 +91,14 @@ async def test_tls_where_none_is_spoken() -> None:
     """The reason would be missing altogether."""
     async with Names() as names:
         text = await text_of_a_send(f"tls://{names.address}")
-    assert "the peer ended the connection; is it TLS that is spoken there" in text
+    assert "the peer ended the connection; check that it speaks TLS" in text
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "the peer speaks TLS, and this end does not"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "the peer speaks TLS, and this side does not"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "tls://host:port"),
     ],
 )
@@ -132,7 +132,7 @@ async def test_a_silent_name_server_is_named() -> None:
         async with not_waiting(Producer("g", client=client)) as producer:
             with pytest.raises(RocketError) as caught:
                 await producer.send(MESSAGE)
-        text = f"name server {names.address} did not answer within 50 ms; is it a name server?"
+        text = f"name server {names.address} did not respond within 50 ms; check that it is a name server"
         assert str(caught.value) == text
         assert caught.value.outcome is Outcome.NOT_SENT
 

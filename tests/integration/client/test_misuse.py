@@ -201,9 +201,9 @@ def test_settings_of_a_wrong_type_are_rejected(said: str) -> None:
 async def test_ids_that_are_none_are_the_callers_mistake() -> None:
     """The caller would get the error that a server violated the protocol."""
     async with one_broker() as (producer, _, _names):
-        with pytest.raises(MessageInvalid, match="is no message id"):
+        with pytest.raises(MessageInvalid, match="is not a message id"):
             await producer.view_message("nonsense")
-        with pytest.raises(MessageInvalid, match="is no unique id"):
+        with pytest.raises(MessageInvalid, match="is not a unique id"):
             await producer.view_message("nonsense", "T")
 
 

@@ -95,7 +95,7 @@ async def test_a_silent_name_server_delays_a_start_only_until_the_timeout() -> N
         config = ClientConfig(namesrv=names.address, request_timeout_ms=100)
         with pytest.raises(RequestTimeout) as caught:
             await Producer("g", client=config).start()
-        text = f"name server {names.address} did not answer within 100 ms; is it a name server?"
+        text = f"name server {names.address} did not respond within 100 ms; check that it is a name server"
         assert str(caught.value) == text
 
 

@@ -138,7 +138,7 @@ async def test_a_resend_is_stopped_and_goes_on() -> None:
                 stopped = await browser.submit("/resend-all", question, group="g", step="stop")
                 (count,) = re.findall(r"Stopped after (\d) of 9", stopped.text)
                 await until(lambda: len(seen.messages) == int(count))
-                await browser.submit("/resend-all", question, group="g", step="go-on")
+                await browser.submit("/resend-all", question, group="g", step="resume")
                 await seen.until(9)
             assert set(seen.bodies.values()) == {1}
 

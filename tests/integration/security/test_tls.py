@@ -202,7 +202,7 @@ async def test_a_clients_certificate_is_not_a_replicas(brokers: Pair, authority:
 
 @pytest.mark.parametrize(
     ("masters", "slaves", "problem"),
-    [(True, False, "speaks TLS"), (False, True, "is it TLS that is spoken there")],
+    [(True, False, "speaks TLS"), (False, True, "check that it speaks TLS")],
     ids=["slave without TLS", "master without TLS"],
 )
 async def test_a_slave_reports_which_end_lacks_tls(
@@ -267,7 +267,7 @@ async def test_a_new_certificate_counts_without_a_restart(
         path.write_bytes(old[: len(old) // 2])
         await until(lambda: broker.health().tls_problem != "" != names.tls_problem)
         assert str(path) in broker.health().tls_problem
-        assert "keep the former certificates" in caplog.text
+        assert "keep the previous certificates" in caplog.text
         assert {await shown_to(port, context) for port in ports} == {first}
 
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(path)

@@ -69,7 +69,7 @@ def test_columns_have_the_properties_of_their_messages(given_rows: list[Any]) ->
         (BODIES, {"flags": [1]}, "flags has 1 values, for 2 bodies"),
         (BODIES, {"flags": [1, 2**31]}, "flag is 2147483648"),
         (BODIES, {"flags": [1, None]}, "flag is None"),
-        (BODIES, {"properties": {"a": ["x", "\ud800"]}}, "no valid Unicode"),
+        (BODIES, {"properties": {"a": ["x", "\ud800"]}}, "not valid Unicode"),
         (BODIES, {"properties": {"KEYS": ["x", "y"]}}, "reserved"),
     ],
 )

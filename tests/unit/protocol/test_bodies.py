@@ -119,8 +119,8 @@ def test_compressed_registration() -> None:
         (b"\x7f\xff\xff\xff", "2147483647 bytes at 4, 0 left"),
         (b"\xff\xff\xff\xff", "length -1"),
         (b"\0\0\0\x02{}\x7f\xff\xff\xff", "ends at 10"),
-        (b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x05a 1 2", "no topic configuration"),
-        (b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x09a 1 x 6 S", "no topic configuration"),
+        (b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x05a 1 2", "not a topic configuration"),
+        (b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x09a 1 x 6 S", "not a topic configuration"),
         (b"\0\0\0\x02{}\0\0\0\0\0\0\0\x01[", "expected a value"),
     ],
 )

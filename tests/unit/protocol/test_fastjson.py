@@ -65,15 +65,15 @@ def test_texts_of_fastjson_are_read(text: str, value: Any) -> None:
         (b"{0:1 a:3}", "expected ',' or '}' at 5"),
         (b"{0:1 ~:3}", "expected ',' or '}' at 5"),
         (b"{,}", "expected a key"),
-        (b"'abc", "string without end at 0"),
+        (b"'abc", "unterminated string at 0"),
         (b"{0:nonsense}", "expected a value at 3"),
-        (b"{0:1}}", "more after the end at 5"),
+        (b"{0:1}}", "unexpected text after the value at 5"),
         (b'{0:"\xff"}', "not UTF-8 at byte 4"),
         (b"{0:" + b"9" * 5000 + b"}", "too many digits"),
-        (b"['']" + b"[" * 40, "more after the end"),
+        (b"['']" + b"[" * 40, "unexpected text after the value"),
         (b"{'':" * 40, "nested deeper than 32"),
         (b"[" * 100_000, "nested too deep"),
-        (b"{'a':1}" + b" " * (1 << 20), "may have 1048576"),
+        (b"{'a':1}" + b" " * (1 << 20), "the limit is 1048576"),
     ],
 )
 def test_invalid_json_is_rejected_with_its_position(data: bytes, reason: str) -> None:
@@ -122,7 +122,7 @@ def test_typed_reading() -> None:
 def test_a_field_of_the_wrong_type_is_named() -> None:
     """The log would not show which field of which body was wrong."""
     for data in (b'{"brokerName":"a","queueId":"x"}', b'{"brokerName":\'a\',"queueId":"x"}'):
-        with pytest.raises(RemoteProtocolError, match=r"body is no Key: .*queueId"):
+        with pytest.raises(RemoteProtocolError, match=r"body is not a valid Key: .*queueId"):
             fastjson.decode(data, Key)
 
 

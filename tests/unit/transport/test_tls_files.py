@@ -71,12 +71,12 @@ BOTH = pytest.mark.parametrize("server", [True, False], ids=["server", "client"]
     [
         ({"cert_path": "none.pem"}, "cert_path .*none.pem cannot be read: no such file"),
         ({"cert_path": "."}, "cert_path .* cannot be read: is a directory"),
-        ({"cert_path": "text"}, "cert_path .*text is not PEM with a certificate"),
-        ({"cert_path": "good.key"}, "cert_path .*good.key is not PEM with a certificate"),
-        ({"cert_path": "good.pem"}, "cert_path .*good.pem is not PEM with a private key"),
+        ({"cert_path": "text"}, "cert_path .*text has no certificate in PEM format"),
+        ({"cert_path": "good.key"}, "cert_path .*good.key has no certificate in PEM format"),
+        ({"cert_path": "good.pem"}, "cert_path .*good.pem has no private key in PEM format"),
         ({"cert_path": "broken.pem"}, "cert_path .*broken.pem"),
         ({"cert_path": "good.pem", "key_path": "none"}, "key_path .*none cannot be read: no such file"),
-        ({"cert_path": "good.pem", "key_path": "text"}, "key_path .*text is not PEM with a private key"),
+        ({"cert_path": "good.pem", "key_path": "text"}, "key_path .*text has no private key in PEM format"),
         ({"cert_path": "good.pem", "key_path": "early.key"}, "early.key is not the key of .*good.pem"),
         ({"cert_path": "expired.pem", "key_path": "expired.key"}, "cert_path .*expired.pem .*has expired"),
         ({"cert_path": "early.pem", "key_path": "early.key"}, "cert_path .*early.pem .*is not valid yet"),
@@ -85,13 +85,13 @@ BOTH = pytest.mark.parametrize("server", [True, False], ids=["server", "client"]
         ({**GOOD, "key_path": "old.key"}, "old.key is encrypted: set key_password_file"),
         (
             {**GOOD, "key_path": "sealed.key", "key_password_file": "wrong"},
-            "sealed.key cannot be opened with",
+            "sealed.key cannot be decrypted with",
         ),
-        ({**GOOD, "key_path": "old.key", "key_password_file": "wrong"}, "old.key cannot be opened with"),
+        ({**GOOD, "key_path": "old.key", "key_password_file": "wrong"}, "old.key cannot be decrypted with"),
         ({**GOOD, "key_path": "old.key", "key_password_file": "none"}, "key_password_file .*none cannot be"),
         ({**GOOD, "trust_cert_path": "none.pem"}, "trust_cert_path .*none.pem cannot be read: no such file"),
-        ({**GOOD, "trust_cert_path": "text"}, "trust_cert_path .*text is not PEM with a certificate"),
-        ({**GOOD, "trust_cert_path": "broken.pem"}, "trust_cert_path .*broken.pem holds no certificate"),
+        ({**GOOD, "trust_cert_path": "text"}, "trust_cert_path .*text has no certificate in PEM format"),
+        ({**GOOD, "trust_cert_path": "broken.pem"}, "trust_cert_path .*broken.pem has no certificate"),
     ],
 )
 def test_each_mistake_is_named(made: Path, fields: dict[str, str], problem: str, server: bool) -> None:
@@ -115,9 +115,7 @@ def test_a_ca_that_has_expired_is_named(tmp_path: Path) -> None:
     old = _expired_authority()
     path = tmp_path / "ca.pem"
     path.write_bytes(old)
-    with pytest.raises(
-        ConfigInvalid, match=r"trust_cert_path .*ca.pem holds only certificates that have expired"
-    ):
+    with pytest.raises(ConfigInvalid, match=r"trust_cert_path .*ca.pem has only certificates that expired"):
         TlsFiles(trust_cert_path=path)
     path.write_bytes(old + root.cert_pem.bytes())
     assert TlsFiles(trust_cert_path=path).context.verify_mode is ssl.CERT_REQUIRED

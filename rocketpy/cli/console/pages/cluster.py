@@ -48,12 +48,12 @@ class _Broker:
 
     @property
     def slaves(self) -> list[dict[str, Any]]:
-        """The slaves that are connected to it, if it tells."""
+        """The connected slaves, if the broker reports them."""
         return _decoded(self.state.get("haSlaves"), list[dict[str, Any]]) or []
 
     @property
     def lags(self) -> dict[str, int]:
-        """Entries that the peers of a DLedger leader lack, if it tells."""
+        """The lag of each peer of a DLedger leader in entries, if the broker reports it."""
         return _decoded(self.state.get("dledgerLags"), dict[str, int]) or {}
 
 

@@ -86,17 +86,17 @@ class DeadLetterPages:
         return self._context.views.page("resend_all.html", {"group": group, "count": count, "last": last})
 
     async def resend_all(self, request: Request) -> Response:
-        """Begin to send all dead letters of a group again, stop it, or go on with it."""
+        """Begin to send all dead letters of a group again, stop that, or resume it."""
         form, resends = form_of(request), self._context.resends
         group, step = required(form, "group"), required(form, "step")
         if resends is None:
             raise ConfigInvalid("this console sends no dead letters: start it with --allow-changes")
         if step == "stop":
             await resends.stop(group)
-        elif step in {"start", "go-on"}:
-            await resends.start(group, go_on=step == "go-on")
+        elif step in {"start", "resume"}:
+            await resends.start(group, resume=step == "resume")
         else:
-            raise ConfigInvalid(f"dead letters have no step {step!r}; choose start, stop or go-on")
+            raise ConfigInvalid(f"dead letters have no step {step!r}; choose start, stop or resume")
         return RedirectResponse(link("/resend-all", group=group), HTTPStatus.SEE_OTHER)
 
     async def _message(self, values: Mapping[str, str]) -> MessageExt:

@@ -23,7 +23,7 @@ _HEX_COLUMNS: Final = 16
 
 
 class _Found(NamedTuple):
-    """Messages that a search found. next_link: where to go on, or None."""
+    """Messages that a search found. next_link: to the next page, or None."""
 
     messages: list[MessageExt]
     next_link: str | None = None

@@ -46,7 +46,7 @@ def test_broker_message_id(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("text", ["", "7F", "Z" * 32, "0" * 33, "0" * 57, " " + "0" * 31, "00 " * 16])
 def test_texts_that_are_no_message_id(text: str) -> None:
     """A mistyped id would be looked up at a random offset."""
-    with pytest.raises(RemoteProtocolError, match="no message id"):
+    with pytest.raises(RemoteProtocolError, match="not a message id"):
         decode_message_id(text)
 
 
@@ -108,7 +108,7 @@ def test_texts_that_are_no_address_or_unique_id() -> None:
     with pytest.raises(LocalProtocolError, match="4 or 16 bytes, not 8"):
         UniqueIdGenerator(bytes(8))
     for text in ("", "x" * 32, "0" * 30, "-" * 32):
-        with pytest.raises(RemoteProtocolError, match="no unique id"):
+        with pytest.raises(RemoteProtocolError, match="not a unique id"):
             unique_id_time_ms(text, 1795253749550)
 
 

@@ -312,7 +312,7 @@ def test_hosts_as_bytes_and_text() -> None:
     assert record.host_bytes("192.0.2.2", 65535).hex() == "c00002020000ffff"
     assert record.host_text(record.host_bytes("::ffff:1.2.3.4", 1)) == ("::ffff:1.2.3.4", 1)
     for address, port in (("localhost", 1), ("1.2.3", 1), ("::g", 1), ("1.2.3.4", -1), ("1.2.3.4", 2**32)):
-        with pytest.raises(LocalProtocolError, match="no IP address and port"):
+        with pytest.raises(LocalProtocolError, match="not an IP address and port"):
             record.host_bytes(address, port)
     with pytest.raises(RecordCorrupt, match="8 or 20 bytes, not 4"):
         record.host_text(b"1234")
