@@ -1,9 +1,13 @@
 """Name server, broker and store that speak Apache RocketMQ 4.6's own formats. They run on Linux only.
 
+Each name is imported on its first use, so that the command ``rocketpy-broker`` handles Ctrl-C from its start.
+
 PYTEST_DONT_REWRITE: see `rocketpy`.
 """
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if sys.platform != "linux":
     raise ImportError(
@@ -12,19 +16,24 @@ if sys.platform != "linux":
     )
 
 try:
-    from rocketpy import Producer as _  # noqa: F401 - asks whose package that is
+    from rocketpy import __all__ as _client_names  # asks whose package that is, and does not load the client
 except ImportError as error:
+    _reason: str | None = str(error)
+else:
+    _reason = None if "Producer" in _client_names else "it has no Producer"
+if _reason is not None:
     raise ImportError(
-        f"the package rocketpy is not the client of rocketpy-mq, or is damaged ({error}). The flight "
+        f"the package rocketpy is not the client of rocketpy-mq, or is damaged ({_reason}). The flight "
         "simulator rocketpy from PyPI replaces its files. Repair the environment: "
         "pip uninstall rocketpy rocketpy-mq, then pip install rocketpy-mq"
-    ) from None
+    )
 
-from rocketpy_broker.broker.broker import Broker, BrokerHealth
-from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
-from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
-from rocketpy_broker.embedded import EmbeddedCluster
-from rocketpy_broker.namesrv import NameServer
+if TYPE_CHECKING:
+    from rocketpy_broker.broker.broker import Broker, BrokerHealth
+    from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
+    from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
+    from rocketpy_broker.embedded import EmbeddedCluster
+    from rocketpy_broker.namesrv import NameServer
 
 __all__ = [
     "Broker",
@@ -36,3 +45,37 @@ __all__ = [
     "load_broker_config",
     "load_namesrv_config",
 ]
+
+_HOMES: Final = {
+    "Broker": "rocketpy_broker.broker.broker",
+    "BrokerConfig": "rocketpy_broker.config.model",
+    "BrokerHealth": "rocketpy_broker.broker.broker",
+    "EmbeddedCluster": "rocketpy_broker.embedded",
+    "NameServer": "rocketpy_broker.namesrv",
+    "NamesrvConfig": "rocketpy_broker.config.model",
+    "load_broker_config": "rocketpy_broker.config.file",
+    "load_namesrv_config": "rocketpy_broker.config.file",
+}
+"""Public name -> its module. A test compares them with the imports above."""
+_PARTS: Final = frozenset({
+    "broker", "config", "embedded", "filter", "handlers", "metrics", "namesrv", "replication", "security",
+    "services", "store",
+})  # fmt: skip
+"""Modules and packages that ``import rocketpy_broker`` alone makes available."""
+
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a part of the package, when it is used first."""
+        if name in _HOMES:
+            found = getattr(import_module(_HOMES[name]), name)
+        elif name in _PARTS:
+            found = import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        """Return the names of the module with those that are not imported yet."""
+        return sorted({*globals(), *__all__, *_PARTS})

@@ -1,5 +1,35 @@
-"""The command `rocketpy-broker`."""
+"""The command `rocketpy-broker`.
 
-from rocketpy_broker.cli.app import main
+`main` imports the other modules, so that Ctrl-C ends the command with one line at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
 
 __all__ = ["main"]
+
+_INTERRUPTED: Final = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    A stop that takes too long ends the process with exit status 3.
+
+    Args:
+        arguments: The words after the command; those of the process when None.
+
+    Returns:
+        The exit status: 0 after a requested stop, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C
+        before a server has started or during another command.
+    """
+    try:
+        from rocketpy_broker.cli.app import run_command  # noqa: PLC0415 - Ctrl-C may come while it is imported
+
+        return run_command(arguments)
+    except KeyboardInterrupt:
+        print("rocketpy-broker: interrupted", file=sys.stderr)
+        return _INTERRUPTED

@@ -50,12 +50,8 @@ _SOURCE: Final = "command line"
 """Name of the settings on the command line, for messages."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Return the exit status: 0 after a requested stop, 1 after a failure, 2 for wrong
-    usage.
-
-    A stop that takes too long ends the process with exit status 3.
-    """
+def run_command(arguments: Sequence[str] | None) -> int:
+    """Run the command line; return the exit status."""
     options = _parser().parse_args(arguments)
     if "action" in options:
         status: int = options.action(options)

@@ -6,10 +6,12 @@ import ast
 import importlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import rocketpy
+import rocketpy_broker
 from tools.import_map import ROOT
 
 
@@ -35,19 +37,24 @@ def test_a_producer_loads_no_consumer_and_no_administration() -> None:
     assert {name for name in found if name.startswith(unused)} == set()
 
 
-def test_the_names_are_those_that_type_checkers_see() -> None:
+@pytest.mark.parametrize("package", [rocketpy, rocketpy_broker])
+def test_the_names_are_those_that_type_checkers_see(package: Any) -> None:
     """A name would exist for type checkers only, or at run time only."""
-    tree = ast.parse((ROOT / "rocketpy/__init__.py").read_text("utf-8"))
-    checked = next(node for node in tree.body if isinstance(node, ast.If))
+    tree = ast.parse((ROOT / package.__name__ / "__init__.py").read_text("utf-8"))
+    checked = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    )
     seen = {
         (node.module, alias.name)
         for node in checked.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == {(module, name) for name, module in rocketpy._HOMES.items()}
-    assert {*rocketpy._HOMES, "__version__"} == set(rocketpy.__all__)
-    assert set(rocketpy.__all__) <= set(dir(rocketpy))
+    assert seen == {(module, name) for name, module in package._HOMES.items()}
+    assert {*package._HOMES} == set(package.__all__) - {"__version__"}
+    assert set(package.__all__) <= set(dir(package))
 
 
 def test_parts_are_available_without_an_import_of_their_own() -> None:
@@ -55,8 +62,13 @@ def test_parts_are_available_without_an_import_of_their_own() -> None:
     loaded_by(
         "import rocketpy; rocketpy.errors.RocketError, rocketpy.config.ClientConfig, rocketpy.hooks.SendEvent"
     )
+    loaded_by(
+        "import rocketpy_broker; rocketpy_broker.embedded.EmbeddedCluster, rocketpy_broker.store.MessageStore"
+    )
     with pytest.raises(AttributeError, match="module 'rocketpy' has no attribute 'Produce'"):
         rocketpy.Produce  # type: ignore[attr-defined] # noqa: B018
+    with pytest.raises(AttributeError, match="module 'rocketpy_broker' has no attribute 'Brokers'"):
+        rocketpy_broker.Brokers  # type: ignore[attr-defined] # noqa: B018
 
 
 @pytest.mark.parametrize(("former", "now"), rocketpy._FORMER.items())

@@ -12,7 +12,7 @@ from typing import Final
 
 from rocketpy.protocol.remoting.command import VERSION
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.services.stats.stats import BrokerStats, PutCounts
+from rocketpy_broker.services.stats.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 
 _NO_QUEUES: Final = (
@@ -54,6 +54,7 @@ def runtime_info(
 ) -> dict[str, str]:
     """Return texts by name. now_ms: of the clock of `stats`; booted_ms: since 1970."""
     put_total = puts.total
+    read = stats.rates(BROKER_GET_NUMS, stats.pulled_total, now_ms)
     disk_ratio, capacity = _disk_texts(store)
     table = dict.fromkeys(_NO_QUEUES, "0") | store.stats.table(store.clock())
     table |= {
@@ -69,9 +70,9 @@ def runtime_info(
         "msgGetTotalTodayMorning": str(days.got_today),
         "msgGetTotalTodayNow": str(stats.pulled_total),
         "putMessageTimesTotal": str(put_total),
-        "putTps": stats.rates("BROKER_PUT_NUMS", now_ms),
-        "getTransferedTps": stats.rates("BROKER_GET_NUMS", now_ms),
-        "getFoundTps": stats.rates("BROKER_GET_NUMS", now_ms),
+        "putTps": stats.rates(BROKER_PUT_NUMS, put_total, now_ms),
+        "getTransferedTps": read,
+        "getFoundTps": read,
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),
         "commitLogDiskRatio": disk_ratio,

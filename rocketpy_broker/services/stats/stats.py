@@ -191,9 +191,13 @@ class BrokerStats:
         counter = self.find(name, key)
         return (counter.over("minute", now_ms).tps or 0.0) if counter is not None else 0.0
 
-    def rates(self, name: str, now_ms: float) -> str:
-        """Return a rate of the whole broker over 10 s, 1 min and 10 min, as 4.6.0 writes the three."""
+    def rates(self, name: str, total: int, now_ms: float) -> str:
+        """Return a rate of the whole broker over 10 s, 1 min and 10 min, as 4.6.0 writes the three.
+
+        total: the value now. With that of the last sample, a steady rate would fall until the next sample.
+        """
         counter = self._counter(name, self._cluster)
+        counter.value = counter.times = total
         return "".join([f"{counter.rate_since(now_ms - ms, now_ms)} " for ms in (10_000, 60_000, 600_000)])
 
     def _counter(self, name: str, key: str) -> Counter:

@@ -93,3 +93,39 @@ async def test_an_example(tmp_path: Path, arguments: tuple[str, ...], ready: byt
     status, _, err = await interrupted(process, ready, process.stderr)
     assert status == 130
     assert err.splitlines()[-1].endswith(last)
+
+
+INTERRUPTED_BY_IMPORT = """
+import os, signal, sys
+from importlib import import_module
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+main = import_module(sys.argv[2]).main
+sys.exit(main(["--version"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("rocketpy_broker.cli", "asyncio"),
+        ("rocketpy_broker.cli", "rocketpy_broker.store.message_store"),
+        ("rocketpy_broker.cli", "rocketpy_broker.cli.app"),
+        ("rocketpy.cli", "asyncio"),
+        ("rocketpy.cli", "typer"),
+    ],
+)
+async def test_ctrl_c_during_imports(command: str, module: str) -> None:
+    """A command that is stopped in its first half second would print a traceback of its imports."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INTERRUPTED_BY_IMPORT, module, command, stdout=PIPE, stderr=PIPE, cwd=ROOT
+    )
+    async with asyncio.timeout(LIMIT_S):
+        out, err = await process.communicate()
+    name = command.removesuffix(".cli").replace("_", "-")
+    assert (process.returncode, out, err.decode()) == (130, b"", f"{name}: interrupted\n")

@@ -21,7 +21,7 @@ from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.locks import LOCK_MS, QueueLocks
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.stats.runtime_info import DayTotals
-from rocketpy_broker.services.stats.stats import BrokerStats
+from rocketpy_broker.services.stats.stats import BROKER_PUT_NUMS, BrokerStats
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.files.state_file import save_state
 
@@ -320,8 +320,21 @@ def test_rates_are_over_the_last_minute() -> None:
     put = stats.find("TOPIC_PUT_SIZE", "T")
     assert put is not None
     assert (put.over("minute", 120_000).sum, put.over("minute", 120_000).avgpt) == (1_200_000, 200)
-    assert stats.rates("BROKER_PUT_NUMS", 120_000) == "100.0 100.0 100.0 "
     assert stats.find("GROUP_GET_SIZE", "nobody") is None
+
+
+def test_the_rate_of_a_steady_load_is_steady() -> None:
+    """The charts of the console would be a sawtooth: the rate fell to the half between two samples."""
+    stats = BrokerStats("cluster")
+    for second in range(600):
+        if second % 10 == 0:
+            stats.sample(second * 1000, [("T", second * 100, second * 20_000)])
+        if second > 20:
+            assert stats.rates(BROKER_PUT_NUMS, second * 100, second * 1000) == "100.0 100.0 100.0 "
+    stats.sample(600_000, [("T", 60_000, 12_000_000)])
+    assert stats.rates(BROKER_PUT_NUMS, 60_000, 609_000).split()[0] == str(100 * 10 / 19)
+    stats.sample(610_000, [("T", 60_000, 12_000_000)])
+    assert stats.rates(BROKER_PUT_NUMS, 60_000, 610_000).split()[0] == "0.0"
 
 
 def test_totals_roll_over_at_midnight() -> None:
