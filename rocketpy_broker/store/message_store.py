@@ -26,7 +26,7 @@ from rocketpy_broker.store.log.commit_log import CommitLog
 from rocketpy_broker.store.log.flush import FlushPlan, flush_failure, flush_now
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.message_log import RecoveryReport
-from rocketpy_broker.store.log.messages import AppendReceipt, DispatchRequest, MessageInner
+from rocketpy_broker.store.log.messages import AppendReceipt, BatchReceipt, DispatchRequest, MessageInner
 from rocketpy_broker.store.queue.dispatch import ArrivalListener
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum, decode_checksums, encode_checksums
 from rocketpy_broker.store.recovery.recovery import Recovery
@@ -195,7 +195,7 @@ class MessageStore(StoreReads):
             raise _rejected(self._rejection)
         return self.commit_log.append(message)
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
         """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
         if self._rejection is not None:
             raise _rejected(self._rejection)

@@ -13,9 +13,10 @@ from rocketpy import MessageColumns
 from rocketpy.protocol.java import string_hash, string_hashes
 from rocketpy.protocol.message import batch, properties, record
 from rocketpy.protocol.remoting.frame import Frame
+from rocketpy_broker.store.queue.property_fields import PropertyFields
 
-COUNT: Final = 64
-ROUNDS: Final = 200
+COUNT: Final = 500
+ROUNDS: Final = 50
 BODY: Final = b"x" * 128
 PROPERTIES: Final = b"KEYS\x01key\x02UNIQ_KEY\x01C000020200004E0E2F2A690300000001\x02WAIT\x01true\x02"
 HOST: Final = b"\x7f\x00\x00\x01\x00\x00\x12\x34"
@@ -71,6 +72,14 @@ def main() -> None:
     """Measure each pair."""
     elements = [(0, BODY, PROPERTIES)] * COUNT
     body = batch.encode_batch(elements)
+    uneven = batch.encode_batch(
+        [(0, BODY + b"x" * (n % 2), PROPERTIES.replace(b"key", b"key" * (n % 2 + 1))) for n in range(COUNT)]
+    )
+    fields, texts, uneven_texts = (
+        PropertyFields(),
+        [PROPERTIES] * COUNT,
+        batch.split_batch_body(uneven).properties,
+    )
     size = len(one_record(0))
     positions = [size * n for n in range(COUNT)]
     data = b"".join(map(one_record, positions))
@@ -93,8 +102,20 @@ def main() -> None:
             lambda: b"".join([batch.encode_batch_element(*element) for element in elements]),
         ),
         "split_batch_body, decode_batch": (
+            lambda: batch.split_batch_body(uneven),
+            lambda: batch.decode_batch(uneven),
+        ),
+        "split_batch_body, of equal sizes or not": (
             lambda: batch.split_batch_body(body),
-            lambda: batch.decode_batch(body),
+            lambda: batch.split_batch_body(uneven),
+        ),
+        "PropertyFields.columns, one by one": (
+            lambda: fields.columns(uneven_texts),
+            lambda: list(map(fields, uneven_texts)),
+        ),
+        "PropertyFields.columns, of equal sizes or not": (
+            lambda: fields.columns(texts),
+            lambda: fields.columns(uneven_texts),
         ),
         "MessageColumns, Message": (lambda: column_texts(columns), lambda: message_texts(columns)),
         "string_hashes, string_hash": (lambda: string_hashes(tags), lambda: set(map(string_hash, tags))),

@@ -13,7 +13,6 @@ from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy.protocol.message.batch import BatchColumns
 from rocketpy.protocol.message.record import RecordView, peek
 from rocketpy_broker.store import (
-    AppendReceipt,
     CommitLogConfig,
     ConsumeQueueConfig,
     FlushConfig,
@@ -190,25 +189,25 @@ class Writer:
     def append(self, message: MessageInner) -> None:
         """Place a message in the run."""
         receipt = self.store.append(message)
-        record = self._records([receipt])[0]
+        record = self._records([(receipt.physical_offset, receipt.size)])[0]
         number = None if message.sys_flag & NOT_IN_QUEUE else receipt.queue_offset
         self._place(receipt.physical_offset, Sent(record, (message.topic, message.queue_id), number))
 
     def append_batch(self, message: MessageInner, bodies: Sequence[bytes]) -> None:
         """Place a batch in the run."""
         entries = [(0, body, b"UNIQ_KEY\x01%d.%d\x02" % (message.flag, n)) for n, body in enumerate(bodies)]
-        receipts = self.store.append_batch(message, BatchColumns.of(entries))
-        for receipt, record in zip(receipts, self._records(receipts), strict=True):
-            key = (message.topic, message.queue_id)
-            self._place(receipt.physical_offset, Sent(record, key, receipt.queue_offset))
+        offsets, sizes, first = self.store.append_batch(message, BatchColumns.of(entries))
+        records = self._records(list(zip(offsets, sizes, strict=True)))
+        for number, (offset, record) in enumerate(zip(offsets, records, strict=True), first):
+            self._place(offset, Sent(record, (message.topic, message.queue_id), number))
 
-    def _records(self, receipts: Sequence[AppendReceipt]) -> list[bytes]:
-        """The last records of the run."""
+    def _records(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The last records of the run. places: physical offset and size of each."""
         log = self.store.commit_log
         assert isinstance(log, CommitLog)
         run = b"".join(log._run)
-        start = len(run) - receipts[-1].size - receipts[-1].physical_offset  # of the log's first byte
-        return [run[start + place.physical_offset :][: place.size] for place in receipts]
+        start = len(run) - sum(places[-1])  # of the log's first byte
+        return [run[start + offset :][:size] for offset, size in places]
 
     def _place(self, offset: int, sent: Sent) -> None:
         self.expected.attempts[offset].append(sent)

@@ -248,14 +248,17 @@ class _Task:
         self._send_singly(sent.numbers, sent.messages, sent.queue)
 
     def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
-        for number, result in zip(numbers, results, strict=True):
-            self.retried += result.attempts - 1
-            if self._options.require_send_ok and result.status is not SendStatus.SEND_OK:
-                error = RuntimeError(
-                    f"{result.queue.broker_name} answered {result.status.value}: stored without the "
-                    "configured durability; set requireSendOk=false to accept this"
-                )
-                raise self._failed((number,), result.queue.topic, error)
+        self.retried += sum([result.attempts for result in results]) - len(results)
+        if not self._options.require_send_ok:
+            return
+        bad = [place for place, result in enumerate(results) if result.status is not SendStatus.SEND_OK]
+        if bad:
+            result = results[bad[0]]
+            error = RuntimeError(
+                f"{result.queue.broker_name} answered {result.status.value}: stored without the "
+                "configured durability; set requireSendOk=false to accept this"
+            )
+            raise self._failed((numbers[bad[0]],), result.queue.topic, error)
 
     def _failed(self, numbers: Sequence[int], topic: str, error: BaseException) -> RowNotSent:
         rows = f"row {numbers[0]}" if len(numbers) == 1 else f"rows {numbers[0]} to {numbers[-1]}"

@@ -90,7 +90,30 @@ def decode_batch(data: bytes) -> list[BatchMessage]:
 
 
 def split_batch_body(data: bytes) -> BatchColumns:
-    """Decode a batch body to columns; see `tests/bench/codecs.py` for the speed."""
+    """Decode a batch body to columns. Raises as `decode_batch`.
+
+    Elements of equal sizes are decoded in less than half the time; see `tests/bench/codecs.py`.
+    """
+    return _split_equal_elements(data) or _split_elements(data)
+
+
+def _split_equal_elements(data: bytes) -> BatchColumns | None:
+    """Decode elements whose bodies and properties are as long as those of the first; else return None."""
+    if len(data) < ELEMENT_FIXED_BYTES:
+        return None
+    size, _, _, _, body_length = _HEAD.unpack_from(data)
+    text_length = size - ELEMENT_FIXED_BYTES - body_length
+    if body_length < 0 or text_length < 0 or len(data) % size:
+        return None
+    element = struct.Struct(f">i8xii{body_length}sH{text_length}s")
+    sizes, flags, body_lengths, bodies, text_lengths, texts = zip(*element.iter_unpack(data), strict=True)
+    count = len(sizes)
+    if (sizes.count(size), body_lengths.count(body_length), text_lengths.count(text_length)) != (count,) * 3:
+        return None
+    return BatchColumns(flags, bodies, texts)
+
+
+def _split_elements(data: bytes) -> BatchColumns:
     flags: list[int] = []
     bodies: list[bytes] = []
     texts: list[bytes] = []

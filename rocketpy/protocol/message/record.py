@@ -69,6 +69,8 @@ _BODY_CRC, _SYS_FLAG, _BODY_LENGTH = 2, 7, 14
 _HEADS: Final = tuple(Struct(f">iIiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
 _HEAD: Final = _HEADS[0]
 _HEAD_BYTES: Final = _HEAD.size
+_OWN_BYTES: Final = 36
+"""Bytes of the head before sysFlag; later fields up to the body's length are the same in a whole batch."""
 _START: Final = Struct(">iI")
 _PLACE: Final = Struct(">iIi16xqi44xi")
 """Size, magic, body CRC, physical offset, sysFlag; body length, where both hosts are IPv4."""
@@ -245,20 +247,25 @@ def encode_records(
     if max(lengths, default=0) > MAX_PROPERTIES_BYTES:
         raise MessageTooLarge(f"properties of {max(lengths)} bytes, above {MAX_PROPERTIES_BYTES}")
     count = len(bodies)
-    parts = [bytes((len(topic),)) + topic] * (count * 5)
+    parts = [b""] * (count * 4)
     try:
-        parts[::5] = map(
-            _HEADS[(sys_flag & _V6) >> 4].pack,
+        shared = _HEADS[(sys_flag & _V6) >> 4].pack(
+            0, 0, 0, 0, 0, 0, 0, sys_flag, born_timestamp, born_host, store_timestamp, store_host,
+            reconsume_times, 0, 0,
+        )[_OWN_BYTES:-4]  # fmt: skip
+        parts[::4] = map(
+            Struct(f">iIIiiqq{len(shared)}si").pack,
             sizes, repeat(MESSAGE_MAGIC), [crc32(body) & 0x7FFFFFFF for body in bodies], repeat(queue_id),
-            flags, range(queue_offset, queue_offset + count), positions, repeat(sys_flag),
-            repeat(born_timestamp), repeat(born_host), repeat(store_timestamp), repeat(store_host),
-            repeat(reconsume_times), repeat(0), map(len, bodies),
+            flags, range(queue_offset, queue_offset + count), positions, repeat(shared), map(len, bodies),
         )  # fmt: skip
     except struct.error as error:
         raise LocalProtocolError(f"a number does not fit into its field of the record: {error}") from error
-    parts[1::5] = bodies
-    parts[3::5] = map(_PROPERTIES_LENGTH.pack, lengths)
-    parts[4::5] = properties
+    parts[1::4] = bodies
+    before_properties = {
+        length: b"%c%b%b" % (len(topic), topic, _PROPERTIES_LENGTH.pack(length)) for length in set(lengths)
+    }
+    parts[2::4] = map(before_properties.__getitem__, lengths)
+    parts[3::4] = properties
     return parts
 
 

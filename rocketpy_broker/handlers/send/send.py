@@ -313,16 +313,16 @@ class SendHandler:
         common = (header.properties or "").encode()
         try:
             batch = split_batch_body(request.body)
-            _check_batch(common, request.body, batch.properties)
-            receipts = self.store.append_batch(shared, batch)
+            _check_batch(common, batch.properties)
+            receipt = self.store.append_batch(shared, batch)
         except RocketError as error:
             return self.error_response(request, error)
         self.is_run_open = True
         if not request.is_oneway:
-            positions = tuple([receipt.physical_offset for receipt in receipts])
+            positions = tuple(receipt.physical_offsets)
             waits = self.park is not None and _waits(common)
-            first = receipts[0].queue_offset
-            self._waiting.append(ParkedResponse(channel, request, queue_id, first, positions, waits))
+            parked = ParkedResponse(channel, request, queue_id, receipt.queue_offset, positions, waits)
+            self._waiting.append(parked)
         return None
 
     def append(self, message: MessageInner, stored: OnStored) -> AppendReceipt:
@@ -450,14 +450,14 @@ def _without_cluster(text: str) -> str:
     return text if not text or text[-1] == "\x02" else text + "\x02"
 
 
-def _check_batch(common: bytes, body: bytes, properties: Sequence[bytes]) -> None:
+def _check_batch(common: bytes, properties: Sequence[bytes]) -> None:
     """Raise MessageInvalid for an empty batch, and for one with a delay, which would be ignored.
 
-    common: properties of the request. body: of the request. properties: of its messages.
+    common: properties of the request. properties: of its messages.
     """
     if not properties:
         raise MessageInvalid("the batch holds no message")
-    if _DELAY in body or _DELAY in common:
+    if _DELAY in common or _DELAY in b"".join(properties):
         for text in (common, *properties):
             if _DELAY in text and delay_level(props.decode(text)) > 0:
                 raise MessageInvalid("messages of a batch cannot be delayed")

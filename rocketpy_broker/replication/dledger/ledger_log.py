@@ -53,6 +53,7 @@ from rocketpy_broker.store.log.messages import (
     NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
     AppendReceipt,
+    BatchReceipt,
     DispatchRequest,
     MessageInner,
     QueueTable,
@@ -231,7 +232,7 @@ class LedgerLog(MessageLog):
         """
         return self._append(message, message.flag, message.body, message.properties)
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
         """Append one entry per message. If one is rejected, earlier ones stay, but none is acknowledged."""
         if message.sys_flag & MessageSysFlag.TRANSACTION_MASK:
             raise MessageInvalid("messages of a batch cannot be transactional")
@@ -239,7 +240,11 @@ class LedgerLog(MessageLog):
         total = fixed * len(batch.bodies) + sum(map(len, batch.bodies)) + sum(map(len, batch.properties))
         if total > self._message_bytes_max:
             raise too_large(total, self._message_bytes_max, 0)
-        return [self._append(message, *entry) for entry in zip(*batch, strict=True)]
+        first = self._table[message.topic, message.queue_id].next_offset
+        receipts = [self._append(message, *entry) for entry in zip(*batch, strict=True)]
+        return BatchReceipt(
+            [receipt.physical_offset for receipt in receipts], [receipt.size for receipt in receipts], first
+        )
 
     def _append(self, message: MessageInner, flag: int, body: bytes, properties: bytes) -> AppendReceipt:
         leader = self._leader

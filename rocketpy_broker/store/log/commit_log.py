@@ -42,6 +42,7 @@ from rocketpy_broker.store.log.messages import (
     NOT_IN_QUEUE,
     NUL_IN_PROPERTIES,
     AppendReceipt,
+    BatchReceipt,
     DispatchRequest,
     MessageInner,
     QueueTable,
@@ -215,7 +216,7 @@ class CommitLog(MessageLog):
         self._position = position + size
         return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
         """Place a batch as one record each, all in one file with one store time.
 
         message: what they share; its own flag, body and properties are not used. Raises as `append`; then
@@ -230,7 +231,7 @@ class CommitLog(MessageLog):
             sys_flag, fixed = with_hosts(sys_flag, fixed, message.born_host, self._store_flag)
         flags, bodies, properties = batch
         if not bodies:
-            return []
+            return BatchReceipt((), (), cursor.next_offset)
         sizes = [fixed + length for length in map(add, map(len, bodies), map(len, properties))]
         properties_max = max(map(len, properties))
         total = sum(sizes)
@@ -265,8 +266,7 @@ class CommitLog(MessageLog):
             repeat(cursor), positions, sizes, repeat(now), offsets, repeat(sys_flag), properties, strict=False
         )
         self._position, cursor.next_offset = end, offsets.stop
-        places = zip(positions, sizes, offsets, repeat(now), strict=False)
-        return list(map(_new_receipt, repeat(AppendReceipt), places))
+        return BatchReceipt(positions, sizes, queue_offset)
 
     def _roll(self, size: int) -> None:
         """Continue in the next file, so that `size` bytes fit; the previous file ends with a blank record."""

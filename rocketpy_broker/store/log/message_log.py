@@ -23,6 +23,7 @@ from rocketpy_broker.store.log.mapped_file_queue import LogFiles
 from rocketpy_broker.store.log.messages import (
     TIMESTAMP_BYTES,
     AppendReceipt,
+    BatchReceipt,
     DispatchRequest,
     MessageInner,
     store_host_flag,
@@ -153,7 +154,7 @@ class MessageLog(Protocol):
     def append(self, message: MessageInner) -> AppendReceipt:
         """Place a message in the current run; see `MessageStore.append`."""
 
-    def append_batch(self, message: MessageInner, batch: BatchColumns) -> list[AppendReceipt]:
+    def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
         """Place a batch; see `MessageStore.append_batch`."""
 
     def write_out(self) -> list[DispatchRequest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -94,6 +95,17 @@ class AppendReceipt(NamedTuple):
     size: int
     queue_offset: int
     store_timestamp: int
+
+
+class BatchReceipt(NamedTuple):
+    """Where the messages of a batch went; final only once `write_out` has returned.
+
+    physical_offsets, sizes: of each record in the commit log, bytes. queue_offset: of the first one.
+    """
+
+    physical_offsets: Sequence[int]
+    sizes: Sequence[int]
+    queue_offset: int
 
 
 DispatchRequest = tuple[QueueCursor, int, int, int, int, int, bytes]

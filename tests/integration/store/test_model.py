@@ -55,11 +55,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(queue_id=QUEUES, sizes=st.lists(st.integers(0, 400), min_size=1, max_size=6))
     def append_batch(self, queue_id: int, sizes: list[int]) -> None:
         texts = [self._body(size) for size in sizes]
-        receipts = self.store.append_batch(
+        receipt = self.store.append_batch(
             message(self.number, queue_id=queue_id),
             BatchColumns.of([(0, text, b"KEYS\x01batch\x02") for text in texts]),
         )
-        assert len({receipt.physical_offset // 4096 for receipt in receipts}) == 1
+        assert len({offset // 4096 for offset in receipt.physical_offsets}) == 1
         self.placed += [(queue_id, text) for text in texts]
 
     @rule()

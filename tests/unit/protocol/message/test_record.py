@@ -302,7 +302,7 @@ def test_values_outside_the_format_are_rejected_in_a_batch(
         "sys_flag": 0, "born_timestamp": 1, "born_host": HOST, "store_timestamp": 2, "store_host": HOST,
         "reconsume_times": 0, "flags": [0, 0], "bodies": [b"x", b"y"], "properties": [b"", b""],
     }  # fmt: skip
-    assert len(record.encode_records(**fields)) == 10
+    assert len(record.encode_records(**fields)) == 8
     with pytest.raises(error, match=reason):
         record.encode_records(**fields | changes)
 

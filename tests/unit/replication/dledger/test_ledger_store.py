@@ -219,10 +219,10 @@ def test_a_batch_is_an_entry_for_each_message(tmp_path: Path) -> None:
     """Producers would have to send one by one, as to a Java group, which refuses batches."""
     solo = Solo(tmp_path)
     entries = [(number, b"body %d" % number, b"KEYS\x01k%d\x02" % number) for number in range(5)]
-    receipts = solo.store.append_batch(message(0), BatchColumns.of(entries))
+    receipt = solo.store.append_batch(message(0), BatchColumns.of(entries))
     solo.commit()
     assert solo.view.end_index == 4
-    assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2, 3, 4]
+    assert (len(receipt.physical_offsets), receipt.queue_offset) == (5, 0)
     assert numbers(solo.store) == [0, 1, 2, 3, 4]
     with pytest.raises(MessageTooLarge):
         solo.store.append_batch(message(0), BatchColumns([0] * 2, [bytes(3 << 20)] * 2, [b""] * 2))

@@ -106,18 +106,20 @@ def test_batch_is_separate_records_of_one_time_in_one_file(store: MessageStore) 
     """A consumer of a Java broker's store would not get the messages of a batch."""
     put(store, *range(430))
     entries = [(number, b"%d" % number * 100, b"KEYS\x01b%d\x02" % number) for number in range(20)]
-    receipts = store.append_batch(MessageInner("B", 1, b"ignored"), BatchColumns.of(entries))
+    receipt = store.append_batch(MessageInner("B", 1, b"ignored"), BatchColumns.of(entries))
     store.write_out()
     store.dispatch()
-    assert {receipt.physical_offset // 65536 for receipt in receipts} == {1}
-    assert [receipt.queue_offset for receipt in receipts] == list(range(20))
+    assert {offset // 65536 for offset in receipt.physical_offsets} == {1}
+    assert receipt.queue_offset == 0
     assert bodies(store, "B", 1) == [body for _, body, _ in entries]
-    records = [decode(store.look_message(receipt.physical_offset) or b"") for receipt in receipts]
+    records = [decode(store.look_message(offset) or b"") for offset in receipt.physical_offsets]
+    assert [record.queue_offset for record in records] == list(range(20))
+    assert [record.size for record in records] == receipt.sizes
     assert [record.flag for record in records] == list(range(20))
     assert len(store.query_message("B", "b7", 10, 0, 1 << 62).records) == 1
     with pytest.raises(MessageInvalid, match="transactional"):
         store.append_batch(MessageInner("B", 1, b"", sys_flag=4), BatchColumns.of(entries))
-    assert store.append_batch(MessageInner("B", 1, b""), BatchColumns([], [], [])) == []
+    assert store.append_batch(MessageInner("B", 1, b""), BatchColumns([], [], [])).physical_offsets == ()
     store.close()
 
 
