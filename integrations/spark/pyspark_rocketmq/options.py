@@ -321,7 +321,7 @@ class SinkOptions:
             group=check_group(options.text("group", "spark-sink")),
             topic=check_topic(topic) if topic else "",
             format=options.choice("format", "raw", ("raw", "json", "msgpack")),
-            batch_rows=options.number("batchSize", 500, 1),
+            batch_rows=options.number("batchSize", 1000, 1),
             batch_bytes=options.number("batchBytes", 1 << 20, 1),
             max_in_flight=options.number("maxInFlight", 16, 1),
             max_in_flight_bytes=options.number("maxInFlightBytes", 8 << 20, 1),
