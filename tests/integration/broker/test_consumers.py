@@ -267,8 +267,12 @@ async def test_properties_are_filtered_by_sql92(
         await send(
             producer, b"%d" % number, f"n\x01{number}\x02color\x01{'red' if number % 2 else 'blue'}\x02"
         )
-    answer = await pull(client, sub="n > 2 AND color = 'red'", kind="SQL92")
-    assert (bodies(answer), answer.ext_fields()["nextBeginOffset"]) == ([b"3", b"5"], "6")
+    found, offset = [], 0
+    while offset < 6:  # a pull that has asked a filter for some time responds with what it has
+        answer = await pull(client, offset, sub="n > 2 AND color = 'red'", kind="SQL92")
+        found += bodies(answer)
+        offset = int(answer.ext_fields()["nextBeginOffset"])
+    assert (found, offset) == ([b"3", b"5"], 6)
     assert (await pull(client, sub="n > 99", kind="SQL92")).code == ResponseCode.PULL_RETRY_IMMEDIATELY
     bad = await pull(client, sub="n >", kind="SQL92")
     assert bad.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
