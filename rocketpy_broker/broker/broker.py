@@ -292,20 +292,22 @@ class Broker:
         store.set_store_host(host)
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
-        answers = self._answers(host, tracing)
-        park = self._replication.park(answers, self._wait_for_disk)
+        responses = self._responses(host, tracing)
+        park = self._replication.park(responses, self._wait_for_disk)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
         if is_sync:
             timeout_ms = config.store.flush.sync_timeout_ms
-            self._waiters = FlushWaiters(self._driver, answers, self.tasks, timeout_ms=timeout_ms, then=park)
+            self._waiters = FlushWaiters(
+                self._driver, responses, self.tasks, timeout_ms=timeout_ms, then=park
+            )
             park = self._waiters.park
             if tracing is not None:
                 park = tracing.stage("flush wait", park)
-        commits = self._replication.commits(answers)
+        commits = self._replication.commits(responses)
         if tracing is not None and commits is not None:
             commits.park = tracing.stage("commit wait", commits.park)
-        send, storing = self.deferred.start(host, answers, park, commits)
+        send, storing = self.deferred.start(host, responses, park, commits)
         if not self._replication.is_slave:
             self.deferred.run()
         consumers = self.consumers
@@ -344,7 +346,7 @@ class Broker:
         telemetry = find_telemetry(None) if self.config.metrics.trace_sends else None
         return SendTracing(telemetry, self.config.name) if telemetry is not None else None
 
-    def _answers(self, host: bytes, tracing: SendTracing | None) -> SendResponses:
+    def _responses(self, host: bytes, tracing: SendTracing | None) -> SendResponses:
         make = SendResponses if tracing is None else partial(TracedResponses, tracing)
         send = self.config.send
         return make(store_host=host, region_id=send.region_id, trace_on=send.trace_on)

@@ -63,13 +63,13 @@ class DeliveryServices:
     def start(
         self,
         host: bytes,
-        answers: SendResponses,
+        responses: SendResponses,
         park: ParkResponses | None,
         commits: CommitWaiters | None = None,
     ) -> tuple[SendHandler, Sequence[object]]:
         """Return the send handler, and all handlers that store messages.
 
-        host: address of the broker, as in records. answers, park, commits: see `SendHandler`.
+        host: address of the broker, as in records. responses, park, commits: see `SendHandler`.
         """
         config, store, delay = self._config, self._store, self.delay
 
@@ -85,7 +85,7 @@ class DeliveryServices:
             store,
             self._topics,
             config,
-            answers,
+            responses,
             schedule_dispatch=self._driver.schedule_dispatch,
             find_group=self._consumers.groups.find,
             delays=delay.levels,

@@ -122,7 +122,7 @@ class DLedgerReplication:
     def follow(self, ha_address: str) -> None:
         """Do nothing: followers know their leader from the group."""
 
-    def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> None:
+    def park(self, responses: SendResponses, are_before: Callable[[], bool]) -> None:
         """Return None: sends do not wait for HA slaves, but for `commits`."""
 
     def slaves(self) -> list[SlaveState]:
@@ -136,10 +136,10 @@ class DLedgerReplication:
         """Whether topics and offsets are copied from the master."""
         return self.is_slave
 
-    def commits(self, answers: SendResponses) -> CommitWaiters:
+    def commits(self, responses: SendResponses) -> CommitWaiters:
         """Return the waiters for the commit of messages."""
         self._waiters = CommitWaiters(
-            answers,
+            responses,
             self._tasks,
             appended=lambda: self._store.appended_offset,
             push=self.peer.process_ready,

@@ -1,9 +1,9 @@
 """Next offsets of queues whose messages have all expired, for peers that joined late.
 
 Such a peer copies only the entries that remain. It has no entries of these queues, so as the next leader it
-would number their messages from 0 again, below the offsets of consumer groups. Therefore a slave asks its
-master for the next offsets and keeps them in memory. Without a response, the offsets of consumer groups give
-a minimum.
+would number their messages from 0 again, below the offsets of consumer groups. Therefore a slave requests
+the next offsets from its master and keeps them in memory. Without a response, the offsets of consumer groups
+give a minimum.
 
 Source: none; a slave of RocketMQ 4.6.0 starts at 0.
 """
@@ -14,7 +14,7 @@ from rocketpy.errors import BrokerError
 from rocketpy.protocol.bodies import TopicStatsTable
 from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
-from rocketpy_broker.services.cluster.slave_sync import Ask
+from rocketpy_broker.services.cluster.slave_sync import RequestTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
 
@@ -27,26 +27,26 @@ class ExpiredQueueOffsets:
         self._topics = topics
         self._offsets = offsets
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._asked: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
         """Start of the log at the request to the master, by topic. Later entries are in the log."""
 
-    async def copy_from_master(self, ask: Ask) -> None:
-        """Ask the master for unknown next offsets. Raises RocketError."""
+    async def copy_from_master(self, request: RequestTable) -> None:
+        """Request unknown next offsets from the master. Raises RocketError."""
         begin = self._store.min_physical_offset
         for topic in self._unknown(begin):
             try:
-                answer = await ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+                body = await request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
             except BrokerError:  # the master does not have the topic
-                answer = b"{}"
-            if not answer:
+                body = b"{}"
+            if not body:
                 return
-            self._asked[topic] = begin
-            for queue, offsets in TopicStatsTable.decode(answer).offset_table.items():
+            self._requested[topic] = begin
+            for queue, offsets in TopicStatsTable.decode(body).offset_table.items():
                 self._next_offsets[queue.topic, queue.queue_id] = offsets.max_offset
 
     def knows(self, topic: str) -> bool:
         """Whether the offsets of a topic are known, and no entries have expired since."""
-        return self._asked.get(topic) == self._store.min_physical_offset
+        return self._requested.get(topic) == self._store.min_physical_offset
 
     def _unknown(self, begin: int) -> list[str]:
         """Return topics with an empty queue, if the log lacks entries before `begin`."""
@@ -55,7 +55,7 @@ class ExpiredQueueOffsets:
         return [
             topic
             for topic in self._topics.names
-            if self._asked.get(topic) != begin
+            if self._requested.get(topic) != begin
             and any(self._is_empty(topic, at) for at in self._queues(topic))
         ]
 

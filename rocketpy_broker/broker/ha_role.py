@@ -173,10 +173,10 @@ class HaReplication:
 
     # -- roles --------------------------------------------------------------------------------
 
-    def commits(self, answers: SendResponses) -> None:
+    def commits(self, responses: SendResponses) -> None:
         """Return None: sends do not wait for a majority."""
 
-    def park(self, answers: SendResponses, are_before: Callable[[], bool]) -> ParkResponses | None:
+    def park(self, responses: SendResponses, are_before: Callable[[], bool]) -> ParkResponses | None:
         """Return the function that parks responses until a slave has the messages; None without SYNC_MASTER.
 
         are_before: whether sends wait for a flush, after which they are parked here.
@@ -185,7 +185,7 @@ class HaReplication:
             return None
         self._waiters = ReplicaWaiters(
             self.connected,
-            answers,
+            responses,
             self._tasks,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
             are_before=are_before,

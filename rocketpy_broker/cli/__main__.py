@@ -1,4 +1,4 @@
-"""`python -m rocketpy_broker.cli`, which is `python -m rocketpy_broker`."""
+"""``python -m rocketpy_broker.cli``: the same as ``python -m rocketpy_broker``."""
 
 import sys
 

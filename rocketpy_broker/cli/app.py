@@ -193,7 +193,7 @@ def _broker(options: argparse.Namespace) -> Service:
 
 
 async def _at_once() -> None:
-    """Drain what has nobody to move: a name server, or servers for development."""
+    """The drain of a server without producers to move: a name server, or servers for development."""
 
 
 def _serve(name: str, server: Broker | NameServer, drain: Drain, hint: Callable[[], str]) -> Service:
@@ -282,7 +282,7 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
 
 async def _drained(guard: ShutdownGuard, drain: Drain) -> None:
     await guard.drain_requested.wait()
-    log.warning("draining, as %s asks for; SIGTERM stops at once", DRAIN_SIGNAL.name)
+    log.warning("received %s: draining; SIGTERM stops at once", DRAIN_SIGNAL.name)
     await drain()
 
 

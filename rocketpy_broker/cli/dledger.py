@@ -1,10 +1,10 @@
 """``rocketpy-broker dledger``: the leader of a DLedger group, and the progress of its peers.
 
-``status`` asks the brokers that a name server knows, or the peers of a group at their own ports. The latter
-works with RocketMQ's peers, too, which report only the leader. Peers with dLegerSecret respond only with -c
-and a file with the secret. Exit status 0: every group has a leader and every peer responds. 1: one does not.
-2: no peer could be asked. Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the
-environment.
+``status`` queries the brokers that a name server knows, or the peers of a group at their own ports. The
+latter works with RocketMQ's peers, too, which report only the leader. Peers with dLegerSecret respond only
+with -c and a file with the secret. Exit status 0: every group has a leader and every peer responds. 1: one
+does not. 2: no peer could be reached. Brokers with access control need ROCKETMQ_ACCESS_KEY and
+ROCKETMQ_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def add_dledger_commands(commands: Any) -> None:
     text = "show leaders, terms, and the progress of peers"
     status = actions.add_parser("status", help=text, description=text)
     target = status.add_mutually_exclusive_group()
-    target.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; default: NAMESRV_ADDR")
-    target.add_argument("-c", "--config", metavar="FILE", help="ask the peers in a broker.conf")
-    target.add_argument("--peers", metavar="PEERS", help="ask these: n0-host:port;n1-host:port;…")
+    target.add_argument("--namesrv", metavar="ADDR", help="query all its brokers; default: NAMESRV_ADDR")
+    target.add_argument("-c", "--config", metavar="FILE", help="query the peers in a broker.conf")
+    target.add_argument("--peers", metavar="PEERS", help="query these: n0-host:port;n1-host:port;…")
     status.add_argument("--group", metavar="NAME", help="dLegerGroup of --peers")
     add_status_options(status)
     status.set_defaults(
@@ -83,7 +83,7 @@ def _nobody(options: argparse.Namespace) -> str:
     named = f" of the name {options.name}" if options.name else ""
     return (
         f"no broker{named} at {given_name_servers(options)} reports a DLedger group; "
-        "ask RocketMQ's own peers with --peers and --group, or -c"
+        "query RocketMQ's own peers with --peers and --group, or -c"
     )
 
 

@@ -1,7 +1,7 @@
 """``rocketpy-broker ha status``: masters and their slaves, and the lag of the slaves.
 
 It works with RocketMQ's brokers, too, which report only the end of their logs. Exit status 0: every broker
-responds and every slave copies a master. 1: one does not. 2: no broker could be asked. Brokers with access
+responds and every slave copies a master. 1: one does not. 2: no broker could be reached. Brokers with access
 control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
 """
 
@@ -38,8 +38,8 @@ def add_ha_commands(commands: Any) -> None:
     text = "show roles, log ends, lag and states of brokers"
     status = actions.add_parser("status", help=text, description=text)
     targets = status.add_mutually_exclusive_group()
-    targets.add_argument("--namesrv", metavar="ADDR", help="ask all its brokers; default: NAMESRV_ADDR")
-    targets.add_argument("--broker", metavar="ADDR", help="ask only this broker")
+    targets.add_argument("--namesrv", metavar="ADDR", help="query all its brokers; default: NAMESRV_ADDR")
+    targets.add_argument("--broker", metavar="ADDR", help="query only this broker")
     add_status_options(status)
     status.set_defaults(
         action=lambda options: print_status("ha", options, _replicas, _nobody(options), _table, _has_problems)
@@ -55,15 +55,15 @@ def add_status_options(status: argparse.ArgumentParser) -> None:
 def print_status(
     command: str,
     options: argparse.Namespace,
-    ask: Callable[[argparse.Namespace], Awaitable[Sequence[R]]],
-    nobody: str,
+    query: Callable[[argparse.Namespace], Awaitable[Sequence[R]]],
+    when_empty: str,
     table: Callable[[Sequence[R]], Sequence[Sequence[str]]],
     has_problems: Callable[[Sequence[R]], bool],
 ) -> int:
-    """Print the reports of brokers; return the exit status. nobody: the error text without any report."""
+    """Print the reports of brokers; return the exit status. when_empty: the error text without any report."""
 
     async def run() -> Sequence[R]:
-        return await ask(options)
+        return await query(options)
 
     try:
         reports = asyncio.run(run())
@@ -71,7 +71,7 @@ def print_status(
         print(f"rocketpy-broker {command}: {error}", file=sys.stderr)
         return EXIT_UNKNOWN
     if not reports:
-        print(f"rocketpy-broker {command}: {nobody}", file=sys.stderr)
+        print(f"rocketpy-broker {command}: {when_empty}", file=sys.stderr)
         return EXIT_PROBLEMS
     if options.json:
         for report in reports:

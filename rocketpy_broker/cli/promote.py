@@ -1,8 +1,8 @@
 """``rocketpy-broker promote``: makes a stopped slave the master after its master has failed.
 
 Run it with the slave's own configuration file. It promotes only the slave with all messages of the others,
-and only while the master does not respond: it asks the brokers with this brokerName that the name servers
-know. A stopped slave cannot be asked, so start all of them first, then stop only the one to promote. A new
+and only while the master does not respond: it queries the brokers with this brokerName that the name servers
+know. A stopped slave cannot respond, so start all of them first, then stop only the one to promote. A new
 epoch begins. Slaves follow it, and reject the old master because of it. brokerRole and brokerId in the file
 are changed. The old master returns as a slave (brokerRole=SLAVE and a free brokerId in its own file). It then
 truncates records that the new master does not have, and moves them to ``cut/`` below its store. Exit status

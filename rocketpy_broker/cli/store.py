@@ -1,7 +1,7 @@
 """``rocketpy-broker store check|dump|stats DIR``: inspects a store that no broker has open.
 
 It also works with the directories of Java brokers. It changes nothing and takes no lock. `check` prints one
-line for each inconsistency. Exit status 0: there is none. 1: there are some. 2: the store cannot be read.
+line for each inconsistency. Exit status 0: no inconsistency. 1: at least one. 2: the store cannot be read.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def add_store_commands(commands: Any) -> None:
     text = "check a store, print its records, or its statistics"
     store = commands.add_parser("store", help=text, description=__doc__)
     actions = store.add_subparsers(required=True, metavar="check|dump|stats")
-    _add(actions, "check", "report every inconsistency and its place", _check)
+    _add(actions, "check", "report every inconsistency and its position", _check)
     dump = _add(actions, "dump", "print records as JSON, one per line", _dump)
     dump.add_argument("--topic", help="only records of this topic")
     dump.add_argument("--queue", type=int, metavar="ID", help="only records of this queue id")
     dump.add_argument("--key", help="only records with this KEYS or UNIQ_KEY")
     dump.add_argument("--from", type=int, dest="start", metavar="OFFSET", help="first record")
-    dump.add_argument("--limit", type=int, default=None, metavar="N", help="most records to print")
+    dump.add_argument(
+        "--limit", type=int, default=None, metavar="N", help="maximum number of records to print"
+    )
     dump.add_argument("--body", action="store_true", help="print bodies, too, in base64")
     _add(actions, "stats", "print sizes, counts and offsets as JSON", _stats)
 

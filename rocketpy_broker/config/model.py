@@ -177,7 +177,7 @@ class SendConfig:
     region_id: str = setting("regionId", "DefaultRegion")
     """MSG_REGION of every send response, for message traces."""
     trace_on: bool = setting("traceOn", True, change=NEXT_START)
-    """Whether clients with message traces shall trace the messages of this broker."""
+    """Whether clients with message traces record the messages of this broker."""
     start_accept_ms: int = setting("startAcceptSendRequestTimeStamp", 0, change=NEXT_START)
     """Time, in ms since 1970, before which sends are rejected."""
     reject_transactions: bool = setting("rejectTransactionMessage", False, change=LIVE)
@@ -188,7 +188,7 @@ class SendConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionConfig:
-    """When the broker asks producers for the state of their transactions."""
+    """When the broker checks open transactions with their producers."""
 
     timeout_ms: int = setting("transactionTimeOut", 6000, limits=(0, 2**31), change=NEXT_START)
     """Age of a half message at its first check. Its CHECK_IMMUNITY_TIME_IN_SECONDS takes precedence."""
@@ -208,7 +208,7 @@ class ConsumeConfig:
     auto_create_group: bool = setting("autoCreateSubscriptionGroup", True, change=NEXT_START)
     """Whether a consumer of an unknown group creates the group, with default settings."""
     long_polling: bool = setting("longPollingEnable", True, change=LIVE)
-    """Whether a pull without messages is held for the time that the consumer asks for."""
+    """Whether a pull without messages is held for the time that its request gives."""
     short_polling_ms: int = setting("shortPollingTimeMills", 1000, limits=(1, 600_000), change=LIVE)
     """How long a pull is held when longPollingEnable is false."""
     notify_ids_changed: bool = setting("notifyConsumerIdsChangedEnable", True, change=LIVE)
@@ -245,7 +245,7 @@ class HaConfig:
     role: BrokerRole = setting("brokerRole", BrokerRole.ASYNC_MASTER)
     """Role of the broker."""
     master_address: Address | None = setting("haMasterAddress", None, read=read_address)
-    """For a slave, the HA port of its master. None: name servers tell it."""
+    """For a slave, the HA port of its master. None: name servers return it."""
     heartbeat_ms: int = setting("haSendHeartbeatInterval", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
     """Interval of heartbeats."""
     silence_ms: int = setting("haHousekeepingInterval", 20_000, limits=(1, _HOUR_MS), change=NEXT_START)

@@ -1,4 +1,4 @@
-"""The name server: tells clients which brokers serve a topic."""
+"""The name server: registers brokers, and returns the routes of topics to clients."""
 
 from rocketpy_broker.namesrv.server import NameServer
 

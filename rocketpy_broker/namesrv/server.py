@@ -140,7 +140,7 @@ class NameServer:
         log.info("name server at %s", self.address)
 
     async def close(self) -> None:
-        """Stop the server. Brokers and clients go on with the routes that they have."""
+        """Stop the server. Brokers and clients continue with the routes that they have."""
         self.phase = "stopping: connections"
         if self._scan is not None:
             self._scan.cancel()

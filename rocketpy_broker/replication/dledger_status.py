@@ -31,11 +31,11 @@ _TIMEOUT_MS: Final = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerReport:
-    """The status of one peer. What it did not report is empty, or -1.
+    """The status of one peer. Values that it did not report are empty, or -1.
 
     group, peer: dLegerGroup and dLegerSelfId. address: of its broker, or its own. broker_id: as name servers
     know it. leader: the leader that this peer knows. lags: on the leader, the number of missing entries of
-    each follower. problem: why it did not respond, or takes no part in the group.
+    each follower. problem: why it did not respond, or is not active.
     """
 
     group: str = ""
@@ -118,7 +118,9 @@ async def _ask_peer(
     except RocketError as error:
         return replace(report, problem=str(error))
     if answer.code != RaftResponseCode.SUCCESS or not isinstance(answer, MetadataResponse):
-        return replace(report, problem=f"responds {answer.code}: is it of another group, or another peer?")
+        return replace(
+            report, problem=f"responds {answer.code}: check the group and the id of the peer at this address"
+        )
     leader = answer.leader_id or ""
     role = "" if not leader else "leader" if leader == peer else "follower"
     return replace(report, answers=True, leader=leader, role=role)

@@ -132,9 +132,9 @@ async def _first_answer(
 
 
 async def _ask(address: Address, code: int, options: ChannelOptions | None) -> bytes:
-    """Ask one question, signed with the keys in the environment, if there are any."""
-    asker = RemotingClient(address, Credentials.from_environment(), options or ChannelOptions())
+    """Send one request, signed with the keys in the environment, if there are any; return its body."""
+    client = RemotingClient(address, Credentials.from_environment(), options or ChannelOptions())
     try:
-        return await asker.ask(code)
+        return await client.request(code)
     finally:
-        asker.close()
+        client.close()

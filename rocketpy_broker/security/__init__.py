@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Access control: accounts, permissions, and the checks of requests."""

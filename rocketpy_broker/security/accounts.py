@@ -31,7 +31,7 @@ _INTERNAL_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
 class Right(Flag):
-    """What an account may do with a topic, or as a group."""
+    """A right of an account for a topic or a group."""
 
     DENY = 0
     PUB = 4

@@ -1,4 +1,4 @@
-"""What the access guard of a broker looks up to check a request: stored records and connected clients."""
+"""Look-ups of the access guard: stored records and connected clients."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rocketpy.protocol.codes import RequestCode
 
 
 class Permission(Enum):
-    """Who may use a request code."""
+    """The permission that a request code needs."""
 
     CLIENT = "client"
     """Every account."""

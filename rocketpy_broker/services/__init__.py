@@ -1,1 +1,1 @@
-"""What a broker keeps besides messages: topics, clients, its place in the cluster."""
+"""Services of a broker besides the store: metadata, delays, transactions, statistics, registration."""

@@ -33,11 +33,11 @@ class Reason(IntEnum):
 
 
 class StoreBusy(StoreError):
-    """The store takes no messages for the moment. A broker answers SYSTEM_BUSY (2)."""
+    """The store rejects messages for the moment. A broker responds SYSTEM_BUSY (2)."""
 
 
 class PendingFull(StoreBusy):
-    """Too many messages wait for a majority of their group. A broker answers SYSTEM_ERROR (1): try again."""
+    """Too many messages wait for a majority of their group. A broker responds SYSTEM_ERROR (1); try again."""
 
 
 class OverloadDetector:
@@ -55,7 +55,7 @@ class OverloadDetector:
     def sample(self, late_ms: float) -> StoreBusy | None:
         """Return why messages are rejected until the next sample; None when they are not.
 
-        late_ms: how much later than it asked for the timer was called.
+        late_ms: how much later than scheduled the timer was called.
         """
         limit = self._config.wait_ms
         is_late = self._config.enabled and limit > 0 and late_ms > limit

@@ -41,12 +41,12 @@ class CommitLogConfig:
     directory: Path | None = setting("storePathCommitLog", None)
     """Directory of the files. None: `commitlog` under the store's root."""
     segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30, limits=(1024, 1 << 31))
-    """Length of one file. It cannot change during the life of a store."""
+    """Length of one file. It cannot be changed once the store exists."""
     message_bytes_max: int = setting("maxMessageSize", 4 << 20, limits=(128, 1 << 30), change=NEXT_START)
     """Largest record and largest batch. The limit includes all fields of the record, as in 4.6.0."""
     reserve_bytes: int = setting(None, 64 << 20, limits=(0, 1 << 40))
-    """Disk blocks are allocated this far ahead of the end of the log (not in RocketMQ). An append then does
-    not meet a full disk, and an empty store does not occupy a whole file. 0: never; the file stays sparse."""
+    """Disk blocks are allocated this far ahead of the end of the log (not in RocketMQ). So appends do not run
+    out of space, and an empty store does not occupy a whole file. 0: never; the file stays sparse."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -61,10 +61,10 @@ class ConsumeQueueConfig:
     )
     """Length of one file, rounded up to whole units as in 4.6.0. Files are sparse."""
     handles_max: int = 512
-    """Open files of queues (not in RocketMQ). Beyond it, flushed files are closed until they are needed."""
+    """Maximum number of open files of queues (not in RocketMQ). Above it, flushed files are closed."""
     pending_bytes_max: int = 4096
-    """Bytes of new units that a queue buffers (not in RocketMQ). It writes them when they are this many, when
-    they are read, or at the next flush. After a crash they are dispatched again."""
+    """Maximum bytes of new units that a queue buffers (not in RocketMQ). They are written at this limit, when
+    they are read, and at each flush. After a crash they are dispatched again."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -80,9 +80,9 @@ class IndexConfig:
     slots: int = setting("maxHashSlotNum", 5_000_000, limits=(1, 1 << 28))
     """Hash slots of one file. The file that is being written takes four bytes of memory for each slot."""
     entries: int = setting("maxIndexNum", 20_000_000, limits=(2, 1 << 28))
-    """Entries of one file, plus one."""
+    """Entries of one file, including entry 0, which is never used."""
     query_count_max: int = setting("maxMsgsNumBatch", 64, limits=(1, 65_536), change=LIVE)
-    """Most messages that a query by key returns."""
+    """Maximum number of messages that a query by key returns."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -108,9 +108,9 @@ class FlushConfig:
     consume_queue_interval_ms: int = setting(
         "flushIntervalConsumeQueue", 1000, limits=(1, _HOUR_MS), change=NEXT_START
     )
-    """How often all queues are flushed and the checkpoint moves (RocketMQ: completely only every 60 s)."""
+    """How often all queues are flushed and the checkpoint is written (RocketMQ: all only every 60 s)."""
     sync_timeout_ms: int = setting("syncFlushTimeout", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
-    """How long a SYNC_FLUSH response waits before it is FLUSH_DISK_TIMEOUT."""
+    """How long a SYNC_FLUSH response waits for the flush. Then its status is FLUSH_DISK_TIMEOUT."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -123,17 +123,17 @@ class ReadConfig:
     memory_bytes_max: int = setting(
         "maxTransferBytesOnMessageInMemory", 256 * 1024, limits=_PULL_BYTES, change=LIVE
     )
-    """Most bytes of messages that are in memory."""
+    """Maximum bytes of a pull whose messages are in memory."""
     memory_count_max: int = setting("maxTransferCountOnMessageInMemory", 32, limits=_PULL_COUNT, change=LIVE)
-    """Most messages that are in memory."""
+    """Maximum number of messages of a pull that are in memory."""
     disk_bytes_max: int = setting(
         "maxTransferBytesOnMessageInDisk", 64 * 1024, limits=_PULL_BYTES, change=LIVE
     )
-    """Most bytes of messages that are on disk."""
+    """Maximum bytes of a pull whose messages are on disk."""
     disk_count_max: int = setting("maxTransferCountOnMessageInDisk", 8, limits=_PULL_COUNT, change=LIVE)
-    """Most messages that are on disk."""
+    """Maximum number of messages of a pull that are on disk."""
     memory_ratio_percent: int = setting("accessMessageInMemoryMaxRatio", 40, limits=(0, 100), change=LIVE)
-    """Share of physical memory whose size counts as "in memory", measured from the end of the log."""
+    """Percentage of physical memory. This many bytes at the end of the log count as "in memory"."""
     physical_memory_bytes: int = field(
         default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     )
@@ -155,9 +155,9 @@ class BusyConfig:
     enabled: bool = setting("brokerFastFailureEnable", True, change=LIVE)
     """Whether an overloaded store rejects messages."""
     wait_ms: int = setting("waitTimeMillsInSendQueue", 200, limits=(0, _HOUR_MS), change=LIVE)
-    """Longest delay of the event loop. 0: no limit."""
+    """Delay of the event loop above which messages are rejected. 0: no limit."""
     page_cache_ms: int = setting("osPageCacheBusyTimeOutMills", 1000, limits=(0, _HOUR_MS), change=LIVE)
-    """Longest duration of one write to the commit log. 0: no limit."""
+    """Duration of one commit log write above which messages are rejected. 0: no limit."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -173,18 +173,18 @@ class RetentionConfig:
     delete_when: str = setting("deleteWhen", "04", change=LIVE)
     """Hours of the day, in local time, at which expired files are deleted; separated by semicolons."""
     max_used_percent: int = setting("diskMaxUsedSpaceRatio", 75, limits=(0, 100), change=LIVE)
-    """With a fuller disk, expired files are deleted at any hour."""
+    """Disk usage above which expired files are deleted at any hour."""
     clean_percent: int = setting(
         "rocketmq.broker.diskSpaceCleanForciblyRatio", 85, read=read_percent, show=_ratio, limits=(0, 100)
     )
-    """With a fuller disk, the oldest files are deleted at any age, if `clean_forcibly` is set."""
+    """Disk usage above which the oldest files are deleted at any age, if `clean_forcibly` is set."""
     refuse_percent: int = setting(
         "rocketmq.broker.diskSpaceWarningLevelRatio", 90, read=read_percent, show=_ratio, limits=(0, 100)
     )
-    """With a fuller disk, messages are rejected."""
+    """Disk usage above which messages are rejected."""
     clean_forcibly: bool = setting("cleanFileForciblyEnable", False)
-    """Whether a nearly full disk may delete messages that have not expired (RocketMQ: True). The default
-    keeps acknowledged messages and rejects new ones."""
+    """Whether unexpired messages are deleted when the disk is nearly full (RocketMQ: True). The default keeps
+    acknowledged messages and rejects new ones."""
     interval_ms: int = setting("cleanResourceInterval", 10_000, limits=(1, _HOUR_MS), change=LIVE)
     """How often the disk is checked."""
     file_pause_ms: int = setting("deleteCommitLogFilesInterval", 100, limits=(0, _HOUR_MS), change=LIVE)
@@ -192,7 +192,7 @@ class RetentionConfig:
     grace_ms: int = setting(
         "destroyMapedFileIntervalForcibly", 120_000, limits=(0, 24 * _HOUR_MS), change=LIVE
     )
-    """How long a file stays that is being read."""
+    """How long an expired file is kept while it is being read."""
     batch_files_max: int = setting(None, 10, limits=(1, 10_000))
     """Commit log files that are deleted in one pass (fixed in RocketMQ)."""
 
@@ -206,7 +206,9 @@ class RetentionConfig:
         for part in self.delete_when.split(";"):
             hour = part.strip()
             if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
-                raise ConfigInvalid(f"deleteWhen is {self.delete_when!r}; hours from 00 to 23 are expected")
+                raise ConfigInvalid(
+                    f"deleteWhen is {self.delete_when!r}; give hours from 00 to 23, separated by semicolons"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +219,7 @@ class RecoveryConfig:
     """Whether the checksums of bodies are verified."""
     cut_damage: bool = False
     """Truncate the log at damage that is not a torn tail (not in RocketMQ). The valid records after it are
-    lost, so this is an operator's last resort. False: such a store is not opened, and a report is given."""
+    lost, so use this as a last resort. False: such a store is not opened, and a report is logged."""
     use_progress: bool = True
     """After a crash, start where the checkpoint says that queues and index are complete (not in RocketMQ).
     False: start as 4.6.0 does, at the file that the checkpoint's times select, and rebuild the newest index
@@ -246,8 +248,10 @@ class StoreConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))
         if len(self.store_host) not in {8, 20}:
-            raise ConfigInvalid(f"store_host has {len(self.store_host)} bytes; 8 for IPv4, 20 for IPv6")
-        DelayLevels(self.delay_levels)  # raises for a wrong table
+            raise ConfigInvalid(
+                f"store_host has {len(self.store_host)} bytes; it must have 8 (IPv4) or 20 (IPv6)"
+            )
+        DelayLevels(self.delay_levels)  # raises ConfigInvalid
 
     @property
     def commit_log_directory(self) -> Path:

@@ -36,7 +36,7 @@ def _same(value: Any) -> Any:
 
 
 class Setting(NamedTuple):
-    """What a field says about its key. name: None for a field that only has limits."""
+    """The key that a field mirrors. name: None for a field that only has limits."""
 
     name: str | None
     read: Callable[[str], Any] | None = None
@@ -88,10 +88,12 @@ def keys_of(config: type, group: str) -> dict[str, Key]:
     hints = get_type_hints(config)
     found = {}
     for one in fields(config):
-        said: Setting | None = one.metadata.get(_SETTING)
-        if said is not None and said.name is not None:
-            read = said.read or _reader(hints[one.name])
-            found[said.name] = Key(group, one.name, read, said.show, said.change, said.is_private)
+        declared: Setting | None = one.metadata.get(_SETTING)
+        if declared is not None and declared.name is not None:
+            read = declared.read or _reader(hints[one.name])
+            found[declared.name] = Key(
+                group, one.name, read, declared.show, declared.change, declared.is_private
+            )
     return found
 
 
@@ -104,12 +106,12 @@ def groups_of(config: type) -> dict[str, type]:
 def check_ranges(config: Any) -> None:
     """Raise ConfigInvalid for a field outside of its limits."""
     for one in fields(config):
-        said: Setting | None = one.metadata.get(_SETTING)
+        declared: Setting | None = one.metadata.get(_SETTING)
         value = getattr(config, one.name)
-        if said is not None and said.limits is not None and value is not None:
-            has_other_unit = said.show is not _same
-            name = one.name if said.name is None or has_other_unit else said.name
-            check_range(name, value, *said.limits)
+        if declared is not None and declared.limits is not None and value is not None:
+            has_other_unit = declared.show is not _same
+            name = one.name if declared.name is None or has_other_unit else declared.name
+            check_range(name, value, *declared.limits)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

@@ -83,7 +83,7 @@ class StoreReads:
 
         max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
         only messages with one of these tag codes. accepts: only messages whose properties it accepts.
-        is_over: asked before each further message that `accepts` would see; True ends the search there.
+        is_over: called before each further message that `accepts` would get; True ends the search there.
         At most 1024 units are read, or the limits of `ReadConfig`. Returns whole records, as stored.
         Raises StoreError when the disk cannot be read.
         """
@@ -113,7 +113,7 @@ class StoreReads:
         return queue.next_offset if queue is not None else 0
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first message that can be read; 0 for an unknown queue, as 4.6.0 answers."""
+        """The first message that can be read; 0 for an unknown queue, as in 4.6.0."""
         queue = self._queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
@@ -134,7 +134,7 @@ class StoreReads:
         return self.commit_log.store_timestamp(self.commit_log.first_offset)
 
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Where that message's record is in the commit log; 0 when there is none, as 4.6.0 answers."""
+        """Where that message's record is in the commit log; 0 when there is none, as in 4.6.0."""
         unit = self._unit(topic, queue_id, offset)
         return unit[0] if unit is not None else 0
 

@@ -167,7 +167,7 @@ class AdminHandler:
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     async def delete_group(self, channel: Channel, request: Command) -> Command:
-        """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is no error, as in 4.6.0."""
+        """Handle DELETE_SUBSCRIPTIONGROUP; a missing group is not an error, as in 4.6.0."""
         await self.groups.delete(request.header_as(DeleteSubscriptionGroupRequestHeader).group_name)
         return request.reply()
 
@@ -203,7 +203,7 @@ class AdminHandler:
 def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
     """Delete the queues whose topic is not in `topics`; return their number. Raises StoreError.
 
-    The commit log keeps their messages. A topic that is created again goes on with its queue offsets until a
+    The commit log keeps their messages. A topic that is created again continues its queue offsets until a
     restart. Source: DefaultMessageStore of RocketMQ 4.6.0.
     """
     return _drop(store, lambda queue: queue.topic not in topics)

@@ -59,7 +59,7 @@ class ClientCallHandler:
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: Command) -> Command:
-        """Handle INVOKE_BROKER_TO_RESET_OFFSET: tell all members of a group to reset their offsets.
+        """Handle INVOKE_BROKER_TO_RESET_OFFSET: notify all members of a group of their new offsets.
 
         The members commit the new offsets, so at least one must be online.
         """

@@ -243,7 +243,7 @@ class ClientHandler:
         self._notify(self.clients.drop_inactive(int(self.now_ms())))
 
     def _notify(self, changed: Iterable[str]) -> None:
-        """Tell all members of these groups, new ones too, to rebalance (QUIRKS 41)."""
+        """Notify all members of these groups, also new ones, to rebalance (QUIRKS 41)."""
         for name in changed:
             group = self.clients.consumer_group(name)
             settings = self.groups.get(name)

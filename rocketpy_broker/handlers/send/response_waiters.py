@@ -27,7 +27,7 @@ PC_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 _UNKNOWN: Final = "UNKNOWN_ERROR"
 
 OnStored = Callable[[StoreError | None], None]
-"""Called when a message is stored, or with the reason why it is not, or may not be."""
+"""Called with None when a message is stored, or with the error if it is not, or might not be."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class _Group:
 class ResponseWaiters:
     """Parked responses in the order of the log. They time out in this order too, so one timer serves all.
 
-    timeout_ms: time until a response leaves without what it waited for. The message may be safe all the same.
+    timeout_ms: time after which a response is sent anyway, with an error code. The message may still be
+    stored.
     """
 
     def __init__(self, responses: SendResponses, tasks: Tasks, *, timeout_ms: int) -> None:
@@ -207,10 +208,10 @@ class ReplicaWaiters(ResponseWaiters):
     def _expire(self, now_s: float) -> None:
         self._release(self._waiting.expire(now_s * 1000))
 
-    def _release(self, answers: list[ReplicationResult[ParkedResponse]]) -> None:
-        for sends, code in answers:
+    def _release(self, results: list[ReplicationResult[ParkedResponse]]) -> None:
+        for sends, code in results:
             self._respond(sends, code)
-        if answers:
+        if results:
             self._on_visible()
 
 
@@ -254,7 +255,7 @@ class CommitWaiters(ResponseWaiters):
             channels.update([parked.channel for parked in group.sends])
             for listener in group.on_stored:
                 listener(None)
-        for channel in channels:  # at once, not at the end of the loop's turn: they have waited for disks
+        for channel in channels:  # at once, not at the end of the loop's turn: these clients have waited long
             channel.flush()
 
     def fail(self) -> None:

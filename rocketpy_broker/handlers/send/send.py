@@ -76,7 +76,7 @@ class SendHandler:
     store: MessageStore
     topics: TopicTable
     config: BrokerConfig
-    answers: SendResponses
+    responses: SendResponses
     _: KW_ONLY
     schedule_dispatch: Callable[[], None]
     find_group: FindGroup
@@ -361,12 +361,12 @@ class SendHandler:
             return
         if self.commits is not None:
             stored_later, self._stored_listeners = self._stored_listeners, []
-            self.answers.drop_bodies(waiting)
+            self.responses.drop_bodies(waiting)
             self.commits.hold(waiting, stored_later)
             return
         if self.park is not None:
             waiting = self._park_waiting(waiting, self.park)
-        stored = self.answers.stored
+        stored = self.responses.stored
         for parked in waiting:
             parked[0].reply(stored(parked))
         if self._stored_listeners:
@@ -381,7 +381,7 @@ class SendHandler:
     def _park_waiting(self, waiting: list[ParkedResponse], park: ParkResponses) -> list[ParkedResponse]:
         """Park the responses whose producers want more than a written message; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
-        self.answers.drop_bodies(wanting)
+        self.responses.drop_bodies(wanting)
         # Also an empty list: consumers must not read the run before it is flushed.
         park(wanting, self.store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
@@ -389,7 +389,7 @@ class SendHandler:
     def error_response(self, request: Command, error: RocketError) -> Command:
         """Return the response to a send that was not stored, with the code that clients act on."""
         remark = PC_BUSY if isinstance(error, PendingFull) else str(error)
-        return self.answers.refused(request, _code_of(error), remark)
+        return self.responses.refused(request, _code_of(error), remark)
 
     # -- channels -----------------------------------------------------------------------------
 

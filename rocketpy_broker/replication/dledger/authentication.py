@@ -66,7 +66,7 @@ class PeerRefused(RocketError):
 
 
 class HandshakeContext(NamedTuple):
-    """What both ends have sent before the proofs, which cover it.
+    """The values that both sides send before their proofs, which cover them.
 
     caller, callee: ids of the peer that connected and of the peer that it connected to.
     """

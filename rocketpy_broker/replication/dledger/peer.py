@@ -2,10 +2,10 @@
 
 The node belongs to the event loop's thread. Changes are written there and flushed in a thread. Whatever is
 appended or received meanwhile waits for the next flush, so one flush serves many entries. Pushes and
-heartbeats are sent before the write: they promise nothing of this peer's own disk, so the disks of a group
-work in parallel. All other requests, and all responses, are sent after the flush.
+heartbeats are sent before the write: they do not depend on this peer's disk, so the disks of a group work in
+parallel. All other requests, and all responses, are sent after the flush.
 
-Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, whatever it has acknowledged by then.
+Source: DLedgerServer of DLedger 0.1. Differs: 0.1 flushes every 10 ms, after it has acknowledged the entries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DISK_FULL_RETRY_S: Final = 0.5
 
 
 class Ledger(StoredLedger, Flushable, Protocol):
-    """The files of a ledger. All but `run_flush` and `preallocate_ahead` is called in the loop's thread.
+    """The files of a ledger. All methods except `run_flush` and `preallocate_ahead` run in the loop's thread.
 
     A failed flush stops the peer.
     """
@@ -92,7 +92,7 @@ class PeerState:
 class PeerHealth:
     """The state of a peer for operators. lags: missing entries by follower, on the leader only.
 
-    leader_changes: how often the leader has changed. problem: why the peer takes no part; empty if it does.
+    leader_changes: how often the leader has changed. problem: why the peer is not active; empty if it is.
     """
 
     role: Role
@@ -176,9 +176,9 @@ class Peer:
         self.failure: StoreError | InvariantError | None = None
         """Why the peer has stopped for good; None while it runs."""
         self.disk_full: DiskFull | None = None
-        """Why the peer pauses until its disk has room."""
+        """Why the peer pauses: its disk is full."""
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and close ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read term and vote, listen, and join the group. Raises StoreDamaged, StoreError, OSError."""
@@ -231,7 +231,7 @@ class Peer:
         self._timers[name] = self._loop.call_later(delay_s, self._tasks.run, callback)
 
     def _guard(self, step: Callable[[], None]) -> bool:
-        """Do a step; False if it failed, and the peer with it."""
+        """Run a step. An exception stops the peer, and False is returned."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - a peer must not continue after an unexpected error
@@ -249,7 +249,7 @@ class Peer:
         self._fail(failure)
 
     def _fail(self, error: StoreError | InvariantError) -> None:
-        """Send nothing more, since this peer may not keep what it would promise."""
+        """Stop the peer: what it would acknowledge from now on might not be durable."""
         if self.failure is not None:
             return
         self.failure = error
@@ -260,7 +260,7 @@ class Peer:
             self._tasks.spawn(self._server.close(), "close after a failure")
         self._listener.failed(error)
 
-    # -- the owner's side ---------------------------------------------------------------------
+    # -- called by the owner ---------------------------------------------------------------------
 
     @property
     def state(self) -> PeerState:
@@ -302,7 +302,7 @@ class Peer:
         )
 
     def expire(self, begin_index: int) -> None:
-        """Stop offering the entries before `begin_index`, which is committed: the owner deletes them now."""
+        """Forget the entries before `begin_index`, which is committed. The owner deletes them next."""
         self._step(Expire(begin_index))
 
     @property
@@ -323,12 +323,14 @@ class Peer:
             DiskFull: The disk of this peer is full.
         """
         if not self._is_running:
-            raise NotLeader(f"peer {self.settings.self_id} does not run")
+            raise NotLeader(f"peer {self.settings.self_id} has stopped; its log says why")
         if self.disk_full is not None:
             raise self.disk_full
         entry = self._node.append(body)
         if entry is None:
-            raise NotEnoughReplicas(f"{self.settings.pending_max} entries wait for a majority")
+            raise NotEnoughReplicas(
+                f"{self.settings.pending_max} entries wait for a majority of the peers; send later"
+            )
         self._wants_push = True
         self._process_soon()
         return entry
@@ -369,7 +371,7 @@ class Peer:
             self._process_handle = None
 
     def process_ready(self) -> None:
-        """Send, store and acknowledge now what the node has ready, not when the loop's iteration ends."""
+        """Process the node's Ready now, not at the end of the loop's iteration."""
         self._cancel_processing()
         if self._is_running and (self._stalled is not None or self._guard(self._process_all_ready)):
             self._guard(self._notify_listener)
@@ -388,14 +390,14 @@ class Peer:
     def _start_ready(self, ready: Ready) -> None:
         """Send what may be sent before the write, then write."""
         if ready.term_state is not None and ready.write:
-            # The vote first: recovery refuses a ledger with a later term than the vote.
+            # The vote first: recovery rejects a ledger with a later term than the vote.
             rest = dataclasses.replace(ready, term_state=None)
             self._store(ready.term_state, None, lambda: self._start_ready(rest))
             return
         if ready.requests:
             for request in ready.requests_before_write:
                 self._client.send(request)
-            self._client.flush()  # so the followers' disks start before this peer's own
+            self._client.flush()  # the followers' disks work in parallel with this peer's
         self._write(ready)
 
     def _write(self, ready: Ready) -> None:
@@ -449,7 +451,7 @@ class Peer:
         self._run_on_disk_thread(store, stored)
 
     def _on_flush_done(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
-        """Finish a flush of the thread; False: it failed, and the peer with it."""
+        """Finish a flush of the thread. A failure stops the peer, and False is returned."""
         if plan is not None:
             self._ledger.finish_flush(plan, None if error is None else flush_failure(error))
         if error is not None:
@@ -472,9 +474,9 @@ class Peer:
         return self._ledger.plan_flush(thorough=thorough)
 
     def _stall(self, ready: Ready, error: DiskFull) -> None:
-        """Send nothing until the disk has room. The group continues without this peer."""
+        """Send nothing until the disk has free space. The group continues without this peer."""
         if self.disk_full is None:
-            log.error("peer %s waits for room on its disk: %s", self.settings.self_id, error)
+            log.error("peer %s pauses until its disk has free space: %s", self.settings.self_id, error)
         self.disk_full = error
         self._stalled = ready
         self._call_later("stall", _DISK_FULL_RETRY_S, self._retry_stalled)
@@ -498,7 +500,7 @@ class Peer:
         state, committed = self.state, self.committed_index
         notified_state, notified_committed = self._notified
         self._notified = state, committed
-        # The role first: an index that another leader has committed acknowledges nothing that this one took.
+        # The role first: entries that another leader committed must not acknowledge sends to this peer.
         if state != notified_state:
             if state.leader_id is not None and state.leader_id != notified_state.leader_id:
                 self._leader_changes += 1
@@ -510,7 +512,7 @@ class Peer:
     # -- periodic work ------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """Save the committed index, up to which a restarted peer may read at once."""
+        """Save the committed index, so that a restarted peer can serve reads up to it at once."""
         self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
         if self._checkpoint() != self._saved and (
             self._checkpoint_task is None or self._checkpoint_task.done()
@@ -529,7 +531,7 @@ class Peer:
             self._saved = checkpoint
 
     def _flush_periodically(self) -> None:
-        """Flush without delaying anything; used with `flush` off only."""
+        """Flush in the background; used only with `flush` off."""
         self._call_later("flush", _FLUSH_S, self._flush_periodically)
         if self._is_unflushed and not self._is_flushing:
             plan = self._plan_flush()

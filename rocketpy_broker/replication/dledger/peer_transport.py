@@ -65,12 +65,12 @@ class RaftClient(ClientOnlyEndpoint):
         self._connections[request.peer].send(request)
 
     def flush(self) -> None:
-        """Write what was sent to the sockets now, not when the event loop's iteration ends."""
+        """Write the pending requests to the sockets now, not at the end of the event loop's iteration."""
         for connection in self._connections.values():
             connection.flush()
 
     def close(self) -> None:
-        """Disconnect. Open requests fail."""
+        """Disconnect. Pending requests fail."""
         for connection in self._connections.values():
             connection.close()
 
@@ -123,7 +123,9 @@ class _RaftConnection:
             log.log(level, "peer %s cannot be reached: %s", self._peer, error)
         else:
             if self._failures:
-                log.warning("peer %s is reached after %d failures", self._peer, self._failures)
+                log.warning(
+                    "peer %s can be reached again after %d failed attempts", self._peer, self._failures
+                )
             self._failures, self._problem = 0, ""
         finally:
             self._connecting = None
@@ -133,7 +135,7 @@ class _RaftConnection:
         channel = await connect(self._address, self._client, self._client.options)
         try:
             await self._client.on_connected(channel, self._peer)
-        except BaseException:  # cancellation included: the channel is in nobody's hands yet
+        except BaseException:  # cancellation included: no caller owns the channel yet
             channel.abort()
             raise
         return channel
@@ -156,8 +158,8 @@ class _RaftConnection:
 class _ResponseWaiter:
     """Waits for the response to one request.
 
-    A peer that sends nothing at all until a request times out hangs, and may do so for hours. It is
-    disconnected, since pushes that are sent again would pile up in the socket's buffer.
+    A peer that sends nothing until a request times out may hang for hours. It is disconnected; otherwise
+    repeated pushes would fill the socket's buffer.
     """
 
     __slots__ = ("_channel", "_code", "_last_received", "_number", "_on_response")
@@ -209,12 +211,12 @@ class RaftEndpoint:
         self._unflushed: set[Channel] = set()
 
     def channel_opened(self, channel: Channel) -> None:
-        """Check a new connection; see `Endpoint`."""
+        """Start to authenticate a new connection; see `Endpoint`."""
         if self._authenticator is not None:
             self._authenticator.opened(channel)
 
     def handle(self, channel: Channel, request: Command) -> Command | None:
-        """Step a request; see `Endpoint`. The channel responds SYSTEM_ERROR to an invalid one."""
+        """Pass a request to the node; see `Endpoint`. The channel responds SYSTEM_ERROR to an invalid one."""
         authenticator = self._authenticator
         if authenticator is not None and (response := authenticator.handshake(channel, request)) is not None:
             return response
@@ -241,6 +243,6 @@ class RaftEndpoint:
             self._unflushed.add(channel)
 
     def flush(self) -> None:
-        """Write responses to the sockets now, not when the event loop's iteration ends."""
+        """Write the pending responses to the sockets now, not at the end of the event loop's iteration."""
         while self._unflushed:
             self._unflushed.pop().flush()

@@ -162,7 +162,7 @@ class HaClient:
         """Step the session. Raises ConnectionLost if the connection must end."""
         self._apply_effects(connection, session.step(event, asyncio.get_running_loop().time() * 1000))
         if session.is_closed:
-            raise ConnectionLost("the master does not answer")
+            raise ConnectionLost("the master does not respond; check haMasterAddress and its HA port")
         if isinstance(event, DataReceived):
             self._on_received(session, connection)
 

@@ -64,7 +64,7 @@ class AckReceived:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection. is_final: the next one would end the same way; an operator is needed."""
+    """Close the connection. is_final: a new connection would fail the same way until an operator acts."""
 
     reason: str
     is_final: bool = False

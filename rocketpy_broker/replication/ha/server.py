@@ -1,7 +1,7 @@
 """A master's HA port: drives one `MasterSession` for each slave.
 
 A connection becomes a slave once it has joined: with the handshake, or with the first report of one of
-RocketMQ's slaves. Until then its time is limited, and it may have to give way to newer connections.
+RocketMQ's slaves. Until then its time is limited, and newer connections may replace it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class HaServer:
         return bool(self._names) and not self._names & names
 
     def _evict(self, slave: _SlaveConnection, host: str, count: int) -> None:
-        text = "HA: closing a connection that has not joined; %s has %d of those"
+        text = "HA: closing a connection that has not joined; host %s has %d such connections"
         self.limited_log.warning(host, text, host, count)
         slave.abort()
 
@@ -224,7 +224,11 @@ class _SlaveConnection(StreamProtocol):
         is_acked = False
         effects = self._session.step(event, _now_ms())
         if self._session.is_copying and not self._server.session_joined(self, self._session, self._address):
-            log.warning("HA slave at %s is refused: %d slaves have joined", self._address, _SLAVES_MAX)
+            log.warning(
+                "HA slave at %s is rejected: %d slaves have joined, which is the limit",
+                self._address,
+                _SLAVES_MAX,
+            )
             self.close("too many slaves")
             return
         for effect in effects:

@@ -18,7 +18,7 @@ _ALL: Final = 1 << 62
 
 
 class SlaveAcks(Protocol):
-    """What the slaves have acknowledged; see `ConnectedSlaves`."""
+    """The offsets that the slaves have acknowledged; see `ConnectedSlaves`."""
 
     @property
     def acked(self) -> int:

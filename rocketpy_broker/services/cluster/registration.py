@@ -87,7 +87,7 @@ class _NameServerState(ClientOnlyEndpoint):
     is_registered: bool = False
     """Whether the broker is registered over the current channel."""
     was_asked: bool = False
-    """Whether the name server was asked for a duplicate of this broker, before the first registration."""
+    """Whether the name server was searched for a duplicate of this broker, before the first registration."""
     failures: int = 0
     problem: str | None = None
     """Why the last registration failed; None if it succeeded."""

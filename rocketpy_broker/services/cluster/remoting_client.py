@@ -24,16 +24,16 @@ class RemotingClient:
         self._options = options
         self._channel: Channel | None = None
 
-    async def ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
+    async def request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         """Return the body of the response. Raises BrokerError if it is not SUCCESS, RocketError."""
         if self._channel is None or self._channel.is_closed:
             self._channel = await connect(self.address, ClientOnlyEndpoint(), self._options)
-        request = Command.request(code)
-        request.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
-        answer = await self._channel.request(request, _TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(code, answer, self.address)
-        return bytes(answer.body)
+        command = Command.request(code)
+        command.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
+        response = await self._channel.request(command, _TIMEOUT_MS)
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal(code, response, self.address)
+        return bytes(response.body)
 
     def close(self) -> None:
         """Disconnect; the next request connects again."""
@@ -42,8 +42,8 @@ class RemotingClient:
             self._channel = None
 
 
-def refusal(code: int, answer: Command, address: Address) -> BrokerError:
+def refusal(code: int, response: Command, address: Address) -> BrokerError:
     """Return the error for a response that is not SUCCESS. code: of the request."""
-    is_broker = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
+    is_broker = response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
     advice = "it is a broker, not a name server" if is_broker else ""
-    return BrokerError(answer.code, answer.remark, str(address), advice=advice)
+    return BrokerError(response.code, response.remark, str(address), advice=advice)

@@ -34,7 +34,7 @@ log = logging.getLogger("rocketpy.broker.sync")
 WITH_VERSIONS: Final = "rocketpyVersions"
 """Header field with which a slave requests the commit time of each offset; not in RocketMQ."""
 
-Ask = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
+RequestTable = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 """Requests a table from the master by code and fields; empty without a master. Raises RocketError."""
 
 
@@ -55,14 +55,14 @@ class SlaveSync:
     registration: RegistrationConfig
     interval_ms: int
     may_sync: Callable[[], bool]
-    copy_more: Callable[[Ask], Awaitable[None]] | None = None
+    copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         self._keys = self.registration.credentials
         self._options = ChannelOptions(ssl=self.registration.ssl)
         # Name servers return addresses without a scheme; if all of them use TLS, brokers use it too.
         servers = self.registration.namesrv
-        self._speaks_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
+        self._uses_tls = bool(servers) and all(server.scheme == "tls" for server in servers)
         self._has_master = asyncio.Event()
         self._master: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class SlaveSync:
     def follow(self, address: str) -> None:
         """Copy from this master from now on. address: its address for clients."""
         parsed = Address.parse(address)
-        if self._speaks_tls and parsed.scheme == "tcp":
+        if self._uses_tls and parsed.scheme == "tcp":
             parsed = replace(parsed, scheme="tls")
         if self._master is None or parsed != self._master.address:
             self._disconnect()
@@ -122,15 +122,15 @@ class SlaveSync:
         """Copy all tables once, if a master is known. Raises RocketError; tables copied before are kept."""
         if self._master is None:
             return
-        topics = TopicConfigSerializeWrapper.decode(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        topics = TopicConfigSerializeWrapper.decode(await self._request(RequestCode.GET_ALL_TOPIC_CONFIG))
         await self.topics.adopt(topics)
-        offsets = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
+        offsets = await self._request(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
         self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
-        await self.delay.adopt(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET))
-        groups = await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        await self.delay.adopt(await self._request(RequestCode.GET_ALL_DELAY_OFFSET))
+        groups = await self._request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
         if self.copy_more is not None:
-            await self.copy_more(self._ask)
+            await self.copy_more(self._request)
 
-    async def _ask(self, code: int, fields: dict[str, str] | None = None) -> bytes:
-        return b"" if self._master is None else await self._master.ask(code, fields)
+    async def _request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
+        return b"" if self._master is None else await self._master.request(code, fields)

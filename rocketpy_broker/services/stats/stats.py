@@ -1,7 +1,7 @@
 """Counters by topic and group, with sums and rates over the last minute, hour and day.
 
 Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
-difference to an older sample. What was put is counted by the consume queues, so a send pays nothing for it.
+difference to an older sample. The consume queues count stored messages, so that a send costs nothing more.
 Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
 Differs: sums of hour and day are there from the start and not after their first 10 minutes or hour.
 """

@@ -140,7 +140,7 @@ class HalfMessageTable:
 
 
 class CheckAction(Enum):
-    """What a check does with an open half message."""
+    """The decision of a check about an open half message."""
 
     WAIT = "too young, and so are the later ones"
     RENEW = "copy it without a check: its producer wants none yet"

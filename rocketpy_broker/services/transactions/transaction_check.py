@@ -1,4 +1,4 @@
-"""Asks producers for the state of their open transactions: CHECK_TRANSACTION_STATE.
+"""Checks open transactions: requests their state from the producers with CHECK_TRANSACTION_STATE.
 
 Runs each transactionCheckInterval; `half_messages.check_action` decides for each open half message.
 Source: TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener of RocketMQ 4.6.0.
@@ -150,11 +150,11 @@ class TransactionChecker:
         return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
 
     async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
-        """Ask the producers once the copies are committed. Raises StoreError."""
-        asked = [copy for copy in copies if copy.action is CheckAction.CHECK]
-        if asked and self.driver.wait_for_commit is not None:
+        """Send the requests to the producers once the copies are committed. Raises StoreError."""
+        checked = [copy for copy in copies if copy.action is CheckAction.CHECK]
+        if checked and self.driver.wait_for_commit is not None:
             await self.driver.wait_for_commit()
-        for copy in asked:
+        for copy in checked:
             try:
                 self._ask(copy)
             except RocketError as error:
@@ -213,7 +213,7 @@ class TransactionChecker:
     # -- asking -------------------------------------------------------------------------------
 
     def _ask(self, copy: _HalfCopy) -> None:
-        """Ask a producer. Raises RocketError."""
+        """Send a check to a producer. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group, copy.half.record)
         if channel is None:

@@ -76,7 +76,7 @@ class SpareDescriptors:
 spare_descriptors: Final = SpareDescriptors()
 """Of this process."""
 
-# What open(2) answers for O_TMPFILE where the kernel or the file system lacks it.
+# Errors of open(2) when the kernel or the file system does not support O_TMPFILE.
 _NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -266,7 +266,7 @@ class OsDisk(Disk):
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
-            if error.errno == errno.EINVAL:  # a file system that cannot tell
+            if error.errno == errno.EINVAL:  # the file system does not support it
                 return position
             raise
 
@@ -329,7 +329,7 @@ class OsDisk(Disk):
 
 
 def lock_holder(path: Path) -> int | None:
-    """Process id of the holder of a lock, 0 when it is not known, None when nobody has it. Raises OSError.
+    """Process id of the holder of a lock, 0 when unknown, None when it is free. Raises OSError.
 
     The lock is not taken meanwhile.
     """

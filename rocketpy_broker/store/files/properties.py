@@ -2,13 +2,13 @@ r"""Java properties files: the form of broker.conf and namesrv.conf, read with l
 
 | line                         | means                                                        |
 |------------------------------|--------------------------------------------------------------|
-| ``key=value`` ``key: value`` | a setting; blanks around the separator do not count          |
+| ``key=value`` ``key: value`` | a setting; blanks around the separator are ignored           |
 | ``# ...`` ``! ...``          | a comment                                                    |
-| ``value \``                 | goes on in the next line, whose leading blanks do not count  |
+| ``value \``                 | continues in the next line, whose leading blanks are ignored |
 | ``\t \n \r \f \uXXXX``  | that character; any other escaped character stands for itself|
 
-Source: java.util.Properties. Files are read as UTF-8; one that is not in UTF-8 as ISO-8859-1, which Java
-takes for every file, so that a comment in any encoding stops no server.
+Source: java.util.Properties. A file is read as UTF-8, or as ISO-8859-1 if it is not UTF-8. Java reads
+every file as ISO-8859-1. So a comment in another encoding does not prevent a start.
 """
 
 from __future__ import annotations

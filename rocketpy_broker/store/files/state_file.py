@@ -148,7 +148,7 @@ def replace_file(path: Path, text: str, encoding: str = "utf-8") -> None:
 
     Only this user can read the temporary file, since it may contain secrets.
     """
-    path = path.resolve()  # a link goes on pointing at the file
+    path = path.resolve()  # a symbolic link stays, and points to the new file
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding=encoding) as file:

@@ -14,8 +14,8 @@ The key is `topic#key`; its hash is Java's String.hashCode, made positive. All i
 |        40 + 4 * S | 20 * N | entries: hash i32, physical offset i64, seconds since the file's  |
 |                   |       | first record i32, number of the slot's previous entry i32          |
 
-Slots are written in random order, so they stay in memory until the file is full or closed; entries go
-out in runs. A file that was not finished is rebuilt from the commit log after a crash, as 4.6.0 does.
+Slots change in random order, so they stay in memory until the file is full or closed. Entries are written in
+batches. After a crash, an unfinished file is rebuilt from the commit log, as 4.6.0 does.
 Source: RocketMQ IndexFile, IndexHeader.
 """
 
@@ -87,9 +87,10 @@ class IndexFile:
     # -- opening ---------------------------------------------------------------------------------
 
     def create(self, previous: IndexFile | None) -> None:
-        """Make the file, a hole of its full size. Raises DiskFull, StoreError; then there is no such file.
+        """Create the file with its full size, sparse. Raises DiskFull, StoreError; then no file is left
+        behind.
 
-        previous: the full file before it; until the first key comes, this one continues there.
+        previous: the full file before this one. Until the first key, this file has the end of that one.
         """
         try:
             self._disk.make_dir(self.path.parent)
@@ -105,7 +106,7 @@ class IndexFile:
         self.is_dirty = True
 
     def load(self) -> None:
-        """Open an existing file. Raises StoreDamaged when its size or header cannot be right."""
+        """Open an existing file. Raises StoreDamaged when its size or header is invalid."""
         with disk_errors("open", self.path):
             length = self._disk.size(self.path)
             self._handle = self._disk.open(self.path)
@@ -119,14 +120,18 @@ class IndexFile:
             next_entry,
         ) = HEADER.unpack(self._read(0, HEADER_BYTES))  # fmt: skip
         if next_entry > self.entry_limit:
-            raise StoreDamaged(f"{self.path} counts {next_entry} of {self.entry_limit} entries")
+            raise StoreDamaged(
+                f"{self.path}: its header counts {next_entry} entries, more than "
+                f"maxIndexNum={self.entry_limit}; "
+                "remove the file, and it is rebuilt"
+            )
         self.next_entry = self._pending_from = max(1, next_entry)  # 0 in a file that was never written
 
     def resume(self, header: tuple[int, int, int, int, int, int]) -> None:
-        """Go on with a loaded file that was never finished; its slots are made from its entries.
+        """Continue a loaded file that was not finished. Its slots are rebuilt from its entries.
 
-        header: times, offsets, inserts and number of the next entry, in the order they have in a file; up to
-        there its entries are flushed.
+        header: times, offsets, inserts and number of the next entry, in the order of the file. All entries
+        before that number are flushed.
         """
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
@@ -143,7 +148,7 @@ class IndexFile:
         self.is_dirty = True
 
     def sync(self) -> None:
-        """Make the entries that were written durable. Safe in a thread. Raises StoreError."""
+        """Flush the written entries. Safe in a thread. Raises StoreError."""
         with disk_errors("flush", self.path):
             self._disk.fdatasync(self._handle)
 
@@ -154,7 +159,7 @@ class IndexFile:
 
     def _load_slots(self) -> memoryview:
         values = array("i")
-        ensure(values.itemsize == SLOT_BYTES, "C int has another size here")
+        ensure(values.itemsize == SLOT_BYTES, "a C int does not have 4 bytes on this platform")
         values.frombytes(self._read(HEADER_BYTES, self._slot_count * SLOT_BYTES))
         if sys.byteorder == "little":
             values.byteswap()
@@ -173,7 +178,7 @@ class IndexFile:
         slot_count = self._slot_count
         first = self.next_entry
         places = [key_hash % slot_count for key_hash in hashes]
-        if len(set(places)) == len(places):  # nearly always, and then in half the time
+        if len(set(places)) == len(places):  # the usual case, which takes half the time (tests.bench.store)
             previous = list(map(slots.__getitem__, places))
             deque(map(slots.__setitem__, places, range(first, first + len(places))), maxlen=0)
             if min(previous) < 0 or max(previous) > first:
@@ -185,7 +190,7 @@ class IndexFile:
                 previous.append(newest if 0 <= newest <= number else 0)
                 slots[place] = number
         since_begin: list[int] = []
-        if first == 1:  # counts from the end of the file before, as in 4.6.0
+        if first == 1:  # relative to the end of the previous file, as in 4.6.0
             since_begin = self._seconds(timestamps[:1])
             self.begin_offset, self.begin_timestamp = offsets[0], timestamps[0]
         since_begin += self._seconds(timestamps[len(since_begin) :])
@@ -208,11 +213,11 @@ class IndexFile:
 
     @property
     def pending(self) -> int:
-        """Entries that wait in memory."""
+        """Number of entries that are not written yet."""
         return len(self._pending)
 
     def write_entries(self) -> None:
-        """Write the waiting entries, in one call. Raises DiskFull, StoreError; then they stay waiting."""
+        """Write the pending entries in one call. Raises DiskFull, StoreError; then they stay pending."""
         if not self._pending:
             return
         self._write(self._entries_at + self._pending_from * ENTRY_BYTES, b"".join(self._pending))
@@ -251,7 +256,7 @@ class IndexFile:
     # -- reading ---------------------------------------------------------------------------------
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """Whether records stored in [begin, end] (ms) may be in here."""
+        """Whether the file may have records that were stored in [begin, end], in ms."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
@@ -276,7 +281,7 @@ class IndexFile:
         return found
 
     def _entry(self, number: int) -> bytes:
-        """One entry, from memory while it is not written: reading never writes."""
+        """Return one entry, from memory if it is pending: reads never write."""
         if number >= self._pending_from:
             return self._pending[number - self._pending_from]
         return self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
@@ -294,7 +299,7 @@ class IndexFile:
     # -- ending ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the file; what memory holds is lost."""
+        """Close the file; pending entries and unwritten slots are lost."""
         if self._handle >= 0:
             self._disk.close(self._handle)
             self._handle = -1
@@ -311,7 +316,9 @@ class IndexFile:
         except OSError as error:
             raise store_error("read", self.path, error) from error
         if len(data) != size:
-            raise StoreDamaged(f"{self.path} ends at {position + len(data)}, expected {size} bytes there")
+            raise StoreDamaged(
+                f"{self.path} ends at {position + len(data)}; {size} bytes were expected at {position}"
+            )
         return data
 
     def _write(self, position: int, data: bytes) -> None:

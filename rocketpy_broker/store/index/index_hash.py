@@ -1,8 +1,8 @@
-"""Hashes of index keys, many at a time.
+"""Hashes of many index keys at a time.
 
 The key of the index is `topic#key`, its hash Java's String.hashCode: a polynomial in 31 over the letters.
-Character by character that is the dearest part of dispatch in Python. Here one big integer holds a 64-bit
-lane for each key, and one multiplication by 31 moves all of them on; what all keys begin with is hashed once.
+In Python, a loop over the characters would be the most expensive part of dispatch. Here one big integer has a
+64-bit lane for each key, and one multiplication by 31 advances all lanes. A common prefix is hashed once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POWERS: Final = tuple(pow(31, length, 1 << 32) for length in range(_LENGTH_MAX 
 
 
 def positive_hash(hash_code: int) -> int:
-    """A Java hash code without its sign; the one that has no positive counterpart becomes 0."""
+    """The absolute value of a Java hash code; 0 for the minimum, which has no positive counterpart."""
     return 0 if hash_code == -_SIGN else abs(hash_code)
 
 

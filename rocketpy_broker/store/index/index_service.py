@@ -41,7 +41,7 @@ def index_file_name(now_ms: int) -> str:
 
 @dataclass(slots=True)
 class IndexQueryResult:
-    """What a query found.
+    """The result of a query.
 
     offsets: physical offsets, newest first; of all records whose key has the hash.
     last_update_timestamp, last_update_offset: the newest record in the index.
@@ -99,12 +99,13 @@ class IndexService:
     def load(
         self, *, clean: bool, checkpoint_timestamp: int, progress: DispatchProgress | None = None
     ) -> bool:
-        """Take over the directory's files; False when some had to go, so that records must be indexed again.
+        """Load the directory's files. Returns False when some were deleted: their records must be indexed
+        again.
 
-        clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does, for a
-        file that was not full has slots and entries that do not fit together. Damaged files go too, with
-        all files after them. progress: names the file that goes on nevertheless; True then means that the
-        index is as it was with that checkpoint.
+        clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does: the slots
+        and entries of a file that was not full may not match. Damaged files are deleted too, with all files
+        after them. progress: names the file that is continued nevertheless. Then True means that the index
+        is as it was at that checkpoint.
         """
         unfit: list[IndexFile] = []
         if progress is not None:
@@ -217,7 +218,7 @@ class IndexService:
             self._rows.append((self.topic_hash(topic), unique_key, keys, offset, timestamp))
 
     def _put_rows(self) -> None:
-        """Index the waiting records. Raises DiskFull, StoreError; then they go on waiting."""
+        """Index the waiting records. Raises DiskFull, StoreError; then they stay pending."""
         if self._rows:
             self._put_columns(*zip(*self._rows, strict=True))
             self._rows.clear()
@@ -365,7 +366,7 @@ class IndexService:
         self._delete(self.files)
 
     def _delete(self, files: list[IndexFile]) -> None:
-        """Delete these files, the newest first and each for good before the next.
+        """Delete these files, newest first, each one durably before the next.
 
         Power loss then leaves the oldest of them, and never a gap, which could not be detected.
         Raises StoreError.

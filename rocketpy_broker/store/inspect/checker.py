@@ -57,7 +57,7 @@ def check_files(stored: ReadOnlyStore) -> CheckReport:
     """Check the files of a stopped store, rocketpy's or a Java broker's. Reads everything.
 
     After an unclean stop consume queues and index may lack records that the next start adds. These are
-    counted as `behind`, and are no problems.
+    counted as `behind`, and are not problems.
     """
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
     index = stored.index_files if stored.has_index else None

@@ -62,7 +62,7 @@ class ReadOnlyStore:
         self.config = config
         self._disk = ReadOnlyDisk()
         self.problems: list[str] = []
-        """What is wrong with the files' names and lengths."""
+        """Problems with the names and lengths of files."""
         if not force:
             self._check_lock()
         self.is_clean = not self._disk.exists(config.root / "abort")
@@ -104,7 +104,10 @@ class ReadOnlyStore:
     def _load_log(self, directory: Path) -> MappedFileQueue:
         """Load a log's files, each as long as its first one. Raises StoreError when there is no directory."""
         if not self._disk.is_dir(directory):
-            raise StoreError(f"{self.config.root} is no store: it has no {directory.name}")
+            raise StoreError(
+                f"{self.config.root} is not a store: it has no {directory.name}; "
+                "give storePathRootDir of a broker"
+            )
         names = self._names(directory)
         size = self._disk.size(directory / names[0]) if names else self.config.commit_log.segment_bytes
         return self._load(MappedFileQueue(self._disk, directory, size or 1))

@@ -1,7 +1,7 @@
-"""One flush, in three steps: planned and finished by the store's own thread, run in any.
+"""A flush in three steps: the store's thread plans it, any thread runs it, the store's thread finishes it.
 
-A plan covers what was written when it was made; the flushed marks move once all of it is durable. A failed
-flush is final: the system may have dropped the pages, so a second flush that succeeds would prove nothing.
+A plan covers the bytes that were written when it was made. The flushed offsets advance once all of them are
+durable. A failed flush is final: the system may have dropped the pages, so a later success proves nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FlushPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the plan covers nothing."""
         return not (self.targets or self.directories or self.index_files or self.checkpoint)
 
     def add(self, files: MappedFileQueue) -> None:
@@ -50,7 +50,7 @@ class FlushPlan:
             files.directories_synced()
 
     def run(self, disk: Disk, checkpoint_file: CheckpointFile) -> None:
-        """Make it durable. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
+        """Flush the files, then save the checkpoint. Blocks; one plan at a time. Raises FlushFailed."""
         try:
             for directory in self.directories:
                 _sync_directory(disk, directory)
@@ -66,16 +66,16 @@ class FlushPlan:
             raise flush_failure(error) from error
 
     def finish(self) -> None:
-        """Move the flushed marks: `run` has returned."""
+        """Advance the flushed offsets after `run` has succeeded."""
         for target in self.targets:
             file = target.file
-            # Not beyond what is there now: the log may have been cut meanwhile.
+            # Not beyond the current end: the log may have been truncated meanwhile.
             file.flushed = max(file.flushed, min(target.until, file.wrote))
             file.flushed_changes = max(file.flushed_changes, target.changes)
         self.release()
 
     def release(self) -> None:
-        """Release the files."""
+        """Allow the files of the plan to be closed again."""
         for target in self.targets:
             target.file.release()
         self.targets = []
@@ -91,35 +91,35 @@ class Flushable(Protocol):
         """Record that the plan was run, or has failed; to be called in the thread that made it."""
 
 
-def flush_now(flushed: Flushable, plan: FlushPlan) -> None:
-    """Run and finish a plan in this thread. Raises FlushFailed; an interrupted flush has failed, too."""
+def flush_now(store: Flushable, plan: FlushPlan) -> None:
+    """Run and finish a plan in this thread. Raises FlushFailed; an interrupted flush counts as failed."""
     try:
-        flushed.run_flush(plan)
+        store.run_flush(plan)
     except BaseException as error:  # what is durable is unknown, whatever ended the flush
         failure = flush_failure(error)
-        flushed.finish_flush(plan, failure)
+        store.finish_flush(plan, failure)
         if not isinstance(error, Exception):
             raise
         raise failure from failure.__cause__
-    flushed.finish_flush(plan)
+    store.finish_flush(plan)
 
 
 def flush_failure(error: BaseException) -> FlushFailed:
-    """The final failure that an error in a flush means, whatever it is; an unexpected one is logged."""
+    """Return the FlushFailed for any error of a flush. Errors of unexpected types are logged."""
     if isinstance(error, FlushFailed):
         return error
     if not isinstance(error, OSError | StoreError):
         logger.error("unexpected error in a flush", exc_info=error)
     failure = FlushFailed(
         f"flush failed: {str(error) or repr(error)}. "
-        "The store takes no more messages; restart it, so that it recovers"
+        "The store accepts no more messages; check the disk, then restart the broker for recovery"
     )
     failure.__cause__ = error
     return failure
 
 
 def _sync_directory(disk: Disk, directory: Path) -> None:
-    """Make the names in it durable, unless its topic is deleted before or while this is done."""
+    """Make a directory's entries durable. It may be missing: its topic may have been deleted meanwhile."""
     try:
         if disk.is_dir(directory):
             disk.fsync_dir(directory)

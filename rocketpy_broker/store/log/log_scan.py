@@ -87,7 +87,7 @@ class LogScan:
                 return
 
     def _scan_segment(self, file: MappedFile, position: int) -> Generator[RecordView, None, bool]:
-        """Yields a file's records; returns whether the log may go on in the next file."""
+        """Yields a file's records; returns whether the log may continue in the next file."""
         window, base = b"", position
         while file.wrote - position >= MIN_BLANK_BYTES:
             position = self._take(file, window, position, base)
@@ -138,7 +138,7 @@ def problem_of(view: RecordView, position: int) -> str:
     try:
         check_topic(view.topic, view.queue_id)
     except TopicInvalid:
-        return f"{view.topic!r}/{view.queue_id} is no queue"
+        return f"{view.topic!r}/{view.queue_id} is not a valid queue"
     return "topic or properties are torn" if _is_torn(view, position) else ""
 
 

@@ -1,8 +1,8 @@
 """One file of a log: preallocated, written from front to back, named by its start in the log.
 
 RocketMQ's name is kept, but the file is never mapped: appends are positional writes, reads are `pread`.
-Three marks, in bytes from the file's start, `flushed <= wrote <= size`; bytes beyond `wrote` are
-not part of the log.
+Three positions, in bytes from the file's start: `flushed <= wrote <= size`. Bytes after `wrote` are not part
+of the log.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class MappedFile:
                 yield at, used
 
     def _data_pieces(self, position: int, until: int) -> Iterator[tuple[int, int]]:
-        """(position, size) of pieces in [position, until) that are no hole, whatever they hold."""
+        """(position, size) of pieces in [position, until) that are not holes; they may be zeros, too."""
         hole = position
         while (at := self.next_data(position)) is not None and at < until:
             if at >= hole:
@@ -255,7 +255,7 @@ class MappedFile:
 
 
 def _used(data: bytes) -> int:
-    """Length of the data without the zeros at its end; `rstrip` would look at each byte by itself."""
+    """Length of the data without the zeros at its end; `rstrip` would check each byte separately."""
     end = len(data)
     while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
         end -= len(_ZEROS)

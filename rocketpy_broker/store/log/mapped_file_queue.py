@@ -95,11 +95,11 @@ class MappedFileQueue:
     # -- opening ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Take over the directory's files, each as if written to its end; see `strays`.
+        """Load the directory's files, each as if written to its end; see `strays`.
 
-        Raises StoreDamaged for files that are too long or start where none may. A file that is too short is
-        what a crash leaves, for its length is not durable before its first flush: it is repaired with zeros,
-        and recovery detects missing records.
+        Raises StoreDamaged for files that are too long or have an invalid start offset. A file may be too
+        short after a crash, since its length is not durable before its first flush. It is extended with
+        zeros, and recovery detects missing records.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
@@ -393,7 +393,7 @@ class LogFiles(Protocol):
         """Just after the last byte written."""
 
     def find(self, offset: int) -> MappedFile | None:
-        """Return the one that holds this offset, written or not."""
+        """Return the file of this offset, whether the offset is written or not."""
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Return written bytes within one file; None when they are not all there."""

@@ -22,7 +22,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 NOT_IN_QUEUE: Final = MessageSysFlag.TRANSACTION_PREPARED
 """Prepared (4) and rolled-back (12) messages have this bit and enter no queue."""
 NUL_IN_PROPERTIES: Final = (
-    "a property holds U+0000; recovery could not tell it from a sector that never reached the disk"
+    "a property contains U+0000, which recovery takes for an unwritten sector; remove it"
 )
 TIMESTAMP_BYTES: Final = 88
 """The store timestamp is within this many bytes of a record's start."""
@@ -45,7 +45,7 @@ class QueueCursor:
 
 
 class QueueTable(dict[tuple[str, int], QueueCursor]):
-    """Cursors by (topic, queue id); made when first asked for. Raises TopicInvalid for a bad name then."""
+    """Cursors by (topic, queue id); created on first use. Raises TopicInvalid for a bad name then."""
 
     def __missing__(self, key: tuple[str, int]) -> QueueCursor:
         check_topic(*key)
@@ -68,7 +68,7 @@ class MessageInner(msgspec.Struct, gc=False):
 
     properties: their text in UTF-8, as stored. born_host: address and port, 8 or 20 bytes. The IPv6 bits
     of sys_flag are the store's to set; its transaction bits decide whether the message enters its queue.
-    is_copy: of a message that was taken before, so that maxMessageSize is not asked again.
+    is_copy: whether it is a copy of a stored message; then maxMessageSize is not checked again.
     """
 
     topic: str

@@ -160,8 +160,8 @@ class ConsumeQueue:
             return False
         if queue_offset - self.next_offset > _GAP_UNITS_MAX:
             raise StoreDamaged(
-                f"{self.files.directory}: the commit log goes on with message {queue_offset}, this queue "
-                f"ends with {self.next_offset - 1}; remove the queue's directory to have it rebuilt"
+                f"{self.files.directory}: the next record in the commit log is message {queue_offset}, this "
+                f"queue ends with {self.next_offset - 1}; remove the queue's directory to have it rebuilt"
             )
         # 4.6.0 logs a bug and writes to the wrong place; numbering must stay right.
         logger.error(
@@ -288,7 +288,7 @@ class ConsumeQueue:
     # -- recovery and cleaning -------------------------------------------------------------------
 
     def recover(self, dispatched_offset: int = -1) -> None:
-        """Find the end of a loaded queue: units go on while offset >= 0 and size > 0.
+        """Find the end of a loaded queue: units are valid while offset >= 0 and size > 0.
 
         dispatched_offset: units of records below are flushed; -1 when not known. Starts where they end, or
         at the third-last file, as 4.6.0 does.
@@ -376,8 +376,8 @@ class ConsumeQueue:
     def correct_min_offset(self, physical_offset: int) -> None:
         """Set `min_offset` to the first unit whose record lies at or after that commit log offset.
 
-        Looks into the oldest file only, as 4.6.0 does; unchanged when that has none, but not before it:
-        a consumer could not advance from an offset whose file is deleted.
+        Searches the oldest file only, as 4.6.0 does. If no unit is found there, the minimum stays, but moves
+        up to the start of that file: a consumer could not advance from an offset whose file is deleted.
         """
         oldest = self.files.min_offset // UNIT_BYTES
         first = self._first_at(physical_offset)

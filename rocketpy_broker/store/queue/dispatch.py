@@ -30,7 +30,7 @@ _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 _TAG_CODES_MAX = 4096
 _BULK_MIN = 12
-"""Records of a run from which on they are taken column by column."""
+"""Minimum number of records that are dispatched column by column."""
 
 
 class Dispatcher:
@@ -77,7 +77,7 @@ class Dispatcher:
         return len(self._waiting)
 
     def run(self, until: int | None = None) -> int:
-        """Dispatch what waits; returns how many records.
+        """Dispatch the waiting records; returns their number.
 
         until: leave records that end after this physical offset for later.
         Raises DiskFull, StoreError when the index cannot begin a new file. Records that are not indexed stay
@@ -151,7 +151,10 @@ class Dispatcher:
         touched: dict[ConsumeQueue, None],
         index: IndexService | None,
     ) -> bool:
-        """`put` for a long run, column by column, in half the time; False when not all are like most."""
+        """`put` for many records, column by column, in half the time (tests.bench.store).
+
+        Returns False, having done nothing, if some records need the general path.
+        """
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
         distinct = dict.fromkeys(cursors)
         if any(flag & NOT_IN_QUEUE for flag in set(flags)) or any(

@@ -113,8 +113,9 @@ class QueueReader:
         accepts: Accepts | None,
         is_over: Callable[[], bool] | None,
     ) -> GetMessageResult:
-        """Walk the units from `offset` on: 800 of them, or as many as are wanted, within one file, as 4.6.0
-        does; but at most 1024, or the limit of one pull: other requests wait meanwhile.
+        """Scan the units of one file from `offset` on: 800, or as many as are wanted, as 4.6.0 does.
+
+        At most 1024 or the limit of one pull are scanned, since other requests wait meanwhile.
         """
         config = self._config
         scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)

@@ -32,7 +32,7 @@ class ConsumeQueueTable:
         """Queues that a flush has to look at; a broker may have many thousands of others."""
         self._opened: dict[MappedFile, None] = {}
         self.puts: dict[str, PutTotals] = {}
-        """What was put by topic, also into queues that are gone."""
+        """Totals of stored messages by topic, including queues that were deleted."""
 
     def load(self) -> None:
         """Take over what is in the directory: topic/queue id/files. Raises StoreDamaged, StoreError."""

@@ -5,8 +5,8 @@
    or is another message's, is dropped too.
 2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
    (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
-   checked, and dispatched unless its queue has it. A queue that turns out to lack older messages, and the
-   index, are built from the first file.
+   checked, and dispatched unless its queue has it. If a queue lacks older messages, queues and index are
+   built from the first file.
 3. The log is cut where it ends. A torn tail is cut and logged; other damage stops the start with a report
    (`check_end` in store/log/commit_log.py):
    - below the checkpoint's flushed offset nothing may be missing, whatever follows;
@@ -73,7 +73,7 @@ class Recovery:
     def run(
         self, checkpoint: Checkpoint, checksums: Sequence[FileChecksum], *, clean: bool
     ) -> RecoveryReport:
-        """Do it all. Raises StoreDamaged (nothing was cut then), StoreError.
+        """Recover the store. Raises StoreError, and StoreDamaged before anything is cut.
 
         checksums: of the queues' files, from the last stop, the newest file of each queue first.
         """
@@ -169,7 +169,7 @@ class Recovery:
     # -- reading the log -------------------------------------------------------------------------
 
     def _scan(self, start: int, index_from: int, report: RecoveryReport) -> RecordScan:
-        """Read the log to its end and dispatch; from the first file when a queue turns out to lack more.
+        """Read the log to its end and dispatch; from the first file when a queue lacks older messages.
 
         A queue that was deleted and created again may have its offsets twice in the log. Then the second
         attempt fails too, and all queues are rebuilt: an empty one fits every log.
@@ -284,8 +284,8 @@ class Recovery:
         for topic, queue_id in damaged:
             queue = self._queues.get_or_add(topic, queue_id)
             is_kept = self._has_expired(queue)
-            how = "kept for its numbers, since its messages have expired" if is_kept else "rebuilt"
-            report.note(f"queue {topic}/{queue_id} is not as it was when the store was stopped: {how}")
+            how = "kept for its offsets, since its messages have expired" if is_kept else "rebuilt"
+            report.note(f"queue {topic}/{queue_id} differs from its checksum of the last stop: {how}")
             if not is_kept:
                 queue.destroy()
             self._from_first = True

@@ -4,15 +4,15 @@ Two things start a pass: the hour of `delete_when`, and a disk fuller than `max_
 the oldest commit log files that were last written longer ago than `reserved_hours`. Above `refuse_percent`
 the store rejects messages until there is space. With `clean_forcibly`, which is off by default, a disk
 fuller than `clean_percent` has the oldest files deleted whatever their age.
-Consume queues and index follow: entries that point below the commit log's start go. The file being written
-never goes.
+Files of consume queues and index are deleted once all their entries point below the commit log's start. The
+file being written is never deleted.
 
-A file is taken out of its list first, so that no new reader finds it, and then deleted; a reader that holds
-it open reads on. The commit log goes first: a crash in between leaves units and index entries that point
-below the log, which readers skip.
+A file is removed from its list first, so that no new reader finds it, and then deleted. A reader that has it
+open can continue. The commit log is first: a crash in between leaves units and index entries that point below
+the log, which readers skip.
 
 Source: RocketMQ DefaultMessageStore CleanCommitLogService, MappedFileQueue deleteExpiredFileByTime.
-Differs: `clean_forcibly` is on by default there, so a full disk costs messages that nobody has read.
+Differs: in 4.6.0 `clean_forcibly` is on by default, so a full disk deletes messages that were never read.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
 def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:
     """Return how many of the oldest files expire now. files: all but the one being written, oldest first.
 
-    A file that a reader holds stays for `grace_ms` from when it was first in the way; so do those after it,
-    for a log has no holes.
+    A file that a reader has open is kept for `grace_ms` after it was first found so, and with it the later
+    files, since a log has no holes.
     """
     limit = now_ms - config.reserved_ms
     count = 0
@@ -105,8 +105,9 @@ def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, a
 
 
 def deletable_below(ends: Sequence[int], offset: int) -> int:
-    """How many of the oldest files of a queue or of the index go: those whose newest record lies below
-    that commit log offset. ends: that record's physical offset, of all files but the last, oldest first.
+    """Return how many of the oldest files of a queue or the index only point below a commit log offset.
+
+    ends: physical offset of the newest record of each file but the last, oldest first.
     """
     count = 0
     for end in ends:
@@ -117,7 +118,7 @@ def deletable_below(ends: Sequence[int], offset: int) -> int:
 
 
 def disk_use(path: Path) -> float:
-    """Used part of the file system that holds `path`, 0 to 1; -1 when that cannot be told."""
+    """Used part of the file system of `path`, 0 to 1; -1 when it is unknown."""
     try:
         state = os.statvfs(path)
     except OSError:

@@ -236,7 +236,7 @@ class StoreDriver:
                 return
             now = clock()
             store.reject(Reason.BUSY, store.overload_detector.sample((now - due) * 1000))
-            self._report_failure()  # a write may fail for good, too
+            self._report_failure()  # a write may fail permanently, too
             if now - sampled >= 1:
                 sampled = now
                 store.stats.sample(store.clock())
@@ -377,7 +377,7 @@ class StoreDriver:
             yield
 
     async def _mark_flushed(self) -> None:
-        """Write the flushed offset to the checkpoint beside the next flush; no response waits for it."""
+        """Write the flushed offset to the checkpoint during the next flush; no response waits for it."""
         marked = -1
         try:
             while marked < self.store.flushed_offset:

@@ -284,7 +284,7 @@ def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
     filled(tmp_path)
     flip(tmp_path / "commitlog" / f"{0:020d}", 12)  # the first record's queue id becomes negative
     (tmp_path / "abort").touch()
-    with pytest.raises(StoreDamaged, match="is no queue"):
+    with pytest.raises(StoreDamaged, match="is not a valid queue"):
         MessageStore(small_config(tmp_path, recovery=RecoveryConfig(use_progress=False))).open()
 
 

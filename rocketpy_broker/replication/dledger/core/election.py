@@ -1,8 +1,8 @@
 """Leader election: votes and heartbeats. Pure.
 
 A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which a
-majority has already voted: it finds out whether the others still have the leader. Only if not, the term is
-incremented. Such a round does what PreVote does in etcd.
+majority has already voted: it finds out whether the others still have the leader. The term is incremented
+only if they do not. Such a round does what PreVote does in etcd.
 
 A restarted peer starts with a probe: a round in the old term that this peer cannot win, since it may have led
 the term before. A peer that has just led increments the term at once. So no peer leads a term twice.
@@ -175,7 +175,8 @@ class LeaderElector:
         return RaftResponseCode.SUCCESS if state.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
 
     def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
-        # A waiting candidate keeps its time: else a peer that asks often, and in vain, delays the others.
+        # A waiting candidate keeps its time. Otherwise a peer with many unsuccessful rounds delays the
+        # others.
         keeps_time = self._state.role is Role.CANDIDATE and self._vote_round is None
         self._state.enter_term(term)
         self._increment_term_next = self._probe_next = False

@@ -17,7 +17,7 @@ _LEADER_REQUESTS = (PushEntryRequest, HeartBeatRequest)
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; stepped every 10 ms or so."""
+    """Time has passed; sent about every 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A `SendRequest` was answered, or failed (message: None). The shell reports one of them within 3 s."""
+    """A `SendRequest` got its response, or failed (message: None). The shell reports either within 3 s."""
 
     number: int
     message: RaftMessage | None
@@ -70,8 +70,8 @@ class SendResponse:
 class Ready:
     """Work for the shell, in the order of the fields; `RaftNode.advance` follows.
 
-    term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: may be
-    sent only then, since they promise what was written; see `requests_before_write`.
+    term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: to be
+    sent after that, since they acknowledge what was written; but see `requests_before_write`.
     committed_index: entries up to here may be applied.
     """
 
@@ -85,8 +85,8 @@ class Ready:
     def requests_before_write(self) -> tuple[SendRequest, ...]:
         """Requests that may be sent before the write, so that the disks of a group work in parallel.
 
-        Pushes and heartbeats promise nothing of this peer's own disk: a leader counts only its durable
-        entries, and a restarted one becomes a candidate in a new term.
+        Pushes and heartbeats do not depend on this peer's disk: a leader counts only its durable entries, and
+        a restarted leader becomes a candidate in a new term.
         """
         if self.term_state is not None:
             return ()
@@ -102,7 +102,7 @@ class Ready:
         )
 
     def __bool__(self) -> bool:
-        """Whether there is any work. A new committed_index alone is none."""
+        """Whether there is work for the shell. A new committed_index alone does not count."""
         return bool(self.term_state is not None or self.write or self.requests or self.responses)
 
 

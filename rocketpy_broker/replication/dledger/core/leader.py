@@ -1,7 +1,7 @@
 """Replicates the leader's ledger to its followers, and commits entries. Pure; one object per term.
 
 For each follower: COMPARE until a common entry is found, TRUNCATE if the follower has entries after it, then
-APPEND each entry, with many in flight. COMMIT tells an idle follower the committed index.
+APPEND each entry, with many in flight. COMMIT sends an idle follower the committed index.
 
 Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only entries of the
 leader's own term are committed by counting (openmessaging/dledger #4), and only durable entries are counted.
@@ -182,7 +182,7 @@ class Leader:
         )
         return self._outbox.request(follower.peer, request)
 
-    # -- answers ------------------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------
 
     def on_response(self, number: int, response: PushEntryResponse | None, now_ms: float) -> None:
         """Handle a follower's response; None: the request failed."""

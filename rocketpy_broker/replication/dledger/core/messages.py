@@ -126,17 +126,17 @@ class RaftMessage(Body):
 
 
 class MetadataRequest(RaftMessage):
-    """Asks for the peers and the leader of the group."""
+    """Requests the peers and the leader of the group."""
 
 
 class MetadataResponse(RaftMessage):
-    """peers: address by id."""
+    """The peers of the group and, in `leader_id`, the leader. peers: address by id."""
 
     peers: dict[str, str] | None = None
 
 
 class AppendEntryRequest(RaftMessage):
-    """Asks the leader to append an entry; sent by clients of DLedger."""
+    """Requests that the leader appends an entry; sent by clients of DLedger."""
 
     body: bytes | None = None
 
@@ -149,7 +149,7 @@ class AppendEntryResponse(RaftMessage):
 
 
 class GetEntriesRequest(RaftMessage):
-    """Asks for the entry at `begin_index`; sent by clients. 0.1 reads no other field."""
+    """Requests the entry at `begin_index`; sent by clients. 0.1 reads no other field."""
 
     begin_index: Int64 | None = None
     index_list: list[Int64] | None = None
@@ -163,7 +163,7 @@ class GetEntriesResponse(RaftMessage):
 
 
 class VoteRequest(RaftMessage):
-    """Asks for a vote for `leader_id` in `term`. ledger_end_index, ledger_end_term: of its newest entry."""
+    """Requests a vote for `leader_id` in `term`. ledger_end_index, ledger_end_term: of its newest entry."""
 
     ledger_end_index: Int64 = written(-1)
     ledger_end_term: Int64 = written(-1)
@@ -254,7 +254,7 @@ def read_response(command: Command, request_code: int) -> RaftMessage:
 def _read(command: Command, code: int, side: int) -> RaftMessage:
     bodies = _BODIES.get(code)
     if bodies is None:
-        raise RemoteProtocolError(f"request code {code} is not one of DLedger")
+        raise RemoteProtocolError(f"request code {code} is not a code of DLedger")
     message = fastjson.decode(command.body, bodies[side])
     for entry in _entries(message):
         entry.check()

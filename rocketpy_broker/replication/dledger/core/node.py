@@ -235,7 +235,7 @@ class RaftNode:
         ):
             self._elector.step_down(message.term, now_ms)
             return
-        # A failed request has no message to tell its kind; its sender knows the number.
+        # A failed request has no message that shows its type; its sender knows the number.
         if message is None or isinstance(message, VoteResponse):
             self._elector.on_vote_response(number, message, now_ms)
         if isinstance(message, HeartBeatResponse):

@@ -234,7 +234,7 @@ class LedgerFiles:
             self._first = entries[0]
         self._last = entries[-1]
         self._tail.advance(data.max_offset)
-        self._reader.remember(entries)
+        self._reader.cache(entries)
 
     def _runs(self, entries: Sequence[Entry]) -> list[tuple[MappedFile, list[bytes]]]:
         """Return the bytes for each file, including the blanks at the ends of files."""

@@ -1,7 +1,7 @@
 """Reads entries by index: the newest from memory, older ones in batches from the files.
 
-A follower that lags is sent one entry after the other, so the entries after the requested one are read with
-it. Each entry is compared with its index unit.
+A lagging follower gets one entry after the other, so a read also loads the entries that follow. Each entry is
+compared with its index unit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _RECENT_BYTES_MAX: Final = 32 << 20
 _AHEAD_BYTES: Final = 128 << 10
 _AHEAD_ENTRIES_MAX: Final = 4096
 _AHEAD_BYTES_MAX: Final = 8 << 20
+REMEDY: Final = "restart this peer with an empty directory, so that it copies the ledger from the others"
+"""Advice in the errors of a damaged ledger."""
 
 
 class LedgerReader:
@@ -47,7 +49,7 @@ class LedgerReader:
         data = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         unit = decode_index_unit(data) if data is not None else None
         if unit is None or unit.index != index:
-            raise StoreDamaged(f"{self._index.directory} has no entry {index}")
+            raise StoreDamaged(f"{self._index.directory} has no unit of entry {index}; {REMEDY}")
         return unit
 
     def _read_ahead(self, index: int) -> Entry:
@@ -56,7 +58,7 @@ class LedgerReader:
         file = self._data.find(unit.pos)
         position = unit.pos - file.start if file is not None else 0
         if file is None or position + unit.size > file.wrote:
-            raise StoreDamaged(f"{self._data.directory}: there is no entry {index} at {unit.pos}")
+            raise StoreDamaged(f"{self._data.directory} has no entry {index} at {unit.pos}; {REMEDY}")
         window = file.read(position, min(max(unit.size, _AHEAD_BYTES), file.wrote - position))
         if len(self._ahead) > _AHEAD_ENTRIES_MAX or self._ahead_bytes > _AHEAD_BYTES_MAX:
             self._drop_ahead()
@@ -66,7 +68,9 @@ class LedgerReader:
             found = found[:1]
             units = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) or b""
         if not found or encode_index_unit(found[0]) != units[:INDEX_UNIT_BYTES]:
-            raise StoreDamaged(f"{self._data.directory}: what is at {unit.pos} is not entry {index}")
+            raise StoreDamaged(
+                f"{self._data.directory} has another entry than {index} at {unit.pos}; {REMEDY}"
+            )
         for number, entry in enumerate(found):
             at = number * INDEX_UNIT_BYTES
             if encode_index_unit(entry) != units[at : at + INDEX_UNIT_BYTES]:
@@ -84,11 +88,12 @@ class LedgerReader:
         file = self._data.find(pos)
         entry = entry_at(file, pos - file.start) if file is not None else None
         if entry is None:
-            raise StoreDamaged(f"{self._data.directory}: there is no entry at {pos}")
+            raise StoreDamaged(f"{self._data.directory} has no entry at {pos}; {REMEDY}")
         return entry
 
     def last_before(self, pos: int, begin: int, end: int) -> int:
-        """Return the newest of the entries `begin` to `end` that ends at `pos` or before; `begin` - 1: none.
+        """Return the newest entry of `begin` to `end` that ends at or before `pos`; `begin` - 1 if there is
+        none.
 
         Raises StoreDamaged, StoreError.
         """
@@ -102,8 +107,8 @@ class LedgerReader:
                 high = middle
         return low - 1
 
-    def remember(self, entries: Sequence[Entry]) -> None:
-        """Keep newly written entries, which are about to be read."""
+    def cache(self, entries: Sequence[Entry]) -> None:
+        """Keep newly written entries in memory: they will be read soon, to send them to followers."""
         recent = self._recent
         for entry in entries:
             recent[entry.index] = entry

@@ -41,7 +41,7 @@ _BATCH = 4096
 
 @dataclass(slots=True)
 class LedgerReport:
-    """What the recovery of a ledger found and did.
+    """The result of the recovery of a ledger.
 
     clean: the ledger was stopped cleanly. scanned_from, end: the range of the data that was read, in bytes.
     entries: in that range. cut_bytes: non-zero bytes that were zeroed after the end.

@@ -279,7 +279,7 @@ async def test_a_peer_that_has_just_stopped_rejects_messages(tmp_path: Path) -> 
         solo.put(0)
         solo.store.become_leader(peer)
         await peer.close()
-        with pytest.raises(StoreError, match="does not lead its group: peer n0 does not run"):
+        with pytest.raises(StoreError, match="does not lead its group: peer n0 has stopped"):
             solo.store.append(message(1))
         solo.store.become_leader(solo)
         solo.put(1)

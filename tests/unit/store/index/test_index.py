@@ -210,7 +210,7 @@ def test_impossible_headers_are_rejected(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(36)
         file.write((401).to_bytes(4, "big"))
-    with pytest.raises(StoreDamaged, match="counts 401 of 400"):
+    with pytest.raises(StoreDamaged, match="counts 401 entries, more than maxIndexNum=400"):
         IndexFile(OsDisk(), path, 100, 400).load()
 
 

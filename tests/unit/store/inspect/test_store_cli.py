@@ -141,4 +141,4 @@ def test_index_files_of_any_size_are_read(tmp_path: Path, slots: int, entries: i
 
 def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "check", str(tmp_path)]) == 2
-    assert "is no store" in capsys.readouterr().err
+    assert "is not a store" in capsys.readouterr().err
