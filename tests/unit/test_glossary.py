@@ -1,8 +1,9 @@
-"""The glossary names existing classes, and retired words do not return."""
+"""The glossary and the reading tour name existing code, and retired words do not return."""
 
 import ast
 import importlib
 import re
+from functools import cache
 
 import pytest
 
@@ -12,6 +13,8 @@ PAGE = ROOT / "docs/internals/glossary.md"
 ROWS = re.findall(
     r"^\| (?!Word|--)(.+?) \| (.+?) \| (.+?) \| `([\w.]+)` \|$", PAGE.read_text("utf-8"), re.MULTILINE
 )
+TOUR = (ROOT / "docs/internals/map.md").read_text("utf-8").partition("## A reading tour")[2]
+STEPS = re.findall(r"^\d+\. (?:.+\n)(?: {3}.+\n)*", TOUR, re.MULTILINE)
 # What the code called things before; each has a better name in the glossary.
 RETIRED = frozenset(
     [
@@ -72,3 +75,30 @@ def test_no_class_has_a_retired_word() -> None:
         if isinstance(node, ast.ClassDef) and set(re.findall(r"[A-Z][a-z]+", node.name)) & RETIRED
     }
     assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: " ".join(step.split()[1:3]))
+def test_each_step_of_the_tour_names_code(step: str) -> None:
+    """A reader who follows the tour would look for a file, class or function that does not exist."""
+    quoted = re.findall(r"`([^`]+)`", step)
+    files = [ROOT / name for name in quoted if name.endswith(".py")]
+    assert files
+    texts = [path.read_text("utf-8") for path in files]
+    for name in quoted:
+        if re.fullmatch(r"[a-z_]+", name):
+            assert any(f"def {name}(" in text for text in texts), name
+        elif re.fullmatch(r"[A-Z][A-Za-z]+(\.\w+)?", name):
+            kind, _, method = name.partition(".")
+            defined = [text for text in texts if f"class {kind}" in text] or _modules_with(kind)
+            assert any(f"def {method}(" in text or not method for text in defined), name
+
+
+@cache
+def _modules_with(kind: str) -> list[str]:
+    """Return the text of each module that defines a class."""
+    return [text for text in _modules() if re.search(rf"^class {kind}\b", text, re.MULTILINE)]
+
+
+@cache
+def _modules() -> list[str]:
+    return [path.read_text("utf-8") for source in SOURCES.values() for path in source.rglob("*.py")]
