@@ -42,7 +42,7 @@ def replica_options(
     """
     parser = _plain_options(program, text)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of sends")
-    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of sends")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of one measurement of sends")
     parser.add_argument("--warm-up", type=float, default=5.0, help="seconds of each load beforehand")
     parser.add_argument("--threads", type=numbers, default=[1, 16, 64], help="threads of the producer")
     parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
@@ -109,7 +109,7 @@ def compare(
 ) -> int:
     """Measure, print the table, save. Returns 0, or EXIT_NOT_RUN where Java tools are missing.
 
-    name: what the results' file begins with. baseline: whom ours is compared with. what: for the heading.
+    name: prefix of the results' file. baseline: the program to compare with. what: for the heading.
     more: what to print below the table.
     """
     peer = prepare(options.version)

@@ -33,7 +33,7 @@ def keep_sending(producer: Any, what: dict[str, Any], tally: Tally, until: float
         tally.nanoseconds.append(int((time.perf_counter() - before) * 1e9))
 
 
-def stretch(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
+def measure_load(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
     """Send as `what` says for its seconds."""
     start = time.perf_counter()
     tallies = [Tally() for _ in range(what["threads"])]
@@ -62,7 +62,7 @@ def main() -> None:
             producer = rocketmq.Producer("bench_librocketmq")
             producer.set_namesrv_addr(what["namesrv"])
             producer.start()
-        print(json.dumps(stretch(producer, what)), flush=True)
+        print(json.dumps(measure_load(producer, what)), flush=True)
     if producer is not None:
         producer.shutdown()
 

@@ -28,7 +28,7 @@ _OFFICIAL_LINE = re.compile(
 
 
 class LoadProcess:
-    """A client process that sends on request: a JSON line asks for a stretch, a JSON line reports it."""
+    """A client process that sends on request: a JSON line starts a measurement, another one reports it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -1,6 +1,6 @@
 """`python -m tests.bench.otel`: the cost of telemetry for a sending client, in CPU time per message.
 
-Rounds of every kind take turns, and the median over the rounds is told, so that other work on the machine
+Rounds of every kind take turns, and the median over the rounds is reported, so that other work on the machine
 weighs on all alike. The peer answers from memory in the same process (its time is the same in every kind).
 
     off        telemetry=False

@@ -38,7 +38,7 @@ class Consumer:
     process: LoadProcess
 
     def measure(self, server: Server, do: str, messages: int) -> Sample:
-        """One stretch by a group of its own."""
+        """One measurement by a group of its own."""
         group = f"bench_group_{next(_groups)}_{time.time_ns()}"
         what: dict[str, Any] = {"do": do, "group": group, "messages": messages}
         if do == "drain":
@@ -59,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = options_of("python -m tests.bench.push", __doc__)
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages a drain")
-    parser.add_argument("--samples", type=int, default=2000, help="messages of a latency stretch")
+    parser.add_argument("--samples", type=int, default=2000, help="messages of a latency measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--handlers", type=words, default=list(HANDLERS), help="kinds of our handlers")
     return parser.parse_args(arguments)

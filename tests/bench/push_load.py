@@ -69,10 +69,10 @@ async def serve(handler: str) -> None:
     """Answer requests until the input ends."""
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        print(json.dumps(await stretch(json.loads(line), handler)), flush=True)
+        print(json.dumps(await measure_load(json.loads(line), handler)), flush=True)
 
 
-async def stretch(what: dict[str, Any], handler: str) -> dict[str, Any]:
+async def measure_load(what: dict[str, Any], handler: str) -> dict[str, Any]:
     """Consume as `what` says."""
     done = asyncio.Event()
     timed = what["do"] == "latency"

@@ -1,6 +1,6 @@
 """`python -m tests.bench.run`: both brokers in alternating rounds, and the ratio of medians.
 
-Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s a stretch, for it reports each ten
+Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s each, since it reports each ten
 seconds), the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and our SDK. Other Python
 clients on PyPI have nothing to measure here: rocketmq-client-python (and its forks) needs a librocketmq that
 it does not bring, pyrocketmq runs the Java client in a JVM of its own, rocketmq-python-client speaks gRPC to
@@ -54,7 +54,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--official-rounds", type=int, default=7, help="rounds of RocketMQ's benchmark.Producer"
     )
-    parser.add_argument("--seconds", type=float, default=5.0, help="a stretch of a warm load")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="duration of one measurement of a warm load"
+    )
     parser.add_argument(
         "--warm-up", type=float, default=3.0, help="seconds each load warms each server before"
     )

@@ -53,7 +53,7 @@ async def serve() -> None:
         key = what["namesrv"], what.get("gathers", True), json.dumps(what.get("credentials"))
         if key not in producers:
             producers[key] = await start_producer(*key)
-        print(json.dumps(await stretch(producers[key], what)), flush=True)
+        print(json.dumps(await measure_load(producers[key], what)), flush=True)
     for producer in producers.values():
         await producer.close()
 
@@ -80,7 +80,7 @@ def any_certificate() -> ssl.SSLContext:
     return context
 
 
-async def stretch(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
+async def measure_load(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
     """Send as `what` says for its seconds."""
     tally, start = Tally(), time.perf_counter()
     until_ns = int((start + what["seconds"]) * 1e9)

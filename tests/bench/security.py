@@ -63,7 +63,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = options_of("python -m tests.bench.security", __doc__)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=1.5, help="a stretch of a load")
+    parser.add_argument("--seconds", type=float, default=1.5, help="duration of one measurement of a load")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of each load beforehand")
     parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
     parser.add_argument("--concurrency", type=numbers, default=[64], help="sends in flight")
@@ -113,7 +113,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
 def drive(
     client: LoadProcess, variant: Variant, server: Server, seconds: float, size: int, load: dict[str, Any]
 ) -> Sample:
-    """One stretch of a load on one server."""
+    """One measurement of a load on one server."""
     credentials = {**KEYS, "signature_version": variant.signs} if variant.signs else None
     namesrv = f"{'tls://' * variant.tls}{server.namesrv_address}"
     return client.measure(

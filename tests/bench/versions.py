@@ -1,8 +1,8 @@
 """`python -m tests.bench.versions --before COMMIT`: CPU time of a message, in an earlier version and in this.
 
 Each round starts servers and clients of both again, since where a process has its memory makes it some
-percent slower or faster for its whole life. In a round, short stretches alternate; the stores, which are in
-process, run at the same time. The ratio is the median of the rounds' ratios, with its 95 % interval.
+percent slower or faster for its whole life. In a round, short measurements alternate; the stores, which are
+in process, run at the same time. The ratio is the median of the rounds' ratios, with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--before", required=True, help="commit, or a directory with a checkout")
     parser.add_argument("--after", default=str(REPOSITORY), help="the same; default: this checkout")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--turns", type=int, default=4, help="stretches of each load in a round")
-    parser.add_argument("--seconds", type=float, default=0.5, help="a stretch of sends")
+    parser.add_argument("--turns", type=int, default=4, help="measurements of each load in a round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="duration of one measurement of sends")
     parser.add_argument("--messages", type=int, default=200_000, help="messages of a drain")
     parser.add_argument("--stored", type=int, default=50_000, help="messages of a store in process")
     parser.add_argument("--only", type=words, default=["clients", "store"], help="clients, store, or both")
@@ -91,7 +91,7 @@ def clients(run: Path, sides: dict[str, Path], options: argparse.Namespace, numb
         for turn in range(-1, options.turns):
             for load in (*SENDS, *DRAINS):
                 for side in in_turn(started, number + turn):
-                    sample = stretch(side, load, options, turn)
+                    sample = measure_load(side, load, options, turn)
                     if turn >= 0:  # the first one is a warm-up
                         found.setdefault(Key(load, side.name), []).append(sample)
     return {key: mean(samples) for key, samples in found.items()}
@@ -117,8 +117,8 @@ def start(stack: ExitStack, run: Path, side: str, checkout: Path, options: argpa
     return Side(side, server, drained, loads)
 
 
-def stretch(side: Side, load: str, options: argparse.Namespace, turn: int) -> Sample:
-    """One stretch of a load; a drain is by a group of its own."""
+def measure_load(side: Side, load: str, options: argparse.Namespace, turn: int) -> Sample:
+    """One measurement of a load; a drain is by a group of its own."""
     if load in SENDS:
         return side.loads[load].measure(side.server, seconds=options.seconds, bytes=128, **SENDS[load])
     group = f"{DRAINS[load]}_{turn + 1}"
@@ -126,7 +126,7 @@ def stretch(side: Side, load: str, options: argparse.Namespace, turn: int) -> Sa
 
 
 def mean(samples: Sequence[Sample]) -> Sample:
-    """The rate and the CPU times of several stretches."""
+    """The rate and the CPU times of several measurements."""
     return Sample(
         rate=statistics.fmean(sample.rate for sample in samples),
         failed=sum(sample.failed for sample in samples),

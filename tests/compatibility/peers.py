@@ -103,7 +103,7 @@ def await_messages(
 ) -> None:
     """Wait until the members together have each message as often as they must, and no other.
 
-    refusing: whether they refuse some, which then come again. also: what may come besides.
+    refusing: whether they reject some, which are then redelivered. also: other messages that may arrive.
     """
     wanted = Counter({text: 2 if refusing and (RETRIED in text or DEAD in text) else 1 for text in sent})
     try:

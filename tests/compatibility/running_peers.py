@@ -125,7 +125,7 @@ class Group:
             probe.wait_until(lambda: found() == dead, f"dead letters of {self.name}")
 
     def check_late(self, late: list[str]) -> None:
-        """Wait for these messages; none of the others may come again."""
+        """Wait for these messages; none of the others may be redelivered."""
         wanted = Counter(late)
         probe.wait_until(
             lambda: seen_by(self.members) - self.before >= wanted, f"late messages of {self.name}"
@@ -188,7 +188,7 @@ def store(run: Path, versions: Versions) -> str:
             places = stored
             assert set(sent) <= {text for text, _ in places.values()}
             probe.wait_until(partial(offsets_saved, broker), "the offsets on the disk")
-            # A kill loses the newest offset of delayed messages, so that they come again.
+            # A kill loses the newest offset of delayed messages, so that they are redelivered.
             delayed = [text for text in [*sent, *pending] if any(kind in text for kind in DELAYED)]
             repeated = delayed if end == "kill" else []
             getattr(broker, end)()

@@ -1,6 +1,6 @@
 """Crashes a store everywhere and recovers it: `python -m tests.crash --recoveries 50000 --seed 1`.
 
-Goes on where it stopped when told to `--resume` the same state file. Prints a row for each workload.
+Resumes where it stopped with `--resume` and the same state file. Prints a row for each workload.
 """
 
 from __future__ import annotations

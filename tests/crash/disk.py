@@ -394,7 +394,7 @@ class RecordingDisk:
 
 
 def _is_hole(file: _File, at: int) -> bool:
-    """Are there zeros for a sector's length, written by nobody? Zeros written over data are no hole."""
+    """Whether a whole sector has zeros that were never written. Zeros written over data are not a hole."""
     zeros = _ZEROS[: len(file.data) - at]
     return file.data.startswith(zeros, at) and not any(file.durable[at : at + SECTOR])
 

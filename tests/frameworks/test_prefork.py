@@ -78,7 +78,7 @@ def test_gunicorn_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) ->
 
 
 def test_a_client_of_gunicorns_master_raises_in_the_workers(tmp_path: Path, namesrv: str) -> None:
-    """A request would hang until gunicorn kills its worker, without a word about the reason."""
+    """A request would hang until gunicorn kills its worker, without a reason."""
     write_files("prefork", tmp_path)
     (tmp_path / "gunicorn.conf.py").write_text(EARLY, "utf-8")
     with running(tmp_path, namesrv, *GUNICORN, "wsgi") as server:
@@ -134,7 +134,7 @@ def test_celery_starts_clients_in_its_processes(tmp_path: Path, namesrv: str) ->
 
 
 def test_a_client_of_celerys_main_process_raises_in_tasks(tmp_path: Path, namesrv: str) -> None:
-    """A task would hang without a word about the reason."""
+    """A task would hang without a reason."""
     prepare_worker(tmp_path, EARLY_WORKER)
     tasks = re.sub(r"@worker_process_(init|shutdown)\.connect\n", "", files_of("prefork")["tasks.py"])
     (tmp_path / "late_tasks.py").write_text(tasks, "utf-8")

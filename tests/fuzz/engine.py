@@ -16,7 +16,7 @@ from types import FrameType
 from tests.fuzz.mutation import rng_for
 from tests.fuzz.targets import Target
 
-# Both of processor time, so that a busy machine is no hang.
+# Both are CPU times, so that a busy machine does not count as a hang.
 _HANG_SECONDS = 1.0
 _STOP_SECONDS = 20
 _WATCHED = 256

@@ -27,22 +27,22 @@ from tests.mqproducer.place import Place, eventually, message
 from tests.waiting import LIMIT_S
 
 BROKER_SETTINGS = {"messageDelayLevel": "1s 2s 0s", "enablePropertyFilter": "true"}
-"""broker.conf keys of the cases' brokers. A level above the last counts as it, so retries come at once."""
+"""broker.conf keys of the cases' brokers. Levels above the last count as the last: 0 s."""
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 _names = itertools.count(1)
 
 
 class Seen:
-    """A handler that records its messages. says: its result, by message."""
+    """A handler that records its messages. result_of: returns the handler's result for a message."""
 
-    def __init__(self, says: Callable[[MessageExt], Any] | None = None) -> None:
-        self.says = says
+    def __init__(self, result_of: Callable[[MessageExt], Any] | None = None) -> None:
+        self.result_of = result_of
         self.messages: list[MessageExt] = []
 
     async def __call__(self, one: MessageExt) -> Any:
         self.messages.append(one)
-        return self.says(one) if self.says is not None else None
+        return self.result_of(one) if self.result_of is not None else None
 
     @property
     def bodies(self) -> list[bytes]:

@@ -167,7 +167,7 @@ async def test_ack_index(place: Place) -> None:
 
 
 async def test_dead_letters(place: Place) -> None:
-    """A message that no handler can process would be retried without end, or be lost."""
+    """A message that no handler can process would be retried forever, or be lost."""
     name = group("dead")
     topic = await filled(place, "dead", b"bad", b"worse", b"good")
 
@@ -193,7 +193,7 @@ async def test_dead_letters(place: Place) -> None:
         assert Counter(seen.bodies) == {b"bad": 2, b"worse": 1, b"good": 1}
         letters = (await admin.fetch_dead_letters(name)).messages
         assert {letter.body for letter in letters} == {b"bad", b"worse"}
-        seen.says = None  # the handler works again
+        seen.result_of = None  # the handler works again
         for letter in letters:
             await admin.resend_dead_letter(letter)
         await until(lambda: len(seen.bodies) == 6)

@@ -125,7 +125,7 @@ async def test_push(place: Place, caplog: pytest.LogCaptureFixture, threads: boo
 
 
 async def test_push_in_order(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """An ordered queue would wait without end for a message that cannot be decoded."""
+    """An ordered queue would wait forever for a message that cannot be decoded."""
     topic, name = await mixed(place, "bad_order"), group("bad_order")
     seen = Seen()
     async with pushing(place, topic, seen, name=name, orderly=True, suspend_ms=30_000) as consumer:

@@ -298,7 +298,7 @@ async def test_request_async(place: Place) -> None:
 
 
 async def test_request_times_out(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A requester would wait without end, or a late reply would be taken for that of the next request."""
+    """A requester would wait forever, or a late reply would be taken for that of the next request."""
     topic = place.topic("reqlate")
     async with place.producer() as producer, place.producer("late_replies") as replier:
         await place.made(producer, topic)

@@ -278,7 +278,7 @@ async def test_a_handler_that_takes_too_long_has_its_own_result(cluster: Embedde
 async def test_a_listener_that_fails_costs_no_message(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug in telemetry would send messages back without end."""
+    """A bug in telemetry would send messages back forever."""
     handled: list[bytes] = []
 
     class Breaks:

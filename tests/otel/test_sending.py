@@ -303,7 +303,7 @@ async def test_any_propagator_and_the_users_own_context(cluster: EmbeddedCluster
 async def test_suppressed_sends_are_not_traced(
     cluster: EmbeddedCluster, recorder: Recorder, key: str
 ) -> None:
-    """An exporter that sends with this client would trace its own sends, without end."""
+    """An exporter that sends with this client would trace its own sends, forever."""
     async with Producer("senders", cluster.namesrv_address, telemetry=recorder.telemetry()) as producer:
         token = context.attach(context.set_value(key, True))
         try:

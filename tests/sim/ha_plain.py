@@ -36,7 +36,7 @@ class PlainNode:
         self.held_until = 0
         """Records before this offset have been in the log here."""
         self.parted_at: int | None = None
-        """From here on its log may differ from its master's: no master told it to cut anything."""
+        """From here on its log may differ from its master's: no master made it truncate anything."""
         self.stands_until = 0.0
         self.cut_until = 0.0
         self.retry_at = 0.0

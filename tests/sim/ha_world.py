@@ -3,8 +3,8 @@
 Two slaves are ours; beside them are none, one or two as RocketMQ's behave (`ha_plain`). What the design
 survives, and the world does: connections that break, and bytes that come late and cut anywhere; machines
 that stand still; processes killed between any two calls to the disk; full disks; the master gone for good,
-with the slave of the highest rank promoted and the old master back as its slave, at once or after it went on
-with clients of its own, out of everybody else's sight. Where masters and slaves flush before they
+with the slave of the highest rank promoted and the old master back as its slave, at once or after it
+continued with clients of its own, out of everybody else's sight. Where masters and slaves flush before they
 acknowledge (`flushes`), also power loss of any, and of all at once; in some others too, where all must come
 together again without what was lost (decision 0007).
 

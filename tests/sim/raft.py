@@ -29,7 +29,7 @@ def run_seed(seed: int) -> World:
         check(world.settle(load=0.2), "I10: the group did not settle")
         world.run(80)
         check(world.settle(), "I10: somebody did not catch up")
-        check(not world.untold(), f"clients still wait for {world.untold()}")
+        check(not world.unreported(), f"clients still wait for {world.unreported()}")
         world.checker.finish({peer.name: peer.disk.entries for peer in world.peers.values()})
         failure = world.checker.history.failure(world.checker.committed)
         check(failure is None, str(failure))

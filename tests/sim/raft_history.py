@@ -23,7 +23,7 @@ Find = Callable[[int], Entry | None]
 
 
 class History:
-    """Bodies are `entry N …`, `write N KEY …` and `read N KEY …`, N being the ticket; a value is a ticket."""
+    """Bodies are `entry N …`, `write N KEY …` and `read N KEY …`, N being the proposal id, as are values."""
 
     def __init__(self) -> None:
         self._moments = itertools.count()

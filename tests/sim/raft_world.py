@@ -44,12 +44,12 @@ FAST = {
     "vote_wait_ms": 1000,
     "push_timeout_ms": 300,
 }
-"""Timings of this project: elections are frequent, so a short run has many."""
+"""Shorter times than DLedger's: elections are frequent, so that a short run has many."""
 
 
 @dataclass
 class Faults:
-    """Rates of one world, a tick or a message each."""
+    """Probabilities of faults in one world, per tick or per message."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -61,7 +61,7 @@ class Faults:
 
     @classmethod
     def drawn(cls, random: Random) -> Faults:
-        """Swarm: each kind is off in half of the worlds."""
+        """Swarm testing: each kind of fault is off in half of the worlds."""
 
         def rate(most: float) -> float:
             return random.random() * most if random.random() < 0.5 else 0.0
@@ -71,7 +71,7 @@ class Faults:
 
 @dataclass
 class Peer:
-    """One process and its disk. skew: how fast its clock runs. paused_until: it does nothing before."""
+    """One process and its disk. skew: speed of its clock. life: number of starts."""
 
     name: str
     disk: RaftDisk = field(default_factory=RaftDisk)
@@ -84,11 +84,11 @@ class Peer:
     inbox: list[Event | Propose] = field(default_factory=list)
     proposals: Proposals = field(default_factory=Proposals)
     flushing: tuple[Ready, list[ProposalResult]] | None = None
-    """What is written now, and what clients get afterwards."""
+    """The Ready that is being flushed, and the results that clients get afterwards."""
 
 
 class World:
-    """size: peers. step: TICK_MS of time. settings: keywords for every peer's RaftSettings."""
+    """A simulated group. size: number of peers. settings: fields of every peer's RaftSettings."""
 
     def __init__(self, seed: int, size: int = 3, *, faults: Faults | None = None, **settings: Any) -> None:
         self.random = Random(seed)
@@ -99,8 +99,8 @@ class World:
         self.cut: set[tuple[str, str]] = set()
         self.trace: list[str] = []
         self.settings: dict[str, Any] = {"file_bytes": 4096, "no_op": lambda pos: b"no-op", **settings}
-        self.asked: dict[int, tuple[str, int]] = {}
-        """The peer, and its number of starts, that got a ticket."""
+        self.proposed: dict[int, tuple[str, int]] = {}
+        """The peer that got a proposal, and its number of starts then, by proposal id."""
         self.ticking: set[str] | None = None
         """Scenarios: the only peers for which time passes."""
         self._queue: list[tuple[float, int, str, int, Event]] = []
@@ -166,7 +166,7 @@ class World:
                 self._turn(peer)
 
     def propose(self, name: str | None = None, body: bytes | None = None) -> int | None:
-        """A client appends at a peer; by chance at one that thinks that it leads. Returns its ticket."""
+        """Propose an entry at a peer, by default at a random one that believes it leads; return its id."""
         leading = [peer for peer in self.running() if peer.node and peer.node.role is Role.LEADER]
         peer = self.peers[name] if name else (self.random.choice(leading) if leading else None)
         if peer is None:
@@ -174,7 +174,7 @@ class World:
         proposal_id = next(self._proposal_ids)
         body = body or self.checker.history.body(proposal_id, self.random)
         self.checker.sent(proposal_id, body)
-        self.asked[proposal_id] = peer.name, peer.life
+        self.proposed[proposal_id] = peer.name, peer.life
         peer.inbox.append(Propose(proposal_id, body))
         return proposal_id
 
@@ -269,7 +269,7 @@ class World:
             )
 
     def push(self, receiver: str, message: RaftMessage) -> None:
-        """Deliver a message that no peer sent now."""
+        """Deliver a message from outside the simulation, such as a late copy."""
         self.peers[receiver].inbox.append(RequestReceived(next(self._count), message))
 
     def _return(self, responder: Peer, request_id: int, message: RaftMessage) -> None:
@@ -307,7 +307,7 @@ class World:
                 peer.paused_until = self.now + random.random() * 12_000
 
     def _expire(self, peer: Peer, node: RaftNode) -> None:
-        """Retention while the peer runs."""
+        """Delete old entries while the peer runs."""
         oldest, newest = node.view.begin_index, min(node.view.durable_index, node.state.committed_index)
         if peer.flushing is None and 0 <= oldest < newest:
             begin = self.random.randint(oldest, newest)
@@ -321,7 +321,7 @@ class World:
         return {(a, b) for a, b in pairs if not one_way or a in side}
 
     def heal(self) -> None:
-        """No more faults, and every peer runs."""
+        """End all faults, and start the stopped peers."""
         self.faults = Faults()
         self.cut = set()
         for peer in self.peers.values():
@@ -337,12 +337,12 @@ class World:
                 return True
         return False
 
-    def untold(self) -> list[int]:
-        """Tickets whose peer still runs but has not reported their results."""
+    def unreported(self) -> list[int]:
+        """Ids of proposals whose peer has run since, but has not reported their results."""
         results = self.checker.results
         return [
             proposal_id
-            for proposal_id, (name, life) in self.asked.items()
+            for proposal_id, (name, life) in self.proposed.items()
             if proposal_id not in results and self.peers[name].life == life
         ]
 

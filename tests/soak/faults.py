@@ -3,8 +3,8 @@
     python -m tests.soak.faults --rounds 5              # our servers
     python -m tests.soak.faults --rounds 5 --make java  # RocketMQ's
 
-At the end every message is read back and held against what its sender was told (see ledger.py). A server that
-was killed has to serve again, and sends have to flow as before, within one refresh of routes.
+At the end every message is read back and compared with the result that its sender got (see ledger.py). A
+server that was killed has to serve again, and sends have to flow as before, within one refresh of routes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Servers:
     def in_turn(self) -> Iterator[NameServerProcess | BrokerProcess]:
         """In which order to kill them.
 
-        A name server that was started again is told of brokers by them, at their start or every 10 s; between
+        Brokers register with a restarted name server at their own start or every 10 s; between
         the two name servers both brokers start, so the second is not killed before the first knows them.
         """
         yield self.names[0]

@@ -8,7 +8,7 @@ ROLE: produce, concurrent or orderly. It says a line for each thing it sees, the
 | ``ack NUMBER QUEUE OFFSET``     | a broker has acknowledged message NUMBER there               |
 | ``unknown NUMBER``              | a send failed; the message may be stored                     |
 | ``got NUMBER QUEUE OFFSET N``   | its handler has taken a message, which had failed N times    |
-| ``fail NUMBER``                 | its handler refuses it; it is to come again                  |
+| ``fail NUMBER``                 | its handler rejects it; it must be redelivered               |
 
 SIGTERM ends it in order.
 """

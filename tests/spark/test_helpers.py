@@ -36,7 +36,7 @@ def test_a_frame_is_written_and_each_task_reports(spark: Any, place: Place) -> N
 
 
 def test_a_batch_that_is_written_again_has_the_same_ids(spark: Any, place: Place) -> None:
-    """`foreachBatch` repeats a batch after a failure, and its copies could not be told from it."""
+    """`foreachBatch` repeats a batch after a failure, and its copies could not be recognized."""
     topic = place.topic()
     frame = spark.range(0, 100, 1, 2).selectExpr("cast(id AS string) AS body")
     write = foreach_batch(options(place, topic), run_id="job")

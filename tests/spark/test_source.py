@@ -149,7 +149,7 @@ def test_options_are_checked_by_load(spark: Any, place: Place) -> None:
 
 
 def test_tables_and_views_of_sql(spark: Any, place: Place) -> None:
-    """Spark passes no options of a table: without a word about it, nobody would find out how to name them."""
+    """Spark passes no options of a table. Without a hint, users would not find out how to name them."""
     topic = place.topic(1)
     options = f"nameServer = '{place.namesrv}', topic = '{topic}'"
     given = options.replace(" = ", " ")

@@ -431,7 +431,7 @@ def test_options_that_do_not_go_together_are_refused(
 
 
 def test_a_sink_knows_kafkas_words_too() -> None:
-    """A job that moves would be told of an unknown option, and not which one takes its place."""
+    """A migrated job would get an error about an unknown option, without the name of its replacement."""
     with pytest.raises(ConfigInvalid, match=r"'kafka.bootstrap.servers' \(did you mean nameServer\?\)"):
         SinkOptions.read({"nameServer": "h:1", "topic": "T", "kafka.bootstrap.servers": "h:1"})
 

@@ -117,7 +117,7 @@ async def test_rows_are_copied_when_their_request_may_leave() -> None:
 
 
 async def test_rows_travel_in_batches_with_their_ids() -> None:
-    """A request a row would be a tenth of the speed; rows without ids could not be told apart."""
+    """A request a row would be a tenth of the speed; rows without ids could not be distinguished."""
     report, broker = await task(None)
     assert report == Report(5, 10, 60)
     assert [command.code for command in broker.sends] == [RequestCode.SEND_BATCH_MESSAGE] * 2
@@ -217,7 +217,7 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
     ],
 )
 def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str, str], words: str) -> None:
-    """A job that was given certificates, but not told to use them, would send its rows in the clear."""
+    """A job with certificates, but without the option to use them, would send its rows in plain text."""
     for read in (SinkOptions.read, partial(SourceOptions.read, streaming=False)):
         with pytest.raises(ConfigInvalid, match=words):
             read({"nameServer": "127.0.0.1:1", "topic": "T", **given})

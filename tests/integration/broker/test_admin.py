@@ -66,7 +66,7 @@ async def client(broker: Broker) -> AsyncIterator[RawClient]:
 
 @pytest.fixture
 async def member(broker: Broker) -> AsyncIterator[RawClient]:
-    """A member of group c, which responds as the test decides."""
+    """A member of group c, whose responses the test sends."""
     async with await RawClient.open(broker.address) as raw:
         await beat(raw, "c@1")
         await drain(raw)
@@ -100,7 +100,7 @@ async def test_topics_and_groups_show_their_progress(client: RawClient) -> None:
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=False)
     )
     everything = ConsumeStatsList.decode(answer.body)
-    assert everything.total_diff == 0  # no group of that name was made yet: only offsets are there
+    assert everything.total_diff == 0  # the group does not exist yet, only its offsets
     await pull(client)
     answer = await client.call(
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=False)
@@ -172,7 +172,9 @@ async def test_members_of_a_group_reset_their_offsets(client: RawClient, member:
     assert (request.code, request.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
     assert ResetOffsetBody.decode(request.body).offset_table[QUEUE] == 0
     assert request.ext_fields() == {"topic": "T", "group": "c", "timestamp": "0", "isForce": "false"}
-    answer = await reset(client, timestamp=-1, force=False, language="CPP")  # only ever back
+    answer = await reset(
+        client, timestamp=-1, force=False, language="CPP"
+    )  # without force, offsets only move back
     assert ResetOffsetBody.decode(answer.body).offset_table[QUEUE] == 2
     for_c = ResetOffsetBodyForC.decode((await member.next()).body).offset_table
     assert (for_c[0].queue_id, for_c[0].offset) == (0, 2)

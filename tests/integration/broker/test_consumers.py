@@ -289,7 +289,7 @@ async def check(client: RawClient, sub: str, kind: str = "SQL92") -> Command:
 
 
 async def test_a_consumer_learns_at_its_start_that_its_filter_is_wrong(client: RawClient) -> None:
-    """A consumer with an invalid expression would start and wait without end."""
+    """A consumer with an invalid expression would start and wait forever."""
     assert (await check(client, "a BETWEEN 1 AND 5")).code == 0
     assert (await check(client, "whatever", "TAG")).code == 0
     refused = await check(client, "a BETWEEN 1")

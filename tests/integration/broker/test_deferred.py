@@ -491,7 +491,7 @@ async def test_a_reply_reaches_the_requester(cluster: EmbeddedCluster, client: R
 
 
 async def test_a_requester_that_leaves_fails_its_reply(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """The replier would wait without end for a client that is offline."""
+    """The replier would wait forever for a client that is offline."""
     header = send_header("REPLY_TO_CLIENT\x01asker@1\x02", topic="DefaultCluster_REPLY_TOPIC")
     asker = await RawClient.open(cluster.brokers[0].address)
     await produce_as(asker, "askers", "asker@1")

@@ -124,7 +124,7 @@ async def test_recorded_replies_get_the_recorded_answers(replay: Replay, scenari
 
 
 async def _next_but(client: RawClient, code: int) -> Command:
-    """The next frame that is no request with this code."""
+    """The next frame that is not a request with this code."""
     while (command := await client.next()).code == code and not command.is_response:
         pass
     return command

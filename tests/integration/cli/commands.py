@@ -1,4 +1,4 @@
-"""The command rocketpy: in this process, or where its signals, pipes or start matter in one of its own."""
+"""Runs the command rocketpy in this process, or in its own where signals, pipes or its start matter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _running = threading.Lock()
 
 
 class Done(NamedTuple):
-    """What a command left: its exit status, standard output and error."""
+    """The result of a command: exit status, standard output and error."""
 
     status: int | None
     out: str
@@ -73,7 +73,7 @@ def _stream() -> IO[str]:
 
 
 async def start(*arguments: str, **environment: str) -> Process:
-    """A command whose streams are pipes. Files of the user who runs the tests do not count."""
+    """Start a command whose streams are pipes, without the settings of the user who runs the tests."""
     own = {name: value for name, value in os.environ.items() if not _is_of_user(name)}
     settings = {**own, "HOME": os.devnull, "COLUMNS": _COLUMNS, **environment}
     # A shell ignores SIGINT in its background jobs, and processes inherit that.

@@ -210,7 +210,7 @@ async def test_the_right_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_the_keys_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its account may not read the state of brokers, which is no fault of the cluster."""
+    """Its account may not read the state of brokers, which is not a fault of the cluster."""
     keys = {"ROCKETPY_ACCESS_KEY": "my-account", "ROCKETPY_SECRET_KEY": "my-secret"}
     async with Servers(tmp_path, monkeypatch) as place:
         report = await examine(str(place.names), **keys)

@@ -244,7 +244,7 @@ hand_over()
 
 
 async def test_a_blocking_producer_that_was_never_closed_is_closed_at_the_end() -> None:
-    """A script that ends right after its last `send_async` would lose messages without a word."""
+    """A script that ends right after its last `send_async` would lose messages silently."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         script = UNCLOSED.format(namesrv=names.address)

@@ -699,7 +699,7 @@ async def test_a_send_that_finds_a_master_wakes_the_others() -> None:
 
 @pytest.mark.parametrize("how", ["turn", "queue", "selector"])
 async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
-    """A broker that was removed would block its callers without end."""
+    """A broker that was removed would block its callers forever."""
     async with one_broker() as (producer, broker, names):
         names.broker_id = 1
         ways: dict[str, dict[str, Any]] = {

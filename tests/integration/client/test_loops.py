@@ -96,7 +96,7 @@ def test_another_loop_is_rejected_before_anything_is_sent(owner: Owner, way: str
 
 @pytest.mark.parametrize("way", ["send_nowait", "send_oneway", "request_nowait"])
 def test_a_thread_without_a_loop_is_rejected(owner: Owner, way: str) -> None:
-    """A oneway message would be lost without a word, others fail with an error of asyncio's."""
+    """A oneway message would be silently lost, others fail with an error of asyncio's."""
     with pytest.raises(ClientClosed, match="a thread without one"):
         WAYS[way](owner.producer)
     assert len(owner.broker.sends) == 1

@@ -104,7 +104,7 @@ async def test_an_invalid_timeout_is_rejected_and_fails_no_other_send(bad: Any, 
 
 
 def test_blocking_clients_reject_invalid_timeouts() -> None:
-    """The caller would get an arithmetic error of Python, or wait without end."""
+    """The caller would get an arithmetic error of Python, or wait forever."""
     with SyncProducer("g", "embedded:") as producer:
         for bad in cast(list[int], ["5", -1]):
             for use in (producer.send, producer.send_async):

@@ -103,7 +103,7 @@ async def test_messages_are_found_and_never_html(browser: Browser, producer: Pro
 
 
 async def test_a_binary_body_is_shown_in_hex(browser: Browser, producer: Producer) -> None:
-    """A body that is no text could break the page."""
+    """A body that is not text could break the page."""
     sent = await producer.send(Message("T", b"\x00\xff" * 50_000))
     page = await browser.text("/message", id=sent.offset_message_id)
     assert "00 ff 00 ff" in page

@@ -208,7 +208,7 @@ async def test_a_batch_is_its_handlers_own_list(
     is_async: bool,
     orderly: bool,
 ) -> None:
-    """A handler that removes messages from its list would have them in progress without end."""
+    """A handler that removes messages from its list would have them in progress forever."""
     seen: list[MessageExt] = []
 
     def handle(messages: list[MessageExt]) -> None:

@@ -123,7 +123,7 @@ async def test_dead_letters_are_read_in_parts() -> None:
 
 
 async def test_a_resent_dead_letter_that_fails_becomes_one_again() -> None:
-    """A message that no consumer can handle would be retried without end, or be lost after it was resent."""
+    """A message that no consumer can handle would be retried forever, or be lost after it was resent."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 1)
         async with AdminClient(cluster.namesrv_address) as admin:

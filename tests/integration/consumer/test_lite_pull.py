@@ -106,7 +106,7 @@ async def test_iteration_needs_a_start(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_consumer_is_of_its_event_loop(cluster: EmbeddedCluster) -> None:
-    """A poll in another loop would hang or end in an error of asyncio's, an iteration without a word."""
+    """A poll in another loop would hang or end in an error of asyncio's, an iteration end silently."""
     consumer = make(cluster)
     consumer.subscribe("T")
 

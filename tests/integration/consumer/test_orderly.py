@@ -115,7 +115,7 @@ async def test_a_cancellation_inside_a_handler_counts_as_its_failure(
 
 
 async def test_orderly_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """One message that no handler can process would block its queue without end."""
+    """One message that no handler can process would block its queue forever."""
     seen = Seen(lambda message: ConsumeResult.LATER if message.body == b"hopeless" else None)
     queue = MessageQueue("T", "broker-a", 0)
     for body in (b"hopeless", b"next"):
@@ -195,7 +195,7 @@ async def test_each_member_gets_every_message(
         await one.until(20)
         await two.until(20)
         assert {queue.topic for queue in first.assignment} == {"T"}
-    assert one.bodies == two.bodies == Counter(sent)  # a failure does not come again
+    assert one.bodies == two.bodies == Counter(sent)  # the failed message is not redelivered
     assert committed(cluster) == 0
 
 

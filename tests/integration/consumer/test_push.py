@@ -141,7 +141,7 @@ async def test_batches(cluster: EmbeddedCluster, producer: Producer) -> None:
     )
     consumer.subscribe("T")
     async with consumer:
-        # Of each first batch the first message is done, the others come again.
+        # Of each first batch the first message is done, the others are redelivered.
         await until(lambda: sum(len(batch) for batch in batches if batch[0].reconsume_times == 1) == 4)
     assert max(map(len, batches)) <= 4
     firsts = [batch for batch in batches if batch[0].reconsume_times == 0]
@@ -177,7 +177,7 @@ async def test_failed_messages_are_retried(
 
 
 async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message that no handler can process would be delivered without end, or vanish."""
+    """A message that no handler can process would be delivered forever, or vanish."""
     seen = Seen(lambda message: Later(delay_level=-1) if message.body == b"now" else ConsumeResult.LATER)
     async with consuming(cluster, seen, max_reconsume_times=1):
         await send(producer, "now", "after one more time")

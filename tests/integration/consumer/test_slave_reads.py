@@ -40,7 +40,7 @@ HOST = host_bytes("127.0.0.1", 10911)
 
 
 class Member(Peer):
-    """A master or slave of broker-a, with three messages in queue 0 of T. suggests: whom to ask next."""
+    """A master or slave of broker-a, with three messages in queue 0 of T. suggests: id to read from next."""
 
     def __init__(self) -> None:
         super().__init__(self.answer)
@@ -277,7 +277,7 @@ async def test_failed_messages_are_sent_to_the_retry_topic_without_the_master(na
 
 
 async def test_a_rejected_return_is_also_sent_as_a_copy(names: Names) -> None:
-    """After a broker rejects a send-back, the message would be delivered at once, without end."""
+    """After a broker rejects a send-back, the message would be delivered at once, forever."""
     master = names.members[0]
 
     def refuse(channel: Channel, request: Command) -> Command | bytes | None:

@@ -467,7 +467,7 @@ async def time_out(master: Broker) -> None:
 
 
 async def test_a_silent_slave_delays_a_send_until_the_timeout(brokers: Pair) -> None:
-    """A producer would wait without end, or believe that a slave has the message (recorded: ha3)."""
+    """A producer would wait forever, or believe that a slave has the message (recorded: ha3)."""
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
     wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
     wire[1].write(bytes(8))

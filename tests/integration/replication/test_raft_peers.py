@@ -115,7 +115,7 @@ async def test_a_minority_acknowledges_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_single_peer_leads_itself(tmp_path: Path) -> None:
-    """A group of one, for a first try, would wait for other peers without end."""
+    """A group of one, for a first try, would wait for other peers forever."""
     async with group(tmp_path, size=1) as running:
         member, peer = await running.leader()
         await running.append(peer, b"a")

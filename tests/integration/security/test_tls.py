@@ -142,8 +142,8 @@ async def test_tls_can_be_off(tmp_path: Path, authority: trustme.CA) -> None:
         assert await send_and_read(str(names.address), None) == [b"x"]
 
 
-async def test_a_client_certificate_can_be_wanted(tmp_path: Path, authority: trustme.CA) -> None:
-    """Each client that trusts the server's certificate could connect."""
+async def test_a_client_certificate_can_be_required(tmp_path: Path, authority: trustme.CA) -> None:
+    """Clients without a certificate of their own could connect."""
     tls = tls_settings(authority, tmp_path, "enforcing") + (
         f"tls.server.need.client.auth=require\ntls.server.trustCertPath={tmp_path}/ca.pem\n"
         f"tls.client.certPath={tmp_path}/server.pem\ntls.client.keyPath={tmp_path}/server.pem\n"
@@ -208,7 +208,7 @@ async def test_a_clients_certificate_is_not_a_replicas(brokers: Pair, authority:
 async def test_a_slave_reports_which_end_lacks_tls(
     brokers: Pair, authority: trustme.CA, masters: bool, slaves: bool, problem: str
 ) -> None:
-    """An operator would see that a connection ended, and not why."""
+    """An operator would see that a connection ended, but not the reason."""
     tls = properties(replicas(authority, brokers.root))
     master = await brokers.master(namesrvAddr="", **(tls if masters else {}))
     where = master.replication.server.address
@@ -335,7 +335,7 @@ def test_old_versions_are_not_spoken(tmp_path: Path, authority: trustme.CA) -> N
         ("aclEnable=true\n", True),
     ],
 )
-def test_other_machines_are_served_by_asking_for_it(
+def test_other_machines_are_served_only_on_request(
     tmp_path: Path, authority: trustme.CA, settings: str, is_allowed: bool
 ) -> None:
     """A broker would be open to the whole network by default."""

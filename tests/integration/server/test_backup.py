@@ -119,7 +119,7 @@ def assert_has(root: Path, sent: list[tuple[bytes, SendResult]]) -> None:
 
 
 async def test_a_stopped_broker(cluster: Cluster) -> None:
-    """The backup that operators are told to make could not be restored."""
+    """The backup of the documentation could not be restored."""
     async with Producer("g", cluster.namesrv) as producer:
         sent = await send(producer, 200)
     await run(commands("Copy a stopped broker", cluster.places))

@@ -160,7 +160,7 @@ NOT_RUN = {
 
 
 class Fragment(NamedTuple):
-    """A Python block that is no program. number: among the fragments of its page; line: of its page."""
+    """A Python block that is not a program. number: among the fragments of its page; line: of its page."""
 
     number: int
     line: int

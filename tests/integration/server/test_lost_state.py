@@ -39,7 +39,7 @@ def lose(root: Path, *names: str) -> None:
 
 
 async def test_topics_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A full store without topics.json started without a word and without topics."""
+    """A full store without topics.json started without topics and without a warning."""
     await used(tmp_path)
     lose(tmp_path, "topics.json")
     async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:

@@ -120,7 +120,7 @@ async def test_a_name_server_answers_probes(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_no_name_server_knows_is_alive_but_not_ready(tmp_path: Path) -> None:
-    """An update would continue although no client finds the updated broker, or restart it in vain."""
+    """An update would continue although no client finds the updated broker, or restart it without success."""
     async with name_server(tmp_path) as names:
         address = str(names.address)
         broker = broker_of(tmp_path, address)
@@ -152,7 +152,7 @@ class _SlowStart(OsDisk):
 
 
 async def test_a_broker_is_alive_and_not_ready_while_it_recovers(tmp_path: Path) -> None:
-    """A long recovery would be killed and restarted, without end."""
+    """A long recovery would be killed and restarted, forever."""
     disk = _SlowStart()
     broker = broker_of(tmp_path, disk=disk)
     starting = asyncio.ensure_future(broker.start())

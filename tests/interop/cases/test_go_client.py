@@ -57,7 +57,7 @@ def test_sent_messages_are_consumed(servers: Cluster, go: GoPeer, how: str) -> N
     assert {(one["tags"], one["colour"], one["keys"].strip()) for one in came} == {
         ("go", "grün", f"key-{body}") for body in bodies
     }
-    if how != "batch":  # whose ids the Go client does not return
+    if how != "batch":  # for batches, the Go client returns no ids
         assert {one["id"] for one in came} >= {one["id"] for one in sent}
     if how == "order":
         for parity in (0, 1):
@@ -76,7 +76,7 @@ def test_delayed_messages_are_delivered_late(servers: Cluster, go: GoPeer) -> No
 
 
 def test_transactions_end_as_their_producer_decides(servers: Cluster, go: GoPeer) -> None:
-    """A message that was rolled back would be delivered, or one that was checked be lost."""
+    """A rolled-back message would be delivered, or a message that was checked would be lost."""
     topic = made_topic(servers, "transaction")
     said = go.run("transaction", servers.namesrv.address, topic)
     assert [one["status"] for one in said if "status" in one] == [0, 0, 0]
@@ -86,7 +86,7 @@ def test_transactions_end_as_their_producer_decides(servers: Cluster, go: GoPeer
 
 
 def test_a_running_consumer_is_notified_at_once(servers: Cluster, go: GoPeer) -> None:
-    """A Go consumer that waits for messages would see them at its next pull only, or share no group."""
+    """A Go consumer would get new messages only at its next pull, or not become a member of its group."""
     topic = made_topic(servers, "waiting")
     names = servers.namesrv.address
 
@@ -102,5 +102,5 @@ def test_a_running_consumer_is_notified_at_once(servers: Cluster, go: GoPeer) ->
 def _quietly(look: Any) -> bool:
     try:
         return bool(look())
-    except AssertionError:  # mqadmin's word for a group that is not there yet
+    except AssertionError:  # mqadmin fails while the group does not exist
         return False

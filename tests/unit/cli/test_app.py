@@ -64,27 +64,27 @@ def test_wrong_usage_shows_the_commands_own(
 def test_any_setting_may_be_on_the_command_line(
     line: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One setting would need a file, and one that is wrong would be searched for in files."""
+    """A single setting would need a file, and the error of a wrong one would point to a file."""
     assert main(line.split()) == 1
     assert capsys.readouterr().err.startswith(f"rocketpy-broker: {says}")
 
 
 def test_dev_refuses_settings_that_it_chooses_itself() -> None:
-    """A path of its own would be ignored without a word."""
+    """A path of its own would be ignored silently."""
     # In a process of its own: the command blocks signals before it makes its servers.
     line = "dev --listen 127.0.0.1:0 --set storePathRootDir=x"
     ended = subprocess.run(
         [sys.executable, "-m", "rocketpy_broker", *line.split()], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 1
-    # A line before may say that another process has RocketMQ's usual port.
+    # A warning may come first: another process uses RocketMQ's default port.
     assert ended.stderr.splitlines()[-1].startswith(
         "rocketpy-broker: settings: storePathRootDir cannot be set: "
     )
 
 
 def test_a_setting_on_the_command_line_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be an unknown key, and the broker would start without the setting."""
+    """A key without a value would be taken for an unknown key, and the broker would start without it."""
     with pytest.raises(SystemExit):
         main(["dev", "--set", "enablePropertyFilter"])
     assert "KEY=VALUE is expected, not 'enablePropertyFilter'" in capsys.readouterr().err

@@ -122,7 +122,7 @@ FIXED: dict[str, Row] = {
     "DLedger: a vote at most every": (lambda _: raft().vote_interval_ms_max, 1000),
     "DLedger: a round of votes ends after": (lambda _: raft().vote_wait_ms, 3000),
     "DLedger: a push is repeated after": (lambda _: raft().push_timeout_ms, 1000),
-    "DLedger: the commit is told every": (lambda _: raft().commit_push_ms, 1000),
+    "DLedger: the commit is sent every": (lambda _: raft().commit_push_ms, 1000),
     "DLedger: appends that may wait": (lambda _: raft().pending_max, 10_000),
     "DLedger: pushes without an answer": (lambda _: raft().in_flight_max, 1000),
     "DLedger: size of a file": (lambda _: raft().file_bytes, 1 << 30),

@@ -83,7 +83,7 @@ def test_accepted_messages(expression: str) -> None:
     ],
 )
 def test_dropped_messages(expression: str) -> None:
-    """NULL, texts that are no numbers, and integers compared with floats would match too often."""
+    """NULL, texts that are not numbers, and integers compared with floats would match too often."""
     assert not matches(expression)
 
 

@@ -134,7 +134,7 @@ async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
         assert SubscriptionGroupConfig.decode(response.body).retry_max_times == 3
         response = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         assert "g" in SubscriptionGroupWrapper.decode(response.body).subscription_group_table
-        for _ in range(2):  # a missing group is no error
+        for _ in range(2):  # a missing group is not an error
             header = DeleteSubscriptionGroupRequestHeader(group_name="g")
             response = await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
             assert response.code == ResponseCode.SUCCESS

@@ -121,7 +121,7 @@ async def test_a_lost_role_fails_all_that_wait() -> None:
 
 
 async def test_a_slave_that_is_too_slow_times_out() -> None:
-    """SYNC_MASTER: a producer would wait without end, and consumers never read the message."""
+    """SYNC_MASTER: a producer would wait forever, and consumers never read the message."""
     sends, slaves, visible = _Sends(), _Slaves(), list[int]()
     waiters = ReplicaWaiters(
         slaves,

@@ -303,7 +303,7 @@ async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:
 async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
     tmp_path: Path, times: int, limit: int | None, topic: str
 ) -> None:
-    """QUIRKS 37. A consumer that sends retries itself gets a message without end."""
+    """QUIRKS 37. A consumer that sends retries itself gets a message forever."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("%RETRY%g")
     async with served(parts) as (client,):

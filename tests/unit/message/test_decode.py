@@ -181,7 +181,7 @@ def test_one_answer_inflates_to_a_bounded_size() -> None:
 
 
 def test_a_bad_body_is_distinguished_from_a_truncated_response() -> None:
-    """A broken message would look like one that must be pulled again, without end."""
+    """A broken message would look like one that must be pulled again, forever."""
     big = record(zlib.compress(bytes(3 << 20)), sys_flag=1)
     bad = damaged(BAD["not zlib"][0], 27, b"\x06")
     found = pull(big, bad, max_total=(4 << 20), max_body=4 << 20)

@@ -77,7 +77,7 @@ def test_texts_of_fastjson_are_read(text: str, value: Any) -> None:
     ],
 )
 def test_invalid_json_is_rejected_with_its_position(data: bytes, reason: str) -> None:
-    """A damaged body would end the connection without a word about why, or the process."""
+    """A damaged body would end the connection without a reason, or the process."""
     with pytest.raises(RemoteProtocolError, match=reason) as refused:
         fastjson.loads(data)
     assert len(str(refused.value)) < 200

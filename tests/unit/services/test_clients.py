@@ -60,7 +60,7 @@ def test_a_lost_connection_ends_its_clients() -> None:
 
 
 def test_silence_ends_a_client_after_two_minutes() -> None:
-    """A client whose network failed would keep its queues without end."""
+    """A client whose network failed would keep its queues forever."""
     registry = ClientRegistry()
     beat(registry, "one", now_ms=0)
     beat(registry, "two", now_ms=60_000)

@@ -54,7 +54,7 @@ async def until_listed(admin: AdminClient) -> None:
 
 
 async def test_all_dead_letters_are_sent_again_once() -> None:
-    """Messages that fail again would be sent without end, or an operator not see how far it is."""
+    """Messages that fail again would be sent forever, or an operator not see how far it is."""
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         await dead(cluster, 9)
         async with AdminClient(cluster.namesrv_address) as admin:

@@ -30,7 +30,7 @@ async def test_a_failed_message_is_retried(cluster: EmbeddedCluster, is_rejected
 
 
 async def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: EmbeddedCluster) -> None:
-    """A message that no handler can process is delivered without end, or vanishes."""
+    """A message that no handler can process is delivered forever, or vanishes."""
     bodies: list[bytes] = []
     config = PushConfig(
         consume_from=ConsumeFrom.FIRST_OFFSET, rebalance_interval_ms=50, max_reconsume_times=1

@@ -182,7 +182,7 @@ async def test_lingering_waits_for_others() -> None:
 
 
 async def test_rejected_messages_do_not_count() -> None:
-    """Each message with too many properties would occupy capacity without end."""
+    """Each message with too many properties would occupy capacity forever."""
     rig = Rig()
     with pytest.raises(MessageTooLarge):
         rig.add(b"1", properties={"p": "x" * 33_000})

@@ -82,7 +82,7 @@ async def test_order_is_kept_before_the_route_is_known() -> None:
 
 
 async def test_waiting_for_the_route_is_bounded() -> None:
-    """While a name server is silent, sends with a selector would fill the memory, or wait without end."""
+    """While a name server is silent, sends with a selector would fill the memory, or wait forever."""
     async with Peer() as broker, SlowNames() as names:
         names.routes["T"] = {"a": broker.address}
         config = ProducerConfig(max_in_flight=2)
@@ -126,7 +126,7 @@ async def test_no_route(how: str) -> None:
 
 
 async def test_a_queue_or_a_selector() -> None:
-    """Of two places given for one message, one would win without a word."""
+    """Of two places given for one message, one would win silently."""
     async with Names() as names, Producer("g", names.address) as producer:
         with pytest.raises(MessageInvalid, match="both queue"):
             await producer.send(MESSAGE, queue=MessageQueue("T", "a", 0), selector=first)

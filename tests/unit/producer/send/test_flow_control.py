@@ -37,7 +37,7 @@ async def test_which_sends_wait(count: int, held: int, size: int, *, refused: bo
 
 
 async def test_the_longest_waiter_is_next() -> None:
-    """A long message would wait without end while short ones pass it."""
+    """A long message would wait forever while short ones pass it."""
     limiter = filled(4, 100)
     order: list[int] = []
 

@@ -88,7 +88,7 @@ def test_the_first_attempt_goes_to_the_next_queue_in_turn() -> None:
 
 
 def test_without_a_route_a_name_server_is_asked_once() -> None:
-    """The first send to a topic would fail, or request the route without end."""
+    """The first send to a topic would fail, or request the route forever."""
     assert after(route=None) == RefreshRoute()
     no_answer = ConnectFailed("no name server")
     error = ended(after(route=None, refreshed_ms=5, error=no_answer))

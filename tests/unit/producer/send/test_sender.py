@@ -192,7 +192,7 @@ async def test_a_long_body_for_a_given_queue_keeps_its_place() -> None:
 
 
 async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> None:
-    """It would count against the limits without end, and closing would wait for it."""
+    """It would count against the limits forever, and closing would wait for it."""
     config = ProducerConfig(compression=CompressionConfig(above_bytes=10, off_loop_above_bytes=20))
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -207,7 +207,7 @@ async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> N
 
 
 async def test_a_batch_that_is_rejected_at_its_second_attempt_is_sent_singly() -> None:
-    """Its messages would be neither sent nor failed: their callers would wait without end."""
+    """Its messages would be neither sent nor failed: their callers would wait forever."""
     codes = [ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL]
 
     def script(_channel: Channel, request: Command) -> Command:

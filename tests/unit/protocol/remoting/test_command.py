@@ -127,7 +127,7 @@ def test_a_bad_header_names_its_field(codec: int, ext: dict[str, str], field: st
 
 
 def test_a_reply_belongs_to_its_request() -> None:
-    """The requester would wait without end, or get a response in a codec that it cannot read."""
+    """The requester would wait forever, or get a response in a codec that it cannot read."""
     request = Command(RequestCode.HEART_BEAT, 7, FLAG_ONEWAY | FLAG_READS_MSGPACK, codec=CODEC_ROCKETMQ)
     response = request.reply(1, remark="no")
     assert (response.opaque, response.codec, response.code) == (7, CODEC_ROCKETMQ, 1)

@@ -199,7 +199,7 @@ def test_a_repeated_push_does_not_start_a_comparison() -> None:
 
 
 def test_an_append_that_no_majority_gets_ends() -> None:
-    """A producer would wait without end, or never try another broker."""
+    """A producer would wait forever, or never try another broker."""
     bench = Bench()
     bench.lead()
     bench.do(Propose(7, b"hello"))
@@ -270,7 +270,7 @@ def test_a_ledger_from_a_later_term_than_the_vote_is_rejected() -> None:
 
 
 def test_a_waiting_proposal_keeps_its_turn() -> None:
-    """The peer with the newest ledger would never be elected, while others start elections in vain (I10)."""
+    """The peer with the newest ledger would never be elected, while others start elections (I10)."""
     bench = Bench()
     bench.disk.entries = [Entry.of(0, 0, 0, b"x")]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(0), LedgerCheckpoint(), lambda: 0.5, 0.0)
@@ -465,7 +465,7 @@ def test_a_follower_starts_where_the_leader_s_ledger_begins() -> None:
 
 
 def test_a_leader_whose_ledger_begins_later_reports_it() -> None:
-    """It would request entries that an empty follower does not have, without end."""
+    """It would request entries that an empty follower does not have, forever."""
     bench = Bench()
     bench.disk.entries = [Entry.of(index, -1, index * 49, b"x") for index in (100, 101, 102)]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)

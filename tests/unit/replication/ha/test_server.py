@@ -48,7 +48,7 @@ async def is_ended(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("message", [b"", bytes(7), REPORT.pack(CONTROL)])
 async def test_a_connection_that_does_not_join_is_closed(message: bytes) -> None:
-    """A client that starts to join and never finishes would hold a connection without end."""
+    """A client that starts to join and never finishes would hold a connection forever."""
     async with served(HaSettings(join_ms=50, secret=KNOWN)) as (_, address):
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(message)

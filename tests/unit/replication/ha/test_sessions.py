@@ -66,7 +66,7 @@ def test_a_java_master_never_sees_the_greeting() -> None:
 
 
 def test_a_late_response_is_ignored() -> None:
-    """Slaves on a slow network would reconnect without end."""
+    """Slaves on a slow network would reconnect forever."""
     source = MemoryLog(TEXT, segment_bytes=1 << 20, epochs=ONE)
     slave = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
     master = MasterSession(source, HaSettings(), "m", 0)
@@ -349,7 +349,7 @@ def test_a_proof_that_is_no_ascii_is_rejected() -> None:
 
 
 def test_a_note_that_is_no_text_is_rejected() -> None:
-    """Bytes that are no UTF-8 in the name of a note, or brackets without end, left a traceback each."""
+    """Bytes that are not UTF-8 in the name of a note, or unterminated brackets, left a traceback each."""
     for note in (
         b'{"type":"jo\x9din"}',
         b'{"type":"\xff"}',

@@ -32,7 +32,7 @@ def test_files_are_named_by_their_start_and_have_full_length(tmp_path: Path) -> 
 
 
 def test_reads_stay_within_the_written_part(tmp_path: Path) -> None:
-    """Consumers would be given bytes that are no messages."""
+    """Consumers would get bytes that are not messages."""
     files = log_of(tmp_path, 100, 30)
     assert files.read(95, 5) == b"BBBBB"
     assert files.read(95, 6) is None
