@@ -229,7 +229,7 @@ class Groups:
         )
 
     async def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
-        """Change settings of a consumer group on each broker that has it. Others stay as they are there.
+        """Change settings of a consumer group on each broker that has it. Other settings stay unchanged.
 
         Args:
             group: The name of the group.

@@ -57,7 +57,7 @@ class Options:
         return find_cluster(self.namesrv, self.profile, os.environ)
 
     def confirm(self, action: str, *, yes: bool) -> None:
-        """Ask on the terminal whether to change the cluster; without one the answer must be --yes.
+        """Ask on the terminal whether to change the cluster; without a terminal, --yes is required.
 
         Args:
             action: What will be done, such as "create topic T".

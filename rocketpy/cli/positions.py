@@ -37,7 +37,7 @@ class Position(NamedTuple):
     number: int = 0
 
     async def offset(self, consumer: PullConsumer, queue: MessageQueue) -> int:
-        """Return the offset of this place; for a time, perhaps of an earlier message. Raises RocketError."""
+        """Return the offset of this position; for a time, perhaps a lower one. Raises RocketError."""
         if self.kind is Kind.END:
             return await consumer.max_offset(queue)
         if self.kind is Kind.TIME:

@@ -291,7 +291,7 @@ def _print_ready(name: str, address: object) -> None:
 
 
 def _print(text: str) -> None:
-    """Print a line for the person who started the server, who may read no more by now."""
+    """Print a line on stdout, which may be closed by now."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 

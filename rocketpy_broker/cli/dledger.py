@@ -25,7 +25,7 @@ from rocketpy_broker.cli.ha import (
 )
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.readers import read_peers
-from rocketpy_broker.replication.dledger_status import PeerReport, ask_peers, find_peers
+from rocketpy_broker.replication.dledger_status import PeerReport, find_peers, query_peers
 
 _COLUMNS = ("GROUP", "PEER", "ADDRESS", "ID", "ROLE", "TERM", "LEADER", "ENDS", "COMMITTED", "LAG", "STATE")
 
@@ -68,13 +68,13 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
         dledger, tls = config.dledger, ChannelOptions(ssl=config.registration.ssl)
         if not dledger.enabled:
             raise ConfigInvalid(f"{options.config} does not set enableDLegerCommitLog=true")
-        return await ask_peers(
+        return await query_peers(
             dledger.group, dledger.peers, tls, secret=dledger.secret, self_id=dledger.self_id
         )
     if options.peers:
         if not options.group:
             raise ConfigInvalid("--peers needs --group")
-        return await ask_peers(options.group, _peers(options.peers))
+        return await query_peers(options.group, _peers(options.peers))
     found = await find_peers(name_servers(options), options.name)
     return [report for report in found if report.group or not report.answers]
 

@@ -21,7 +21,7 @@ from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.transport import Address
 from rocketpy_broker.replication.ha.client import HaClientState
-from rocketpy_broker.replication.ha_status import BrokerReport, ask_broker, find_brokers
+from rocketpy_broker.replication.ha_status import BrokerReport, find_brokers, query_broker
 
 R = TypeVar("R")
 
@@ -96,7 +96,7 @@ def name_servers(options: argparse.Namespace) -> list[Address]:
 
 async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
     if options.broker:
-        return [await ask_broker(options.broker)]
+        return [await query_broker(options.broker)]
     return await find_brokers(name_servers(options), options.name)
 
 

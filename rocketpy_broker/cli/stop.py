@@ -101,7 +101,7 @@ def _stop(process: int, handle: int, options: argparse.Namespace) -> int:
 
 
 def _check_drains(process: int) -> None:
-    """Raise StoreError unless a process waits for the signal. Any other process would die of it."""
+    """Raise StoreError unless a process waits for the signal. The signal would kill any other process."""
     found = _BLOCKED.search(Path(f"/proc/{process}/status").read_text("ascii"))
     if found is None or not int(found[1], 16) >> (DRAIN_SIGNAL - 1) & 1:
         raise StoreError(

@@ -101,7 +101,7 @@ class ListenConfig:
         return self.insecure or (self.is_local and self.acl_file is None)
 
     @property
-    def asks_certificates(self) -> bool:
+    def requires_certificates(self) -> bool:
         """Whether every client must use TLS with a trusted certificate."""
         tls = self.options.ssl
         return tls is not None and not self.options.also_plain and tls.verify_mode is CERT_REQUIRED
@@ -411,7 +411,7 @@ class BrokerConfig:
     def _check_replicas(self) -> None:
         """Raise ConfigInvalid if other machines could copy every message without authentication."""
         listen, port = self.listen, self.replica_address
-        if self.replica_names and not (port.scheme == "tls" and listen.asks_certificates):
+        if self.replica_names and not (port.scheme == "tls" and listen.requires_certificates):
             raise ConfigInvalid(
                 "replicaCertNames needs TLS at the port for replicas: tls.server.mode=enforcing and "
                 "tls.server.need.client.auth=require, and tls:// in dLegerPeers"

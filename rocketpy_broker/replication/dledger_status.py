@@ -24,7 +24,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
     read_response,
     to_request,
 )
-from rocketpy_broker.replication.ha_status import ask_runtime_info, find_broker_addresses
+from rocketpy_broker.replication.ha_status import find_broker_addresses, query_runtime_info
 
 _TIMEOUT_MS: Final = 3000
 
@@ -63,7 +63,7 @@ async def find_peers(
     """
     places = await find_broker_addresses(namesrv, name, options)
     reports = (PeerReport(broker_name=name, broker_id=id_, address=address) for name, id_, address in places)
-    return await asyncio.gather(*(ask_runtime_info(report, _read, options) for report in reports))
+    return await asyncio.gather(*(query_runtime_info(report, _read, options) for report in reports))
 
 
 def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
@@ -83,7 +83,7 @@ def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
     )
 
 
-async def ask_peers(
+async def query_peers(
     group: str,
     peers: Mapping[str, Address],
     options: ChannelOptions | None = None,
@@ -97,11 +97,11 @@ async def ask_peers(
     """
     key = (secret, self_id)
     return await asyncio.gather(
-        *(_ask_peer(group, peer, peers[peer], options, key) for peer in sorted(peers))
+        *(_query_peer(group, peer, peers[peer], options, key) for peer in sorted(peers))
     )
 
 
-async def _ask_peer(
+async def _query_peer(
     group: str, peer: str, address: Address, options: ChannelOptions | None, key: tuple[str, str]
 ) -> PeerReport:
     report = PeerReport(group=group, peer=peer, address=str(address))

@@ -63,7 +63,7 @@ async def find_brokers(
     RocketError if no name server responds.
     """
     places = await find_broker_addresses(namesrv, name, options)
-    return await asyncio.gather(*(ask_broker(address, name, id_, options) for name, id_, address in places))
+    return await asyncio.gather(*(query_broker(address, name, id_, options) for name, id_, address in places))
 
 
 async def find_broker_addresses(
@@ -80,21 +80,21 @@ async def find_broker_addresses(
     ]
 
 
-async def ask_broker(
+async def query_broker(
     address: str, name: str = "", broker_id: int = -1, options: ChannelOptions | None = None
 ) -> BrokerReport:
     """Query one broker. An error is its `problem`. name, broker_id: as name servers know them."""
-    return await ask_runtime_info(
+    return await query_runtime_info(
         BrokerReport(name=name, broker_id=broker_id, address=address), _read, options
     )
 
 
-async def ask_runtime_info(
+async def query_runtime_info(
     report: R, read: Callable[[R, Mapping[str, str]], R], options: ChannelOptions | None
 ) -> R:
     """Return a report on a broker with what `read` finds in its runtime info. An error is its `problem`."""
     try:
-        body = await _ask(Address.parse(report.address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
+        body = await _request(Address.parse(report.address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
         return read(report, KVTable.decode(body).table)
     except RocketError as error:
         problem = str(error)
@@ -124,14 +124,14 @@ async def _first_answer(
     failure: RocketError | None = None
     for server in namesrv:
         try:
-            body = await _ask(server, RequestCode.GET_BROKER_CLUSTER_INFO, options)
+            body = await _request(server, RequestCode.GET_BROKER_CLUSTER_INFO, options)
             return ClusterInfo.decode(body), server
         except RocketError as error:
             failure = error
     raise failure if failure is not None else RemoteProtocolError("no name server is configured")
 
 
-async def _ask(address: Address, code: int, options: ChannelOptions | None) -> bytes:
+async def _request(address: Address, code: int, options: ChannelOptions | None) -> bytes:
     """Send one request, signed with the keys in the environment, if there are any; return its body."""
     client = RemotingClient(address, Credentials.from_environment(), options or ChannelOptions())
     try:

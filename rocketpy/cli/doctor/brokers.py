@@ -115,7 +115,7 @@ def _check_masters(findings: Findings, places: Iterable[Place]) -> None:
 
 async def _read_state(findings: Findings, client: ClientInstance, place: Place) -> State | None:
     try:
-        answer = await _ask(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await _request(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
     except RocketError as error:
         findings.problem(
             "reach",
@@ -137,7 +137,7 @@ async def _read_state(findings: Findings, client: ClientInstance, place: Place) 
     return State(table, _skew_s(table, time.time()))
 
 
-async def _ask(client: ClientInstance, place: Place, code: int) -> Command:
+async def _request(client: ClientInstance, place: Place, code: int) -> Command:
     return await client.request(place.address, Command.request(code), TIMEOUT_MS)
 
 
@@ -211,7 +211,7 @@ def _check_version(findings: Findings, place: Place, state: State) -> None:
 
 async def _check_features(findings: Findings, client: ClientInstance, place: Place) -> None:
     try:
-        answer = await _ask(client, place, RequestCode.GET_BROKER_CONFIG)
+        answer = await _request(client, place, RequestCode.GET_BROKER_CONFIG)
         if answer.code != ResponseCode.SUCCESS:
             add_refusal(findings, place.subject, answer.remark)
             return
@@ -256,7 +256,7 @@ async def _check_progress(
     findings: Findings, client: ClientInstance, place: Place, before: State, master: State
 ) -> None:
     try:
-        answer = await _ask(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await _request(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
         state = State(KVTable.decode(answer.body).table, None)
     except RocketError as error:
         findings.not_checked("slave", place.subject, error)
@@ -286,7 +286,7 @@ async def _check_permissions(
 ) -> None:
     """Compare the permissions in routes with those that the broker itself has."""
     try:
-        answer = await _ask(client, place, RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await _request(client, place, RequestCode.GET_ALL_TOPIC_CONFIG)
         if answer.code != ResponseCode.SUCCESS:
             add_refusal(findings, place.subject, answer.remark)
             return

@@ -56,7 +56,7 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
 async def _check(findings: Findings, client: ClientInstance, address: str) -> Knowledge | None:
     subject = f"name server {address}"
     try:
-        answer = await _ask(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await _request(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
     except RocketError as error:
         await _explain(findings, subject, Address.parse(address), error)
         return None
@@ -69,7 +69,7 @@ async def _check(findings: Findings, client: ClientInstance, address: str) -> Kn
         return None
     try:
         known = Knowledge(ClusterInfo.decode(answer.body))
-        topics = await _ask(client, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        topics = await _request(client, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         if topics.code != ResponseCode.SUCCESS:
             add_refusal(findings, subject, topics.remark)
             return known
@@ -87,7 +87,7 @@ async def _check(findings: Findings, client: ClientInstance, address: str) -> Kn
     return known
 
 
-async def _ask(client: ClientInstance, address: str, code: int, header: Header | None = None) -> Command:
+async def _request(client: ClientInstance, address: str, code: int, header: Header | None = None) -> Command:
     return await client.request(address, Command.request(code, header), TIMEOUT_MS)
 
 
@@ -148,7 +148,7 @@ async def _read_routes(client: ClientInstance, address: str, known: Knowledge, n
     async def read(topic: str) -> None:
         async with limit:
             header = GetRouteInfoRequestHeader(topic=topic)
-            answer = await _ask(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
+            answer = await _request(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
         if answer.code == ResponseCode.SUCCESS:
             known.routes[topic] = TopicRouteData.decode(answer.body)
 

@@ -264,7 +264,7 @@ def set_config(
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The new values.")],
     yes: Yes = False,
 ) -> None:
-    """Change settings of a running broker. rocketpy's need remoteConfigUpdateEnable=true."""
+    """Change settings of a running broker. rocketpy brokers need remoteConfigUpdateEnable=true."""
     options: Options = context.obj
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on broker {broker}", yes=yes)

@@ -98,7 +98,7 @@ def set_config(
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The new values.")],
     yes: Yes = False,
 ) -> None:
-    """Change settings of every name server. rocketpy's need remoteConfigUpdateEnable=true."""
+    """Change settings of every name server. rocketpy name servers need remoteConfigUpdateEnable=true."""
     options: Options = context.obj
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on every name server", yes=yes)

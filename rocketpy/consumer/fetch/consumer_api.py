@@ -186,7 +186,7 @@ class ConsumerApi(BrokerApi):
         return set(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Unlock queues of one broker, for the next member that asks."""
+        """Unlock queues of one broker, for the next member that locks them."""
         body = UnlockBatchRequestBody(
             consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
         )

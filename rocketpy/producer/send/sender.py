@@ -426,7 +426,7 @@ class Sender:
             self._end(send, ())
 
     def _report_bug(self, error: Exception) -> None:
-        """A broken invariant fails the client, and not only the send that met it."""
+        """Fail the whole client after a broken invariant, not only this send."""
         if isinstance(error, InvariantError):
             self._tasks.fail("send", error)
 

@@ -119,7 +119,7 @@ class ClientCallHandler:
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: Command) -> Command:
-        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ask members for their offsets in a topic."""
+        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: request the offsets of members in a topic."""
         header = request.header_as(GetConsumerStatusRequestHeader)
         group = self.clients.consumer_group(header.group)
         if group is None:
@@ -131,7 +131,7 @@ class ClientCallHandler:
             if not header.client_addr or header.client_addr == info.client_id
         }
         query = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        answers = await asyncio.gather(*(self._ask_status(member, query) for member in members.values()))
+        answers = await asyncio.gather(*(self._request_status(member, query) for member in members.values()))
         table = {
             client_id: body.message_queue_table
             for client_id, body in zip(members, answers, strict=True)
@@ -139,7 +139,7 @@ class ClientCallHandler:
         }
         return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())
 
-    async def _ask_status(
+    async def _request_status(
         self, member: Channel, query: GetConsumerStatusRequestHeader
     ) -> GetConsumerStatusBody | None:
         command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, query)

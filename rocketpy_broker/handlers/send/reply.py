@@ -146,7 +146,7 @@ class _Delivery:
         self.step()
 
     def stored(self, message: MessageInner, error: StoreError | None) -> None:
-        """The reply is stored, or not."""
+        """Handle the end of the storing; on an error, the reply is not stored."""
         if error is not None:
             log.warning("a reply in %s is not stored: %s", message.topic, error)
             self.place = None

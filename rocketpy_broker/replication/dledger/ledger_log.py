@@ -142,7 +142,7 @@ class LedgerLog(MessageLog):
         logger.warning("the commit log ends at %d, and the ledger starts there", last.end)
 
     def first_record(self, file: MappedFile) -> RecordView | None:
-        """Of a file of the old log, or of the first entry of a data file."""
+        """Return the first record of a file of the old log, or of the first entry of a data file."""
         is_old = file in self._old.mapped_files
         return peek_message(file.read(0 if is_old else HEADER_BYTES, _HEAD_BYTES))
 
@@ -166,7 +166,7 @@ class LedgerLog(MessageLog):
         self.committed_index = max(self.committed_index, ledger.index_before(scan.end), expired)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Done by the recovery of the ledger."""
+        """Do nothing: the recovery of the ledger has done it."""
 
     def start(self, tail: LogTail) -> None:
         """Continue after the recovered records."""
@@ -214,7 +214,7 @@ class LedgerLog(MessageLog):
 
     @property
     def flushed_offset(self) -> int:
-        """Committed entries are durable, here or on other peers."""
+        """The committed offset: committed entries are durable, here or on other peers."""
         return self.max_offset
 
     # -- appending -------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class LedgerLog(MessageLog):
         return AppendReceipt(place, size, queue_offset, now)
 
     def write_out(self) -> list[DispatchRequest]:
-        """Nothing: the peer writes entries, and `commit` returns what to dispatch."""
+        """Do nothing: the peer writes entries, and `commit` returns the requests to dispatch."""
         return []
 
     def commit(self, index: int) -> list[DispatchRequest]:

@@ -170,7 +170,7 @@ def check_times(properties: Mapping[str, str]) -> int:
 
 
 def _immunity_ms(text: str, default_ms: int) -> int:
-    """-1 and invalid numbers mean the broker's own timeout."""
+    """Return the time without checks; -1 and invalid numbers mean the broker's own timeout."""
     seconds = _number(text, -1)
     return default_ms if seconds == -1 else seconds * 1000
 

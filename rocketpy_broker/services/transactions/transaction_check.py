@@ -109,7 +109,7 @@ class TransactionChecker:
         offsets = sorted(transactions.table.open)
         for start in range(0, len(offsets), _AT_ONCE):
             looked = self._check_some(offsets[start : start + _AT_ONCE])
-            await self._ask_all(looked.copies)
+            await self._send_checks(looked.copies)
             if looked.failure is not None:
                 raise looked.failure
             if not looked.goes_on:
@@ -149,14 +149,14 @@ class TransactionChecker:
             self._written(copy)
         return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
 
-    async def _ask_all(self, copies: Sequence[_HalfCopy]) -> None:
+    async def _send_checks(self, copies: Sequence[_HalfCopy]) -> None:
         """Send the requests to the producers once the copies are committed. Raises StoreError."""
         checked = [copy for copy in copies if copy.action is CheckAction.CHECK]
         if checked and self.driver.wait_for_commit is not None:
             await self.driver.wait_for_commit()
         for copy in checked:
             try:
-                self._ask(copy)
+                self._send_check(copy)
             except RocketError as error:
                 log.warning("cannot check half message %d: %s", copy.receipt.queue_offset, error)
 
@@ -212,7 +212,7 @@ class TransactionChecker:
 
     # -- asking -------------------------------------------------------------------------------
 
-    def _ask(self, copy: _HalfCopy) -> None:
+    def _send_check(self, copy: _HalfCopy) -> None:
         """Send a check to a producer. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group, copy.half.record)
@@ -228,7 +228,7 @@ class TransactionChecker:
             transaction_id=unique_id,
             offset_msg_id=message_id(record.store_host, receipt.physical_offset),
         )
-        body = encode(_as_asked(record, receipt, copy.properties))
+        body = encode(_for_producer(record, receipt, copy.properties))
         channel.oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, body))
 
     def _channel(self, group: str, half: Record) -> Channel | None:
@@ -238,7 +238,7 @@ class TransactionChecker:
         return channels[self._turn % len(channels)] if channels else None
 
 
-def _as_asked(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
+def _for_producer(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
     """Return the message for its producer: with its own topic and the offsets of the copy (QUIRKS 27)."""
     topic, queue_id = real_queue(record.properties)
     shown = properties.copy()

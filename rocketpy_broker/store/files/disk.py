@@ -1,7 +1,7 @@
 """The only module of the store that calls the file system.
 
-Every system call that changes what is on disk goes through a `Disk`, so that a test can record the
-calls, cut them off anywhere and replay what a crash would have left. What the design survives:
+Every system call that changes the disk goes through a `Disk`. So a test can record the calls, stop at any
+of them, and build the files that a crash would leave. What the design survives:
 
 - a process killed between any two calls, or in the middle of a `pwrite` (a prefix arrives);
 - power loss: whatever was written since the last `fdatasync` of that file may be there, be missing,

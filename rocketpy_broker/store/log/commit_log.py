@@ -84,14 +84,14 @@ class CommitLog(MessageLog):
     # -- opening and closing ---------------------------------------------------------------------
 
     def load(self) -> None:
-        """See `MessageLog`, as for all that follow here."""
+        """Load the files; see `MessageLog`, also for the methods below."""
         directory = self.files.directory
         with disk_errors("make directory", directory):
             self._disk.make_dir(directory)
         self.files.load()
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """A flushed file must exist; other files may be left over from a power loss.
+        """Check that flushed files exist. Other files may be left over from a power loss.
 
         Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
         """
@@ -104,22 +104,23 @@ class CommitLog(MessageLog):
         self.files.classify_files(checkpoint.flushed_offset, checkpoint.min_offset)
 
     def first_record(self, file: MappedFile) -> RecordView | None:
-        """Only its fields are checked."""
+        """Return the first record of a file; only its fields are checked."""
         return peek_message(file.read(0, 1 << 16))
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
-        """To the end of the log, wherever queues end."""
+        """Scan to the end of the log, also where queues have the records."""
         return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
 
     def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
-        """A torn tail is wiped."""
+        """Check the end of the log, and wipe a torn tail."""
         check_end(self.files, scan, checkpoint, config, report)
         cut(self.files, scan.end, report)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Scanned records, and all data after the checkpoint, may be in the page cache only.
+        """Write again the data that may be in the page cache only: scanned records, and all after the
+        checkpoint.
 
         After a failed flush the page cache keeps such data without writing it, so it is written again.
         """
@@ -140,7 +141,7 @@ class CommitLog(MessageLog):
             self._limit = last.end - MIN_BLANK_BYTES
 
     def finish(self) -> None:
-        """The next file that was never used is deleted, as 4.6.0 does when it stops."""
+        """Delete the preallocated file, as 4.6.0 does when it stops."""
         self.files.delete_preallocated()
 
     def close(self) -> None:
@@ -378,7 +379,7 @@ class CommitLog(MessageLog):
     # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
-        """Everything written."""
+        """Plan to flush all written bytes."""
         plan.add(self.files)
 
     def needs_preallocation(self) -> bool:
@@ -394,7 +395,7 @@ class CommitLog(MessageLog):
         self.files.adopt_preallocated(file)
 
     def persist_min_offset(self) -> None:
-        """The store's checkpoint already has it."""
+        """Do nothing: the store's checkpoint already has the offset."""
 
 
 def check_end(
@@ -404,7 +405,7 @@ def check_end(
     config: RecoveryConfig,
     report: RecoveryReport,
 ) -> None:
-    """Refuse an end that is damage rather than a torn tail. Raises StoreDamaged."""
+    """Raise StoreDamaged if the log's end is damaged, and not only a torn tail."""
     follower = find_record(files, scan.end)
     from_rocketpy = checkpoint.flushed_offset >= 0
     if follower is not None and not from_rocketpy and follower.store_timestamp < scan.last_store_timestamp:

@@ -278,7 +278,7 @@ class MappedFileQueue:
         return wiped
 
     def take_first(self) -> MappedFile:
-        """Take the oldest file out, for the caller to delete; never the one being written."""
+        """Remove and return the oldest file, which the caller deletes; never the one being written."""
         ensure(len(self.mapped_files) > 1, f"the last file of {self.directory} is in use")
         self._unsynced_directory = True
         file = self.mapped_files.pop(0)
@@ -378,15 +378,15 @@ class LogFiles(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where the newest are."""
+        """Directory of the newest files."""
 
     @property
     def mapped_files(self) -> Sequence[MappedFile]:
-        """All, oldest first."""
+        """All files, oldest first."""
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest starts."""
+        """Start offset of the oldest file."""
 
     @property
     def max_offset(self) -> int:
@@ -399,7 +399,7 @@ class LogFiles(Protocol):
         """Return written bytes within one file; None when they are not all there."""
 
     def take_first(self) -> MappedFile:
-        """Take the oldest out, for the caller to delete; never the one being written."""
+        """Remove and return the oldest file, which the caller deletes; never the one being written."""
 
     def drop_strays(self) -> int:
         """Delete the files that are not part of the log; return their number."""

@@ -37,7 +37,8 @@ logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 class RecoveryReport:
     """The result of opening a store.
 
-    clean: did it stop cleanly? scanned_from, end: part of the commit log that was read. records: in it.
+    clean: whether the last stop was clean. scanned_from, end: part of the commit log that was read. records:
+    in it.
     rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
     """
 

@@ -67,7 +67,7 @@ class CleanDecision:
 
 
 def is_hour_of(delete_when: str, now_ms: int) -> bool:
-    """Is it one of the hours of `deleteWhen`, "04" or "04;16", in local time?"""
+    """Whether it is one of the hours of `deleteWhen`, such as "04" or "04;16", in local time."""
     hour = time.localtime(now_ms / 1000).tm_hour
     return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
 

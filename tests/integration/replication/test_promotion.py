@@ -9,7 +9,7 @@ import pytest
 
 from rocketpy import Message, MessageQueue, Producer, ProducerConfig, PullConsumer, SendStatus
 from rocketpy_broker import cli
-from rocketpy_broker.replication.ha_status import ask_broker
+from rocketpy_broker.replication.ha_status import query_broker
 from tests.integration.processes import output_of, start, stop
 from tests.waiting import LIMIT_S
 
@@ -78,7 +78,7 @@ async def counts(machine: Machine, slaves: int) -> None:
     """Wait until this number of slaves has all records of the master."""
     async with asyncio.timeout(LIMIT_S):
         while True:
-            report = await ask_broker(machine.address)
+            report = await query_broker(machine.address)
             if sum(slave.received == report.max_offset for slave in report.slaves) == slaves:
                 return
             await asyncio.sleep(0.1)

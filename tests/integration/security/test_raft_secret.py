@@ -30,7 +30,7 @@ from rocketpy_broker.replication.dledger.core.messages import (
     read_response,
     to_request,
 )
-from rocketpy_broker.replication.dledger_status import ask_peers
+from rocketpy_broker.replication.dledger_status import query_peers
 from tests.integration.raft_group import Group, group
 from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S, until
@@ -243,7 +243,7 @@ async def test_a_command_with_the_file_gets_the_status(running: Group) -> None:
     """`dledger status -c` would show nothing of a group with a secret."""
     await running.leader()
     addresses = {name: member.peer.address for name, member in running.members.items() if member.peer}
-    reports = await ask_peers("g", addresses, secret=KNOWN, self_id="n0")
+    reports = await query_peers("g", addresses, secret=KNOWN, self_id="n0")
     assert [report.role for report in reports].count("leader") == 1
-    reports = await ask_peers("g", addresses)
+    reports = await query_peers("g", addresses)
     assert all("dLegerSecret" in report.problem for report in reports)
