@@ -63,15 +63,21 @@ def run(arguments: Sequence[str]) -> int:
 def _command() -> Callable[..., object]:
     """Return the command; typer takes 40 ms to make it of the functions."""
     command = typer.main.get_command(app)
-    _join_lines(command)
+    _improve_help(command)
     return command
 
 
-def _join_lines(command: Any) -> None:
-    """Join the lines of paragraphs in all helps: rich's markup would break them where the source does."""
+def _improve_help(command: Any) -> None:
+    """Join the lines of paragraphs, which rich's markup would break where the source does.
+
+    Flags show no type: with `<bool>`, as typer 0.29 shows it, `--json true` would seem right.
+    """
     command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.help or ""))
+    for parameter in command.get_params(typer.Context(command)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
     for one in command.commands.values() if isinstance(command, TyperGroup) else ():
-        _join_lines(one)
+        _improve_help(one)
 
 
 def _print_version(wanted: bool) -> None:

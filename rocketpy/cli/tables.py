@@ -56,17 +56,27 @@ def print_json(rows: Iterable[Row]) -> None:
     sys.stdout.flush()
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Print rows as a table; the columns are the names of the first row. Nothing is cut off."""
+def print_table(rows: Sequence[Row], *, decimals: int = 1) -> None:
+    """Print rows as a table; the columns are the names of the first row. Nothing is cut off.
+
+    Args:
+        rows: The rows.
+        decimals: The digits of fractions.
+    """
     table = Table(box=None, pad_edge=False)
     for name, value in rows[0].items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         right = is_number and not name.endswith(_TIMESTAMP)
         table.add_column(_heading(name), justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(name, value)) for name, value in row.items()))
-    width = None if sys.stdout.isatty() else _WIDTH_OF_PIPES
-    Console(width=width, highlight=False).print(table)
+        table.add_row(*(Text(_cell(name, value, decimals)) for name, value in row.items()))
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    console = Console(width=_WIDTH_OF_PIPES, highlight=False)
+    with console.capture() as printed:
+        console.print(table)
+    print("\n".join(map(str.rstrip, printed.get().splitlines())), flush=True)
 
 
 def _heading(name: str) -> str:
@@ -75,14 +85,14 @@ def _heading(name: str) -> str:
     return _HEADINGS.get(name, short.replace("_", " "))
 
 
-def _cell(name: str, value: object) -> str:
+def _cell(name: str, value: object, decimals: int) -> str:
     """Return a value as people read it."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.1f}"
+        return f"{value:.{decimals}f}"
     if isinstance(value, int) and name.endswith(_TIMESTAMP):
         return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if isinstance(value, Mapping):

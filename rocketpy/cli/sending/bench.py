@@ -13,14 +13,13 @@ from struct import Struct
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.reader import ToolsConsumer
 from rocketpy.cli.archives.transfer import run_all
 from rocketpy.cli.context import Options
 from rocketpy.cli.progress import OnProgress, count_bar
+from rocketpy.cli.tables import print_table
 from rocketpy.config import ClientConfig, ProducerConfig
 from rocketpy.consumer import PullConsumer
 from rocketpy.errors import RocketError, RouteNotFound
@@ -84,7 +83,8 @@ def bench(
     if options.as_json:
         print(json.dumps({**fields, "failed": run.failed, **results}))
     else:
-        _print_table(results)
+        rows = [{"": name, **figures} for name, figures in results.items()]
+        print_table(rows, decimals=2)
     if run.first_error is not None:
         raise RocketError(
             f"{run.failed:,} of {messages:,} sends failed, the first one with: {run.first_error}"
@@ -100,15 +100,6 @@ async def _exists(client: ClientConfig, topic: str) -> bool:
             return bool(await consumer.fetch_queues(topic))
         except RouteNotFound:
             return False
-
-
-def _print_table(results: Mapping[str, Mapping[str, float]]) -> None:
-    table = Table("", *(name.replace("_", " ") for name in next(iter(results.values()))))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, figures in results.items():
-        table.add_row(name, *(f"{value:,.{0 if value >= 1000 else 2}f}" for value in figures.values()))
-    Console().print(table)
 
 
 @dataclass(eq=False)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Final, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.dead_letters import ResendProgress
@@ -19,6 +15,7 @@ from rocketpy.cli.context import Options, usage_errors
 from rocketpy.cli.formats import find_format
 from rocketpy.cli.positions import Kind, parse_position
 from rocketpy.cli.progress import count_bar
+from rocketpy.cli.tables import print_json, print_rows
 from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import MessageExt
@@ -54,16 +51,13 @@ def list_(context: typer.Context) -> None:
     options: Options = context.obj
     found = options.run(_count_all(options.cluster.client))
     if options.as_json:
-        for letters in found:
-            print(json.dumps(letters._asdict(), ensure_ascii=False))
+        print_json(one._asdict() for one in found)
         return
-    table = Table("group", "dead letters", "last one")
-    table.columns[1].justify = "right"
-    for letters in found:
-        last = letters.last_stored_ms
-        text = "" if last is None else datetime.fromtimestamp(last / 1000, UTC).isoformat(timespec="seconds")
-        table.add_row(letters.group, f"{letters.messages:,}", text)
-    Console().print(table)
+    rows = [
+        {"group": one.group, "dead_letters": one.messages, "last_stored_timestamp": one.last_stored_ms}
+        for one in found
+    ]
+    print_rows(options, rows, none="no group has dead letters")
 
 
 async def _count_all(client: ClientConfig) -> list[_Letters]:

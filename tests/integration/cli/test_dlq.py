@@ -39,9 +39,10 @@ async def test_dead_letters_are_listed_and_read(letters: EmbeddedCluster) -> Non
     (listed,) = map(json.loads, done.out.splitlines())
     assert (listed["group"], listed["messages"]) == ("g", 5)
     table = await dlq(letters, "list")
-    assert table.status == 0
-    assert "dead letters" in table.out
-    assert " g " in table.out
+    heading, row = table.out.splitlines()
+    assert heading == "group  dead letters  last stored"
+    assert row.split()[:2] == ["g", "5"]
+    assert row.endswith("Z")
     done = await dlq(letters, "read", "g", "--json")
     read = [json.loads(line) for line in done.out.splitlines()]
     assert sorted(message["properties"]["n"] for message in read) == list("01234")
