@@ -57,40 +57,19 @@ class AdminClient(AdminApi, BoundToClient):
     async def fetch_dead_letters(
         self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
     ) -> DeadLetters:
-        """Read the dead letters of a group: the messages in its topic ``%DLQ%group``.
-
-        Each queue is read up to its end at the time of the call, oldest messages first, one queue after the
-        other. Reading removes nothing. Returns no messages if the group has no dead-letter topic.
-
-        Brokers before RocketMQ 4.9 create that topic for writing only. It is made readable first,
-        permanently, which needs the keys of an administrator under access control.
+        """Read dead letters: the short form of `dead_letters.fetch`.
 
         Args:
             group: The consumer group.
             max_count: The maximum number of messages.
-            offsets: Where to begin in each queue: `DeadLetters.next_offsets` of an earlier call. Other queues
-                are read from their oldest message on.
-
-        Raises:
-            GroupInvalid: The name of the group is invalid.
-            ConfigInvalid: `max_count` is below 1.
-            RouteNotFound: A broker has no master.
+            offsets: Where to begin in each queue.
         """
         return await self.dead_letters.fetch(group, max_count, offsets=offsets)
 
     async def resend_dead_letter(self, message: MessageExt) -> SendResult:
-        """Send a dead letter to its group again, and to no other group, as if it had never failed.
-
-        Consumers of the group get it under its original topic, with its body, keys, tags, properties and
-        unique id, and with no retries. It is sent once, to the broker of the dead letter. The dead letter
-        stays until it expires. A message that could not be decompressed is sent with its raw body.
+        """Send a dead letter to its group again: the short form of `dead_letters.resend`.
 
         Args:
-            message: A message from `fetch_dead_letters`.
-
-        Raises:
-            MessageInvalid: The message is not a dead letter, or is damaged.
-            TransportError: No response arrived; see `outcome` for whether it may be stored.
-            BrokerError: The broker rejected it, for instance because the group does not exist any more.
+            message: The dead letter.
         """
         return await self.dead_letters.resend(message)

@@ -97,14 +97,26 @@ class DeadLetterQueues:
         offsets: Mapping[MessageQueue, int] | None = None,
         make_readable: bool = True,
     ) -> DeadLetters:
-        """Read a number of dead letters; see `AdminClient.fetch_dead_letters`.
+        """Read the dead letters of a group: the messages in its topic ``%DLQ%group``.
+
+        Each queue is read up to its end at the time of the call, oldest messages first, one queue after the
+        other. Reading removes nothing. Returns no messages if the group has no dead-letter topic.
+
+        Brokers before RocketMQ 4.9 create that topic for writing only. It is made readable first,
+        permanently, which needs the keys of an administrator under access control.
 
         Args:
             group: The consumer group.
-            max_count: The highest number of dead letters.
-            offsets: Where to begin in each queue.
+            max_count: The maximum number of messages.
+            offsets: Where to begin in each queue: `DeadLetters.next_offsets` of an earlier call. Other queues
+                are read from their oldest message on.
             make_readable: Whether to add the read permission that old brokers leave out. Without it, their
                 dead letters raise BrokerError with the code NO_PERMISSION, and nothing changes.
+
+        Raises:
+            GroupInvalid: The name of the group is invalid.
+            ConfigInvalid: `max_count` is below 1.
+            RouteNotFound: A broker has no master.
         """
         check_number("max_count", max_count, 1)
         found = DeadLetters([], {})
@@ -135,12 +147,25 @@ class DeadLetterQueues:
                 yield message
 
     async def resend(self, message: MessageExt) -> SendResult:
-        """Send a dead letter to its group again; see `AdminClient.resend_dead_letter`."""
+        """Send a dead letter to its group again, and to no other group, as if it had never failed.
+
+        Consumers of the group get it under its original topic, with its body, keys, tags, properties and
+        unique id, and with no retries. It is sent once, to the broker of the dead letter. The dead letter
+        stays until it expires. A message that could not be decompressed is sent with its raw body.
+
+        Args:
+            message: A message from `fetch` or `read`.
+
+        Raises:
+            MessageInvalid: The message is not a dead letter, or is damaged.
+            TransportError: No response arrived; see `outcome` for whether it may be stored.
+            BrokerError: The broker rejected it, for instance because the group does not exist any more.
+        """
         client = self._requests.running()
         dead_topic = self._requests.wrap(message.topic)
         group = dead_topic.removeprefix(DLQ_TOPIC_PREFIX)
         if group == dead_topic or names.PROPERTY_RETRY_TOPIC not in message.properties:
-            raise MessageInvalid(f"{message} is not a dead letter: pass a message from fetch_dead_letters")
+            raise MessageInvalid(f"{message} is not a dead letter: pass a message from dead_letters.fetch")
         address, _ = await client.find_broker(dead_topic, message.queue.broker_name, only=True)
         queue = MessageQueue(retry_topic(group), message.queue.broker_name, 0)
         topic = message.properties[names.PROPERTY_RETRY_TOPIC]

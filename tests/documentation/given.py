@@ -83,7 +83,7 @@ ids = "7F00000100002A9F0000000000000BB8"
 consumer = PushConsumer("billing", NAMESRV, give_up)
 consumer.subscribe("Orders")
 async with AdminClient(NAMESRV) as admin, consumer, asyncio.timeout(LIMIT_S):
-    while not (letters := (await admin.fetch_dead_letters("billing")).messages):
+    while not (letters := (await admin.dead_letters.fetch("billing")).messages):
         await asyncio.sleep(0.1)
 shell.places[ids] = letters[0].message_id
 """,
