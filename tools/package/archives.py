@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import hashlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -65,6 +66,10 @@ def check_wheel(path: Path) -> str:
     packaged = {name for name in names if not name.startswith(f"{info}/")}
     ensure(packaged == expected, f"{path.name} and git differ: {sorted(packaged ^ expected)}")
     ensure(f"{info}/licenses/LICENSE" in names, f"{path.name} has no licence")
+    page = str(metadata.get_payload())
+    ensure("pip install rocketpy-mq`" in page, "the page in a package index does not say how to install it")
+    relative = re.findall(r"\]\((?!https?://)[^)]*\)", page)
+    ensure(not relative, f"the page in a package index has links that lead nowhere: {relative}")
     extras = {name.lower() for name in metadata.get_all("Provides-Extra", [])}
     ensure(extras == set(project["optional-dependencies"]), f"the extras of {path.name} are {sorted(extras)}")
     ensure(metadata["Requires-Python"] == project["requires-python"], "Requires-Python differs")

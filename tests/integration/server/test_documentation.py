@@ -152,6 +152,7 @@ NOT_RUN = {
     ("spark-semantics", "from pyspark_rocketmq import SeenRows, dedupe"): SPARK,
     ("spark-sink", "("): SPARK,
     ("spark-sink", "from pyspark_rocketmq import DefaultSource"): SPARK,
+    ("spark-sink", "from pyspark_rocketmq import use_java"): SPARK,
     ("spark-sink", "from opentelemetry.propagate import inject"): SPARK,
     ("spark-sink", "from pyspark_rocketmq import foreach_batch, write_batch"): SPARK,
     ("spark-source", "orders = ("): SPARK,

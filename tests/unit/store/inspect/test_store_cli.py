@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -47,6 +50,18 @@ def test_check_of_java_stores(
     assert main(["store", "check", str(root)]) == status
     assert says in capsys.readouterr().out
     assert snapshot(root) == before
+
+
+def test_a_reader_of_the_pipe_may_end_first(tmp_path: Path) -> None:
+    """`rocketpy-broker store dump DIR | head -1` would end with an error about a broken pipe."""
+    root = unpacked(tmp_path, "clean")
+    for command in ("dump", "stats"):  # more and less than a buffer of output
+        reader, writer = os.pipe()
+        os.close(reader)
+        line = [sys.executable, "-m", "rocketpy_broker", "store", command, str(root)]
+        done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_check_of_a_killed_store_counts_the_records_of_the_next_recovery(
