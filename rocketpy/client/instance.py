@@ -1,7 +1,7 @@
 """ClientInstance: what the producers and consumers of one event loop share.
 
 It holds one connection to each broker, caches routes, and sends heartbeats. A route is fetched on first use
-and refreshed every 30 s; connections to brokers that are in no route any more are closed.
+and refreshed every 30 s; connections to brokers without a route are closed.
 
 Source: RocketMQ 4.6 MQClientInstance, MQClientManager.
 """
@@ -315,7 +315,7 @@ class ClientInstance:
         for broker in self._broker_connections():
             busy = broker.channel is not None and broker.channel.in_flight > 0
             if wanted and broker.address not in wanted and not busy and self.connections.drop(broker.address):
-                log.info("broker %s is in no route any more; closed its connection", broker.address)
+                log.info("closed the connection to broker %s, which no route has any longer", broker.address)
 
     # -- brokers ------------------------------------------------------------------------------
 

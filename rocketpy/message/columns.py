@@ -55,7 +55,7 @@ class MessageColumns(Sequence[Message]):
         self.properties: Final = properties
         self.flags: Final = flags
         if bodies and (set(map(type, bodies)) != {bytes} or not all(bodies)):
-            raise MessageInvalid("a body is empty, which RocketMQ brokers refuse, or is not of bytes")
+            raise MessageInvalid("a body is empty, which RocketMQ brokers reject, or is not of bytes")
         check_properties(properties)
         for name, column in {"tags": tags, "keys": keys, **properties}.items():
             if column is not None:

@@ -86,7 +86,8 @@ class HaReplication:
             return replace(settings, secret=secrets.token_hex(32))
         if config.listen.acl_file is not None or not config.listen.is_local:
             log.warning(
-                "all who reach the HA port can copy every message: insecure is true and haSecret is not set"
+                "any host that reaches the HA port can copy every message: "
+                "insecure is true and haSecret is not set"
             )
         return settings
 

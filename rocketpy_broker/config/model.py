@@ -97,7 +97,7 @@ class ListenConfig:
 
     @property
     def is_open(self) -> bool:
-        """Whether all who reach the address may read every message. Replicas need no authentication then."""
+        """Whether any host may read every message. Replicas need no authentication then."""
         return self.insecure or (self.is_local and self.acl_file is None)
 
     @property

@@ -88,7 +88,7 @@ class _Parser:
     def whole(self) -> _Node:
         node = self._boolean(self._any())
         if self._token.kind != "end":
-            raise self._error("more after the end")
+            raise self._error("unexpected text after the expression")
         return node
 
     # -- levels, from the lowest precedence----------------------------------------------------------

@@ -1,7 +1,7 @@
 """The file plain_acl.yml: reads it, checks it for changes, and rewrites it for administrators.
 
 Source: PlainPermissionManager of RocketMQ 4.6.0. Differs: when a changed file cannot be read, that is logged
-and the previous rules stay in force. The file is replaced atomically and keeps its mode.
+and the previous rules remain in effect. The file is replaced atomically and keeps its mode.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AccessStore:
         try:
             stamp = self._read_stamp()
         except OSError as error:
-            log.error("%s: %s; the previous rules stay in force", self.path, error)
+            log.error("%s: %s; the previous rules remain in effect", self.path, error)
             return
         if stamp == self._stamp:
             return
@@ -68,7 +68,7 @@ class AccessStore:
             self.load()
         except ConfigInvalid as error:
             self._stamp = stamp  # logged once, not at every check
-            log.error("%s; the previous rules stay in force", error)
+            log.error("%s; the previous rules remain in effect", error)
         else:
             log.warning("%s has changed and has %d accounts now", self.path, len(self.rules.accounts))
 

@@ -126,7 +126,7 @@ async def test_down(rocketmq, rocketmq_producer, assert_sent):
 async def test_refused(rocketmq, rocketmq_producer, name, code):
     with getattr(rocketmq, name)():
         for _ in range(3):
-            with pytest.raises(BrokerError, match="the test asked for this fault") as failure:
+            with pytest.raises(BrokerError, match="this fault was set by the test") as failure:
                 await rocketmq_producer.send(Message("Orders", b"refused"))
             assert failure.value.code == code
             await asyncio.sleep(0.1)  # longer than the interval in which the store samples whether it is busy

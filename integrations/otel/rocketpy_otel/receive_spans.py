@@ -48,11 +48,13 @@ class ReceiveSpans:
         seconds = (event.ended_ns - event.started_ns) / 1e9
         topic = event.queue.topic
         instruments = self._tracing.instruments
-        bad = Counter(error_type(one.decode_error) for one in messages if one.decode_error is not None)
-        for kind, count in bad.items():
+        undecodable = Counter(
+            error_type(one.decode_error) for one in messages if one.decode_error is not None
+        )
+        for kind, count in undecodable.items():
             instruments.undecodable(topic, event.address, event.group, count, kind)
-        good = len(messages) - bad.total()
-        instruments.received(topic, event.address, event.group, good, seconds, failure)
+        decoded = len(messages) - undecodable.total()
+        instruments.received(topic, event.address, event.group, decoded, seconds, failure)
         if not messages and error is None:
             return
         span = self._tracing.tracer.start_span(

@@ -44,7 +44,7 @@ sys.meta_path.insert(0, _PlainImports)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the classes for annotations when they are asked for."""
+    """Import the classes for annotations on first access."""
     if name == "RocketMQ":
         from pytest_rocketpy.cluster import RocketMQ  # noqa: PLC0415 - see the module's docstring
 

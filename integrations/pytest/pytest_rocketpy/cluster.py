@@ -78,7 +78,7 @@ class ClusterThread:
         self.faults.delay_s = seconds
 
     async def set_rejection(self, reason: Reason, error: StoreError | None) -> None:
-        """Take no messages from now on; None: take them again."""
+        """Reject messages with this error from now on; None accepts them again."""
         if error is not None:
             self.faults.rejections[reason] = error
             return
@@ -180,13 +180,13 @@ class RocketMQ:
 
     @contextmanager
     def busy_broker(self) -> Iterator[None]:
-        """Let the broker refuse messages as one that cannot keep up does, with SYSTEM_BUSY."""
+        """Let the broker reject messages with SYSTEM_BUSY, as an overloaded broker does."""
         with self._rejecting(Reason.BUSY, BUSY):
             yield
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """Let the broker refuse messages as one whose disk is full does; what is stored can be read."""
+        """Let the broker reject messages as with a full disk; stored messages can be read."""
         with self._rejecting(Reason.DISK_FULL, DISK_FULL):
             yield
 

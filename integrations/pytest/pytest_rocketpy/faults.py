@@ -13,8 +13,8 @@ from rocketpy.transport import Channel, Endpoint
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.busy import Reason, StoreBusy
 
-BUSY: Final = StoreBusy("the broker is busy; the test asked for this fault")
-DISK_FULL: Final = DiskFull("the disk is full; the test asked for this fault")
+BUSY: Final = StoreBusy("the broker is busy; this fault was set by the test")
+DISK_FULL: Final = DiskFull("the disk is full; this fault was set by the test")
 
 
 @dataclass(slots=True)

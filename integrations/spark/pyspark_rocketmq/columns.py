@@ -392,7 +392,7 @@ def _property_columns(column: pa.Array) -> dict[str, Sequence[str | None]]:
 
 
 def _keys(column: pa.Array) -> list[str | None]:
-    """Return the keys of each row as one text. Raises ValueError for a key in an array that is no key."""
+    """Return the keys of each row as one text. Raises ValueError for an invalid key in an array."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         texts: list[str | None] = column.to_pylist()
         return texts

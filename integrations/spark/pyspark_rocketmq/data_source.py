@@ -26,7 +26,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """The columns of the source. Spark asks in `load()`. Raises ConfigInvalid for invalid options."""
+        """The columns of the source. Spark reads it in `load()`. Raises ConfigInvalid for invalid options."""
         return source_schema(include_headers=self._source_options(None).include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:

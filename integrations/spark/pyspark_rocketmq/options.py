@@ -473,7 +473,7 @@ class SourceOptions:
 
     @property
     def broker_filter(self) -> Expression:
-        """What the broker selects by."""
+        """The expression by which the broker selects messages."""
         if self.sql:
             return Sql(self.sql)
         return " || ".join(sorted(self.tags)) if self.pushdown and self.tags else "*"
@@ -551,7 +551,7 @@ def _tags(expression: str) -> frozenset[str]:
     for tag in tags:
         if not _SQL_SIGNS.isdisjoint(tag):
             raise ConfigInvalid(
-                f"option subExpression is {expression!r}, and {tag!r} is no tag; write tags as a || b, or "
+                f"option subExpression is {expression!r}, and {tag!r} is not a tag; write tags as a || b, or "
                 "set subExpressionType to SQL92 for a condition on properties"
             )
     return tags

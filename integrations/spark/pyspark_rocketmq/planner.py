@@ -18,7 +18,7 @@ from rocketpy.sync import PullConsumer
 _PAGE: Final = 32
 _PAUSE_S: Final = 0.2
 _AT_A_TIME: Final = 16
-"""Queues that are asked about at the same time: a topic may have hundreds."""
+"""Maximum number of concurrent requests about queues: a topic may have hundreds."""
 
 T = TypeVar("T")
 

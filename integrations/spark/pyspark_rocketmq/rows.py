@@ -21,14 +21,14 @@ _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """Years 1 to 9999, the range of Spark's timestamps."""
 _SPACES: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
-"""What `str.split` splits at, of ASCII."""
+"""The ASCII characters at which `str.split` splits."""
 
 
 _HIDDEN: Final = RESERVED_PROPERTIES | {PROPERTY_BODY_MARK}
 
 
 class Column(NamedTuple):
-    """A column of a read. name: as the user wrote it. field: its name here."""
+    """A column of a read. name: as the user wrote it. field: its name in the source."""
 
     name: str
     field: str
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 
 def _bodies(rows: Rows) -> pa.Array:
-    """The bodies as they were written: null or empty where the sink marked them so."""
+    """Return the bodies as they were written; the sink marks null and empty ones."""
     bodies = rows.bodies
     if bodies is None or not pc.any(pc.equal(bodies, MARKED_BODY)).as_py():
         return bodies
@@ -56,7 +56,7 @@ def _number(name: str, kind: type[np.signedinteger]) -> Callable[[Rows], pa.Arra
 
 
 def _time(name: str) -> Callable[[Rows], pa.Array]:
-    """Microseconds; null for a time outside the range of timestamps, since producers may set any value."""
+    """Return a column of microseconds; null outside the range of timestamps."""
 
     def column(rows: Rows) -> pa.Array:
         times = rows.records.number(name)
@@ -96,7 +96,7 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[Rows], pa.Array]]]] = {
     "bornTimestamp": ("timestamp", _time("born_timestamp")),
     "storeTimestamp": ("timestamp", _time("store_timestamp")),
 }
-"""Name -> Spark type, and the column of messages."""
+"""Spark type, and function that makes the column, by name."""
 _CANONICAL: Final = {name.lower(): name for name in _COLUMNS}
 
 
@@ -109,7 +109,7 @@ def source_schema(*, include_headers: bool = True) -> str:
 
 
 def check_schema(fields: Sequence[tuple[str, str]], *, include_headers: bool = True) -> tuple[Column, ...]:
-    """Find the columns of a schema of names, in any case, and types. Raises ConfigInvalid."""
+    """Return the columns of a schema, whose names may have any case. Raises ConfigInvalid."""
     columns = []
     for name, type_name in fields:
         known = _CANONICAL.get(name.lower())

@@ -143,7 +143,7 @@ class _Task:
     # -- sending ------------------------------------------------------------------------------
 
     def _await_room(self, count: int, size: int, queue: MessageQueue | None) -> None:
-        """Wait until the bounds allow a request of so many rows and bytes. Raises RowNotSent.
+        """Wait until the bounds allow a request of this many rows and bytes. Raises RowNotSent.
 
         queue: which rows name; nothing else may be in flight for it.
         """
@@ -293,7 +293,7 @@ class _Task:
 
 
 def _load_of(count: int) -> int:
-    """Return what a request with so many messages counts, in single messages."""
+    """Return the load of a request with this number of messages, in units of single messages."""
     return 1 if count == 1 else _SINGLES_PER_REQUEST
 
 

@@ -35,9 +35,9 @@ _ARROW_BYTES: Final = 8 << 20
 _PULLS: Final = 16
 """Maximum number of pulls in a round."""
 _ROUNDS: Final = 2
-"""Rounds of such pulls that are in flight: the broker works on one while the other is decoded."""
+"""Maximum number of rounds in flight: the broker works on one while the other is decoded."""
 _PULLED_BYTES: Final = 4 << 20
-"""About the most that a round returns."""
+"""Approximate maximum of bytes that a round returns."""
 _PAUSE_S: Final = 0.2
 _EMPTY_STATUSES: Final = frozenset({PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL})
 _DAMAGED: Final = -1
@@ -57,7 +57,7 @@ class Pulled(NamedTuple):
     offsets: Sequence[int]
 
     def between(self, begin: int, end: int) -> Pulled:
-        """Those with offsets of a range."""
+        """Return the records with offsets from `begin` to before `end`."""
         offsets = self.offsets
         if not offsets or (begin <= offsets[0] and offsets[-1] < end):
             return self
@@ -91,7 +91,7 @@ def read_range(
 
 
 class _Round(NamedTuple):
-    """Pulls that are made at the same time. ranges: from begin to end, in order. counts: asked for."""
+    """Concurrent pulls. ranges: begin and end of each, in order. counts: messages requested by each."""
 
     ranges: Sequence[tuple[int, int]]
     counts: Sequence[int]
@@ -106,8 +106,8 @@ class _Round(NamedTuple):
 class _Reader:
     """Pulls the records of one range.
 
-    A broker limits the messages and bytes of a response, whatever a pull asks for. The first pull learns how
-    many messages that are. In each round the last pull asks for more, to learn of a higher limit.
+    A broker limits the messages and bytes of a response, however many a pull requests. The first pull shows
+    how many messages these are. In each round the last pull requests more, to detect a higher limit.
     """
 
     def __init__(self, consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> None:
@@ -220,7 +220,7 @@ class _Reader:
                     raise response
                 pulled = self._parse(response, offset)
                 response = None
-                # A slave of 4.6 answers this if it does not have the offset.
+                # The status from a slave of 4.6 that does not have the offset.
                 retry = pulled.status is PullStatus.NO_MATCHED_MSG and pulled.next_offset <= offset
                 if (retry or pulled.status in _EMPTY_STATUSES) and not has_master:
                     self._consumer.max_offset(self._queue, of_master=True)
@@ -323,7 +323,7 @@ def to_batches(
 
 
 def _intact(data: bytes, starts: Sequence[int], queue: QueueName, options: SourceOptions) -> list[int]:
-    """The starts of the records that the decoder accepts; the others are reported as lost."""
+    """Return the starts of the records that the decoder accepts; report the others as lost."""
     intact = []
     for start in starts:
         size, _ = read_start(data, start)
@@ -368,7 +368,7 @@ def _with_bodies(
 
 
 def _report_damaged(message: MessageExt, options: SourceOptions) -> None:
-    """Report a message that cannot be decoded, unless its tag can, and was not chosen."""
+    """Report a message that cannot be decoded, unless it has a readable tag that was not selected."""
     if options.tags and message.tags is not None and message.tags not in options.tags:
         return
     queue = queue_name(message.queue)

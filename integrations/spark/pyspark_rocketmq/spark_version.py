@@ -1,4 +1,4 @@
-"""What the installed PySpark has of the Python Data Source API.
+"""The parts of the Python Data Source API that the installed PySpark has.
 
 | part | since |
 |---|---|

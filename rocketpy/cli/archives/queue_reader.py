@@ -119,7 +119,7 @@ class QueueRecords:
 
     def _go_on(self, offset: int, missing: int) -> None:
         if missing:
-            log.warning("%s: %d messages before offset %d are gone", self._queue, missing, offset)
+            log.warning("%s: %d messages before offset %d have expired", self._queue, missing, offset)
         self.missing += missing
         self._offset = offset
         self._tries_until = None

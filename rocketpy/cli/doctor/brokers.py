@@ -225,7 +225,7 @@ async def _check_features(findings: Findings, client: ClientInstance, place: Pla
         findings.ok("features", place.subject, f"off: {', '.join(off)}", remedy)
     if settings.get("rejectTransactionMessage") == "true":
         remedy = "Set rejectTransactionMessage=false in broker.conf, or send transactions to other brokers"
-        findings.warning("features", place.subject, "it refuses transactions", remedy)
+        findings.warning("features", place.subject, "it rejects transactions", remedy)
 
 
 # -- slaves -----------------------------------------------------------------------------------

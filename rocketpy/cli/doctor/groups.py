@@ -67,7 +67,7 @@ async def _check_dead_letters(findings: Findings, admin: AdminClient, group: str
         findings.warning(
             "dead letters",
             f"group {group}",
-            f"{count} dead letters wait",
+            f"there are {count} dead letters",
             f"Read them with: rocketpy dlq read {group}; correct the handler, and send them again with: "
             f"rocketpy dlq resend {group} --all",
         )

@@ -101,7 +101,7 @@ class ConsumeQueue:
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, offset: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        """Add the unit of one record; False when it is here already.
+        """Add the unit of one record; False when it exists already.
 
         Units come in commit-log order. Raises StoreDamaged for one that cannot follow those here.
         """
@@ -152,7 +152,7 @@ class ConsumeQueue:
             return True
         if queue_offset < self.next_offset:
             logger.warning(
-                "%s: unit %d is here already, next is %d",
+                "%s: unit %d exists already; the next one is %d",
                 self.files.directory,
                 queue_offset,
                 self.next_offset,

@@ -180,10 +180,10 @@ class Cleaner:
             limit = self._config.refuse_percent
             full = DiskFull(f"the disk is {percent} full, above {limit}%; free space or add a disk")
             store.reject(Reason.DISK_FULL, full)
-            logger.error("messages are refused: %s", full)
+            logger.error("messages are rejected: %s", full)
         else:
             store.reject(Reason.DISK_FULL, None)
-            logger.warning("messages are taken again: the disk is %s full", percent)
+            logger.warning("messages are accepted again: the disk is %s full", percent)
 
     # -- the commit log --------------------------------------------------------------------------
 

@@ -323,7 +323,7 @@ async def test_a_feature_that_is_off() -> None:
     """Transactions would fail with a code that says nothing of a setting."""
     async with EmbeddedCluster(settings={"rejectTransactionMessage": "true"}) as other:
         report = await examine(other.namesrv_address)
-    assert (report.status, report.only("warning").text) == (0, "it refuses transactions")
+    assert (report.status, report.only("warning").text) == (0, "it rejects transactions")
     assert "rejectTransactionMessage=false" in report.only("warning").remedy
     assert "SQL92 filters (enablePropertyFilter=false)" in report.of("features", "ok").text
 
@@ -366,7 +366,7 @@ async def test_dead_letters_that_wait(cluster: EmbeddedCluster) -> None:
     await dead(cluster, 3)
     report = await examine(cluster.namesrv_address)
     line = report.of("dead letters", "warning")
-    assert (report.status, line.subject, line.text) == (0, "group g", "3 dead letters wait")
+    assert (report.status, line.subject, line.text) == (0, "group g", "there are 3 dead letters")
     assert "rocketpy dlq resend g --all" in line.remedy
 
 

@@ -161,4 +161,4 @@ def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
     store.path.unlink()
     store.reload_changed()
     assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}
-    assert caplog.text.count("the previous rules stay in force") == 3
+    assert caplog.text.count("the previous rules remain in effect") == 3
