@@ -46,7 +46,7 @@ class Outcome(Enum):
 
 
 class Retry(Enum):
-    """What may help."""
+    """The kind of retry that may succeed."""
 
     NONE = "none"
     """Nothing: the same call fails again."""
@@ -65,7 +65,7 @@ class RocketError(Exception):
 
     Attributes:
         outcome: Whether the message may be stored.
-        retry: What may help.
+        retry: The kind of retry that may succeed.
         attempts: How many attempts a send made.
     """
 

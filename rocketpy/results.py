@@ -1,4 +1,4 @@
-"""What sends, pulls and health checks return.
+"""Results of sends, pulls and health checks.
 
 Source: RocketMQ SendResult, SendStatus, PullResult, PullStatus.
 """

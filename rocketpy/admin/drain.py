@@ -33,7 +33,7 @@ _POLL_S: Final = 1.0
 
 
 class DrainPlan(NamedTuple):
-    """What a drain of a broker would do.
+    """The effects of a drain of a broker.
 
     Attributes:
         broker: The name of the broker.

@@ -1,4 +1,4 @@
-"""AdminRequests: how the parts of the admin client reach the brokers and name servers of a cluster."""
+"""AdminRequests: sends the requests of the admin client to brokers and name servers."""
 
 from __future__ import annotations
 

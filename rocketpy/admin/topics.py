@@ -1,4 +1,4 @@
-"""Topics: what topics there are, and their queues and settings on each broker.
+"""Topics: lists topics, with their queues and settings on each broker.
 
 Source: RocketMQ 4.6 DefaultMQAdminExtImpl, UpdateTopicSubCommand, DeleteTopicSubCommand.
 """
@@ -359,7 +359,7 @@ class Topics:
 
 
 class _Part(NamedTuple):
-    """What one broker knows of a topic."""
+    """The data of one broker about a topic."""
 
     settings: TopicSettings
     queues: Mapping[MessageQueue, QueueOffsets]

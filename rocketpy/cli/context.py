@@ -1,4 +1,4 @@
-"""What all commands share: global options, exit statuses, confirmations, and the event loop."""
+"""Shared parts of all commands: global options, exit statuses, confirmations, and the event loop."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Kind(Enum):
-    """What the number of a position counts."""
+    """The unit of the number of a position."""
 
     BEGIN = "begin"
     END = "end"
@@ -29,7 +29,7 @@ class Position(NamedTuple):
     """A place in every queue.
 
     Attributes:
-        kind: What `number` counts.
+        kind: The unit of `number`.
         number: An offset, a negative count of messages before the end, or ms since 1970.
     """
 

@@ -1,4 +1,4 @@
-"""ClientInstance: what the producers and consumers of one event loop share.
+"""ClientInstance: the connections, routes and heartbeats that the clients of one event loop share.
 
 It holds one connection to each broker, caches routes, and sends heartbeats. A route is fetched on first use
 and refreshed every 30 s; connections to brokers without a route are closed.

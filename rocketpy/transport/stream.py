@@ -1,8 +1,8 @@
-"""What a transport drives: asyncio's buffered protocol, turned back into whole socket buffers of bytes.
+"""StreamProtocol: a buffered protocol of asyncio that passes whole socket buffers on as bytes.
 
 With a plain `asyncio.Protocol`, asyncio allocates 256 KiB for every read and gives most of it back;
-with glibc that takes five times as long as the read itself. A buffered protocol reads into one place that
-is there already.
+with glibc that takes five times as long as the read itself. A buffered protocol reads into one
+buffer that is reused.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ log = logging.getLogger("rocketpy.broker.ha")
 
 
 class HaReplication:
-    """HaReplication of one broker."""
+    """The HA port of one broker, or its connection to a master."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, tasks: Tasks) -> None:
         self._config = config

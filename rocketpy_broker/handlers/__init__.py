@@ -1,1 +1,1 @@
-"""Request handlers, one module a family: values in, values out."""
+"""Request handlers, one module per family of request codes: values in, values out."""

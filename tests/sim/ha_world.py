@@ -1,16 +1,16 @@
 """A master and its slaves with real stores; a seed determines disks, clocks and network.
 
-Two slaves are ours; beside them are none, one or two as RocketMQ's behave (`ha_plain`). What the design
-survives, and the world does: connections that break, and bytes that come late and cut anywhere; machines
-that stand still; processes killed between any two calls to the disk; full disks; the master gone for good,
-with the slave of the highest rank promoted and the old master back as its slave, at once or after it
-continued with clients of its own, out of everybody else's sight. Where masters and slaves flush before they
-acknowledge (`flushes`), also power loss of any, and of all at once; in some others too, where all must come
-together again without what was lost (decision 0007).
+Two slaves are ours. In addition there are up to two that behave like RocketMQ's (`ha_plain`). The world has
+these faults, which the design survives: connections break, and bytes are late and split anywhere. Machines
+pause, and processes are killed between any two disk calls. Disks are full. A master fails permanently, and
+the slave of the highest rank is promoted. The old master returns as its slave, at once or after it served its
+own clients in isolation. Where masters and slaves flush before they acknowledge (`flushes`), any of them, or
+all at once, lose power. Some other worlds have power loss too, and must converge without the lost data
+(decision 0007).
 
-A message counts as acknowledged as a SYNC_MASTER answers it. Beyond this design: a promotion where slaves of
-RocketMQ's make messages safe, for they cannot be promoted; and what such a slave has behind the end of a
-master that lost some: it is emptied, as the guide says.
+A message is acknowledged when a SYNC_MASTER responds SEND_OK. The design does not cover two cases: a
+promotion where only RocketMQ's slaves have a message, since they cannot be promoted; and a RocketMQ slave
+with more data than a master that lost some: it is emptied, as the guide says.
 """
 
 from __future__ import annotations

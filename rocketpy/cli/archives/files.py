@@ -69,7 +69,7 @@ class QueueFile(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What an archive holds. cluster: as `Cluster` describes it."""
+    """The contents of an archive. cluster: as `Cluster` describes it."""
 
     format: int = FORMAT
     topic: str

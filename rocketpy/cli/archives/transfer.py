@@ -1,4 +1,4 @@
-"""What exports and imports share: a state that is saved while they run, and queues that are read together."""
+"""Shared parts of exports and imports: the state that is saved while they run, and concurrent queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guard: what every request to the console must pass before a page sees it.
+"""Guard: checks every request to the console before a page handles it.
 
 The checks are here, and not in pages, so that a new page cannot forget one:
 

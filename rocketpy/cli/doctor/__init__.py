@@ -1,1 +1,1 @@
-"""``rocketpy doctor``: checks a cluster and this machine, and says what to do about what is wrong."""
+"""``rocketpy doctor``: checks a cluster and this machine, and names a remedy for each problem."""

@@ -1,4 +1,4 @@
-"""Orderly consumption: one handler call a queue at a time, in order, while the broker locks the queue.
+"""Orderly consumption: one handler call per queue at a time, in order, while the broker locks the queue.
 
 The broker locks a queue for one member of the group for 60 s. The member renews the lock every 20 s, and
 relies on it for 30 s. While the broker's master is unavailable no lock is renewed: the queue stays assigned,

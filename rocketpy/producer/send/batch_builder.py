@@ -1,4 +1,4 @@
-"""Batches before they are sent: checks of a list of messages, where it is cut, and gathered sends."""
+"""Batches before they are encoded: checks and splits lists of messages, and collects sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
 class BatchBuilder:
-    """Sends that are being gathered, with one entry for each message in the lists.
+    """An open batch of sends, with one entry for each message in the lists.
 
     given: the queue that the callers chose. tails: properties after the two that all messages have. events:
     empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the

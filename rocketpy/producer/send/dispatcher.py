@@ -1,4 +1,4 @@
-"""Takes messages from the producer: checks, limits, selectors; then to the accumulator or the encoder."""
+"""Checks messages, limits them and calls selectors; then passes them to accumulator or encoder."""
 
 from __future__ import annotations
 

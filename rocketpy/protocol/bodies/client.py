@@ -9,7 +9,7 @@ from rocketpy.protocol.headers.base import Int32, Int64
 
 
 class SubscriptionData(Body, kw_only=True):
-    """What a consumer wants of a topic. Source: RocketMQ SubscriptionData.
+    """The subscription of a consumer to a topic. Source: RocketMQ SubscriptionData.
 
     sub_string: ``*``, tags joined by ``||``, or SQL92 (expression_type). code_set: `java.tags_code` of
     the tags. sub_version: ms when it was made; the broker takes the newest.
@@ -54,7 +54,7 @@ class HeartbeatData(Body, kw_only=True):
 
 
 class CheckClientRequestBody(Body, kw_only=True):
-    """The body of CHECK_CLIENT_CONFIG, which asks whether the broker understands a filter."""
+    """The body of CHECK_CLIENT_CONFIG, which checks whether the broker supports a filter."""
 
     client_id: str
     group: str
@@ -101,7 +101,7 @@ class LockBatchRequestBody(Body, kw_only=True):
 
 
 class LockBatchResponseBody(Body, kw_only=True):
-    """The response to LOCK_BATCH_MQ: those it got."""
+    """The response to LOCK_BATCH_MQ: the locked queues."""
 
     lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
 

@@ -136,7 +136,7 @@ class RegisterBrokerBody(Body, kw_only=True):
 
 
 class TopicList(Body, kw_only=True):
-    """Names of topics. broker_addr: only in the answer to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
+    """Names of topics. broker_addr: only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
 
     topic_list: list[str] = written([])
     broker_addr: str | None = None

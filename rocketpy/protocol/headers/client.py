@@ -1,4 +1,4 @@
-"""Headers about the clients of a broker: who is there, what they do, and what the broker asks of them."""
+"""Headers about the clients of a broker: groups, connections, and requests that brokers send to clients."""
 
 from __future__ import annotations
 

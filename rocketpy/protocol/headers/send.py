@@ -8,7 +8,7 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 
 
 class SentMessageHeader(Header, kw_only=True):
-    """What requests with a sent message have in common.
+    """Fields of all requests with a sent message.
 
     sys_flag: bits of `sysflag.MessageSysFlag`. born_timestamp: ms since 1970. properties: see
     `properties.encode`. default_topic, default_topic_queue_nums: what a missing topic is made from.
@@ -56,7 +56,7 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader, kw_only=True):
 
 
 class SendMessageErrorHeader(Header, kw_only=True):
-    """What a broker adds to every answer to a send, also to a refusal (QUIRKS 18)."""
+    """Fields that a broker adds to every response to a send, also to a rejection (QUIRKS 18)."""
 
     msg_region: str | None = field(name="MSG_REGION", default=None)
     trace_on: bool | None = field(name="TRACE_ON", default=None)

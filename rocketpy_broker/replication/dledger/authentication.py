@@ -62,7 +62,7 @@ class HandshakeCode(IntEnum):
 
 
 class PeerRefused(RocketError):
-    """The other end has not proved that it belongs to the group."""
+    """The other side has not proved that it belongs to the group."""
 
 
 class HandshakeContext(NamedTuple):

@@ -37,7 +37,7 @@ class EpochFile:
         """Start as a master whose log ends at `end`. Raises StoreError.
 
         is_clean: the last stop was clean. After a crash a master may lack bytes that its slaves have, so it
-        starts a new epoch. identity: a unique text.
+        starts a new epoch. identity: a unique string.
         """
         epochs, own = self.state.epochs, self.state.own
         if not epochs or epochs[-1].id != own:

@@ -86,7 +86,7 @@ class _State(enum.Enum):
 
 
 class MasterSession:
-    """One connection. nonce: a unique text, for the slave's proof."""
+    """One connection. nonce: a unique string, for the slave's proof."""
 
     def __init__(self, log: LogSource, settings: HaSettings, nonce: str, now_ms: float) -> None:
         self._log = log

@@ -43,7 +43,7 @@ class _State(enum.Enum):
 
 
 class SlaveSession:
-    """One new connection to a master. nonce: a unique text."""
+    """One new connection to a master. nonce: a unique string."""
 
     def __init__(
         self,

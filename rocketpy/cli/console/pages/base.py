@@ -1,4 +1,4 @@
-"""Pages: what the classes of pages have in common."""
+"""Pages: the base class of all pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rocketpy.protocol.bodies import MessageQueue
 
 @dataclass(frozen=True)
 class Context:
-    """What pages need. producer, resends: None unless changes are allowed."""
+    """The objects that pages share. producer, resends: None unless changes are allowed."""
 
     admin: AdminClient
     sampler: Sampler
