@@ -264,13 +264,13 @@ class LitePullConsumer(GroupConsumer):
         check_timeout("timeout_ms", timeout_ms)
         if max_count is not None:
             check_number("max_count", max_count, 1)
-        self.member.client.check_loop()
-        self._done()
+        member = self.member
+        member.client.check_loop()
+        self._done(member)
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
         while True:
-            _ = self.member  # raises when closed
             self._polled = self._buffer.take(max_count or self.config.poll_batch_size)
             left_s = until - loop.time()
             if self._polled or left_s <= 0:
@@ -280,7 +280,8 @@ class LitePullConsumer(GroupConsumer):
                 async with asyncio.timeout(left_s):
                     await self._buffer.news.wait()
             except TimeoutError:
-                continue
+                pass
+            _ = self.member  # raises when closed
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
         """Yield messages until the consumer is closed."""
@@ -294,11 +295,11 @@ class LitePullConsumer(GroupConsumer):
             for message in messages:
                 yield message
 
-    def _done(self) -> None:
+    def _done(self, member: GroupMember) -> None:
         """Finish the messages of the last poll."""
         if self._polled:
             polled, self._polled = self._polled, []
-            now_ms = int(self.member.client.now_ms())
+            now_ms = int(member.client.now_ms())
             for puller, messages in polled:
                 puller.process_queue.finish(messages, now_ms)
                 puller.wake()
@@ -322,7 +323,7 @@ class LitePullConsumer(GroupConsumer):
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
-        self._done()
+        self._done(member)
         await member.persist(wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -363,7 +364,7 @@ class LitePullConsumer(GroupConsumer):
         return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
-        self._done()
+        self._done(self.member)
         self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:

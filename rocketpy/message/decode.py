@@ -30,12 +30,13 @@ _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
 class Decoded(msgspec.Struct, gc=False):
     """The messages of a response, in order.
 
-    failed: number of messages with a `decode_error`. limited: the `decode_error` of messages that were not
-    inflated because earlier bodies reached the limit, or None. damage: why decoding ended before the last
-    byte, or None.
+    offsets: queue offsets of the messages. failed: number of messages with a `decode_error`. limited: the
+    `decode_error` of messages that were not inflated because earlier bodies reached the limit, or None.
+    damage: why decoding ended before the last byte, or None.
     """
 
     messages: list[MessageExt]
+    offsets: list[int]
     failed: int
     limited: RocketError | None
     damage: RecordCorrupt | None
@@ -68,7 +69,7 @@ def decode_pull(
     decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
     if not decoded.failed and damage is None:
-        check_offsets([message.queue_offset for message in messages], queue, offset, next_offset)
+        check_offsets(decoded.offsets, queue, offset, next_offset)
         return PulledMessages(messages, 0, next_offset)
     taken: list[MessageExt] = []
     for message in messages:
@@ -81,7 +82,7 @@ def decode_pull(
         taken.append(message)
     if not taken and damage is not None:
         raise damage
-    check_offsets([message.queue_offset for message in taken], queue, offset, next_offset)
+    check_offsets(decoded.offsets[: len(taken)], queue, offset, next_offset)
     if len(taken) < len(messages) or damage is not None:
         next_offset = taken[-1].queue_offset + 1
     return PulledMessages(taken, len(undecodable(taken)), next_offset)
@@ -128,7 +129,8 @@ def decode_messages(
             else bodies.message(record, queue)
             for record in records
         ]
-    return Decoded(messages, bodies.failed, bodies.limited, damage)
+    offsets = [record.queue_offset for record in records]
+    return Decoded(messages, offsets, bodies.failed, bodies.limited, damage)
 
 
 def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify: bool) -> MessageExt:

@@ -63,18 +63,11 @@ class CompletedCalls(NamedTuple):
 OnCompleted = Callable[[list[CompletedCalls]], None]
 
 
-class _Chunk:
+class _Chunk(NamedTuple):
     """Messages of one pull. calls: the arguments of the calls that no worker has begun."""
 
-    __slots__ = ("calls", "messages", "puller")
-
-    def __init__(self, puller: Puller, messages: list[MessageExt], batch: int, *, takes_one: bool) -> None:
-        self.puller: Final = puller
-        self.messages: Final = messages
-        arguments: Sequence[Any] = messages
-        if not takes_one:
-            arguments = [messages[at : at + batch] for at in range(0, len(messages), batch)]
-        self.calls: Final[Iterator[Any]] = iter(arguments)
+    puller: Puller
+    calls: Iterator[Any]
 
 
 class RunningCalls:
@@ -137,9 +130,7 @@ class RunningCalls:
         calls, took_ms = count - self._reported, (ended_s - self.reported_s) * 1000
         if not calls:
             return None
-        messages: Sequence[MessageExt] = self.chunk.messages
-        if not self._takes_one or calls != len(messages):  # a whole pull is finished in one piece
-            messages = self.messages_of(self.done[self._reported : count])
+        messages = self.messages_of(self.done[self._reported : count])
         self._reported, self.reported_s = count, ended_s
         return CompletedCalls(self.puller, messages, ACKNOWLEDGED, took_ms, calls)
 
@@ -175,15 +166,16 @@ class HandlerRunner:
         self._waiting_before = 0  # calls at the last check, and those submitted since
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Have messages handled, in about this order. The list must not change."""
+        """Have messages handled, in about this order."""
         if self._is_closing:
             return
-        size = _CHUNK_CALLS * self._batch
-        for at in range(0, len(messages), size):
-            part = messages[at : at + size] if len(messages) > size else messages
-            chunk = _Chunk(puller, part, self._batch, takes_one=self._adapter.takes_one)
-            self._waiting_before += length_hint(chunk.calls)
-            self._waiting.append(chunk)
+        arguments: Sequence[Any] = messages
+        if not self._adapter.takes_one:
+            batch = self._batch
+            arguments = [messages[at : at + batch] for at in range(0, len(messages), batch)]
+        self._waiting_before += len(arguments)
+        for at in range(0, len(arguments), _CHUNK_CALLS):
+            self._waiting.append(_Chunk(puller, iter(arguments[at : at + _CHUNK_CALLS])))
         if self._workers:
             self._schedule_check()
         else:

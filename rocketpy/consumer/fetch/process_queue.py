@@ -158,11 +158,11 @@ class ProcessQueue:
     def finish(self, messages: Sequence[MessageExt], now_ms: int) -> None:
         """Remove messages, in any order; those that were removed before are ignored.
 
-        The same sequence object that `add` received is removed in one piece.
+        The messages of one pull are removed in one piece.
         """
         self.consumed_ms = now_ms
         batch = self._batch_of(messages[0].queue_offset) if messages else None
-        if batch is not None and batch.messages is messages and batch.left is None:
+        if batch is not None and batch.left is None and batch.messages == messages:
             self._batches.remove(batch)
             self.count -= len(messages)
             self.size -= batch.size
