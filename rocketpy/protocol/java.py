@@ -15,7 +15,7 @@ _POWERS: Final = tuple(
 )
 """31**k modulo 2**32, by k."""
 _SHORT_LENGTH: Final = 32
-"""Length of the longest text that `_short_polynomial` takes."""
+"""Length of the longest text that `hash_polynomial` takes as one number."""
 _STEP_1, _STEP_2, _STEP_4, _STEP_8, _STEP_16 = (256**count - 31**count for count in (1, 2, 4, 8, 16))
 _LANES_1, _LANES_2, _LANES_4, _LANES_8 = (
     int.from_bytes((bytes(count) + b"\xff" * count) * (16 // count), "big") for count in (1, 2, 4, 8)
@@ -31,10 +31,7 @@ def string_hash(text: str) -> int:
 
     It runs over UTF-16 units, so a character beyond the BMP counts as two.
     """
-    if text.isascii():
-        return _hash_of(text.encode())
-    units = text.encode("utf-16-be", "surrogatepass")
-    return _hash_of(unpack(f">{len(units) // 2}H", units))
+    return _signed(hash_polynomial(text.encode() if text.isascii() else utf16_units(text)))
 
 
 def string_hashes(texts: Collection[str]) -> set[int]:
@@ -62,7 +59,7 @@ def string_hashes(texts: Collection[str]) -> set[int]:
 
 def utf8_hash(data: bytes) -> int:
     """Return `string_hash` of UTF-8 bytes; malformed bytes become U+FFFD, as in Java."""
-    return _hash_of(data) if data.isascii() else string_hash(data.decode("utf-8", "replace"))
+    return _signed(hash_polynomial(data if data.isascii() else utf16_units(data.decode("utf-8", "replace"))))
 
 
 @lru_cache(maxsize=4096)
@@ -74,28 +71,33 @@ def tags_code(tags: str) -> int:
     return string_hash(tags)
 
 
-def _hash_of(units: bytes | tuple[int, ...]) -> int:
-    total = 0
-    if len(units) <= _SHORT_LENGTH and isinstance(units, bytes):
-        total = _short_polynomial(units)
-    elif len(units) <= _TABLE_LENGTH:
-        total = sum(map(mul, reversed(units), _POWERS))
-    else:
-        for unit in units:
-            total = (total * 31 + unit) & 0xFFFFFFFF
-    return ((total + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+def utf16_units(text: str) -> tuple[int, ...]:
+    """Return the UTF-16 units of a string, which its hash runs over."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return unpack(f">{len(units) // 2}H", units)
 
 
-def _short_polynomial(data: bytes) -> int:
-    """Return the hash of at most 32 ASCII characters, not reduced, in half the time of a sum.
+def hash_polynomial(units: bytes | tuple[int, ...]) -> int:
+    """Return a number whose lowest 32 bits are the hash of ASCII characters, or of UTF-16 units.
 
-    The bytes are lanes of one number, and each step joins two neighbours to a lane of twice the width.
-    `high * 2**width + low` minus `high * (2**width - 31**count)` is `high * 31**count + low`, where `count`
-    is the number of characters in `low`.
+    Of up to 32 characters in half the time of a sum. The bytes are lanes of one number, and each step joins
+    two neighbours to a lane of twice the width. `high * 2**width + low` minus `high * (2**width - 31**count)`
+    is `high * 31**count + low`, where `count` is the number of characters in `low`.
     """
-    total = int.from_bytes(data, "big")
-    total -= _STEP_1 * (total >> 8 & _LANES_1)
-    total -= _STEP_2 * (total >> 16 & _LANES_2)
-    total -= _STEP_4 * (total >> 32 & _LANES_4)
-    total -= _STEP_8 * (total >> 64 & _LANES_8)
-    return total - _STEP_16 * (total >> 128)
+    if len(units) <= _SHORT_LENGTH and isinstance(units, bytes):
+        total = int.from_bytes(units, "big")
+        total -= _STEP_1 * (total >> 8 & _LANES_1)
+        total -= _STEP_2 * (total >> 16 & _LANES_2)
+        total -= _STEP_4 * (total >> 32 & _LANES_4)
+        total -= _STEP_8 * (total >> 64 & _LANES_8)
+        return total - _STEP_16 * (total >> 128)
+    if len(units) <= _TABLE_LENGTH:
+        return sum(map(mul, reversed(units), _POWERS))
+    total = 0
+    for unit in units:
+        total = (total * 31 + unit) & 0xFFFFFFFF
+    return total
+
+
+def _signed(number: int) -> int:
+    return ((number + 0x80000000) & 0xFFFFFFFF) - 0x80000000

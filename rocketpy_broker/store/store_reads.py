@@ -191,6 +191,5 @@ class StoreReads:
             return QueryMessageResult([], 0, 0)
         self._catch_up()
         found = self.index.query(topic, key, max_count, begin, end)
-        looked = map(self.look_message, sorted(found.offsets))
-        records = [record for record in looked if record is not None]
+        records = list(filter(None, map(self.look_message, sorted(found.offsets))))
         return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)

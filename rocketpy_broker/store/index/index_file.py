@@ -266,10 +266,18 @@ class IndexFile:
         Other keys may share the hash; the time is exact to the second.
         """
         found: list[int] = []
-        number = self._slot(key_hash % self._slot_count)
-        began = self.begin_timestamp
+        slot, began = key_hash % self._slot_count, self.begin_timestamp
+        if self._slots is not None:
+            number = self._slots[slot]
+        else:
+            data = self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES)
+            number = int.from_bytes(data, "big", signed=True)
         while 0 < number < self.next_entry and len(found) < count:
-            entry_hash, offset, seconds, previous = _unpack_entry(self._entry(number))
+            if number < self._pending_from:
+                entry = self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
+            else:  # not written yet
+                entry = self._pending[number - self._pending_from]
+            entry_hash, offset, seconds, previous = _unpack_entry(entry)
             if seconds < 0:
                 break
             time = began + seconds * 1000
@@ -279,17 +287,6 @@ class IndexFile:
                 break
             number = previous
         return found
-
-    def _entry(self, number: int) -> bytes:
-        """Return one entry, from memory if it is pending: reads never write."""
-        if number >= self._pending_from:
-            return self._pending[number - self._pending_from]
-        return self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
-
-    def _slot(self, slot: int) -> int:
-        if self._slots is not None:
-            return self._slots[slot]
-        return int.from_bytes(self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES), "big", signed=True)
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""

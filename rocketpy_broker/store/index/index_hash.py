@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Final
 
-from rocketpy.protocol.java import utf8_hash
+from rocketpy.protocol.java import hash_polynomial, utf8_hash, utf16_units
 
 _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
@@ -94,9 +94,8 @@ def key_hash(topic_hash: int, key: bytes) -> int:
 
     The hash of two texts in a row is that of the first, times 31 ** length of the second, plus the second's.
     """
-    units = len(key)
-    if not key.isascii():
-        units = len(key.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")) // 2
-    power = _POWERS[units] if units <= _LENGTH_MAX else pow(31, units, 1 << 32)
-    code = (topic_hash * power + utf8_hash(key)) & _MASK
+    units = key if key.isascii() else utf16_units(key.decode("utf-8", "replace"))
+    length = len(units)
+    power = _POWERS[length] if length <= _LENGTH_MAX else pow(31, length, 1 << 32)
+    code = (topic_hash * power + hash_polynomial(units)) & _MASK
     return code if code < _SIGN else -code & 0x7FFFFFFF
