@@ -76,6 +76,8 @@ def _improve_help(command: Any) -> None:
     for parameter in command.get_params(typer.Context(command)):
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
+        elif parameter.param_type_name == "argument" and parameter.metavar is None:
+            parameter.metavar = parameter.name.upper()
     for one in command.commands.values() if isinstance(command, TyperGroup) else ():
         _improve_help(one)
 

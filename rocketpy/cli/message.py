@@ -17,7 +17,7 @@ from rocketpy.cli.formats import find_format
 from rocketpy.cli.positions import Kind, parse_position
 from rocketpy.cli.tables import print_rows
 from rocketpy.config import ClientConfig
-from rocketpy.errors import RocketError
+from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
@@ -216,7 +216,12 @@ def trace(
 ) -> None:
     """Show who sent a message, and who consumed it, as clients with message trace have reported."""
     options: Options = context.obj
-    found = options.run_admin(lambda admin: admin.messages.traces(key, topic=topic))
+    try:
+        found = options.run_admin(lambda admin: admin.messages.traces(key, topic=topic))
+    except RouteNotFound as error:
+        raise RouteNotFound(
+            f"{error}, so no client has reported to it; clients with MessageTraceConfig do"
+        ) from None
     none = "no client has reported this message"
     print_rows(options, (row for message in found.messages for row in _trace_rows(message)), none=none)
     if found.unreadable:

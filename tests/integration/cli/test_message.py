@@ -46,7 +46,11 @@ async def test_find(cluster: EmbeddedCluster, producer: Producer) -> None:
 async def test_trace(cluster: EmbeddedCluster) -> None:
     """A user could not see who sent a message, and what became of it."""
     address = cluster.namesrv_address
-    assert "RMQ_SYS_TRACE_TOPIC" in (await run("message", "trace", "k1", "-n", address)).err
+    missing = (await run("message", "trace", "k1", "-n", address)).err
+    assert (
+        "topic RMQ_SYS_TRACE_TOPIC, so no client has reported to it; clients with MessageTraceConfig do"
+        in missing
+    )
     config = ProducerConfig(message_trace=MessageTraceConfig())
     async with Producer("shop", address, config=config) as producer:
         sent = await producer.send(Message("T", b"x", keys=["k1"]))
