@@ -277,7 +277,7 @@ class BrokerError(RocketError):
         retry: Retry = Retry.NONE,
         advice: str = "",
     ) -> None:
-        text = f"{broker} answered code {code}: {remark or 'no remark'}"
+        text = f"{broker} responded with code {code}: {remark or 'no remark'}"
         super().__init__(f"{text}; {advice}" if advice else text, outcome=outcome, retry=retry)
         self.code = code
         self.remark = remark

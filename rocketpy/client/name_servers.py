@@ -135,7 +135,7 @@ class NameServers:
                     await send(connection)
                     return await connection.open()
             except TimeoutError:
-                raise RequestTimeout(f"no answer within {limit_ms} ms") from None
+                raise RequestTimeout(f"no response within {limit_ms} ms") from None
 
         return (await self._first(self._current, reach, limit_ms))[1]
 

@@ -98,7 +98,7 @@ def check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int)
         if is_dense or all(map(lt, offsets, offsets[1:])):
             return
     raise RemoteProtocolError(
-        f"broker {queue.broker_name} answered a pull of {queue}, offsets {begin} to {end - 1}, with "
+        f"broker {queue.broker_name} responded to a pull of {queue}, offsets {begin} to {end - 1}, with "
         f"messages at {offsets[0]} to {offsets[-1]}, or in another order"
     )
 

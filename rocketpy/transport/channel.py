@@ -478,7 +478,7 @@ class Channel(StreamProtocol):
             if size < self._options.write_high_bytes:
                 return (encode_command(answer),)
             return encode_command_head(answer), answer.body
-        remark = f"the answer would have {size} bytes; a frame has room for {size_max}"
+        remark = f"the response would have {size} bytes; a frame has room for {size_max}"
         log.error("a request of %s is refused: %s", self.remote_address, remark)
         refusal = Command(
             ResponseCode.SYSTEM_ERROR, answer.opaque, answer.flag, remark=remark, codec=answer.codec

@@ -113,7 +113,7 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
     identity = (group, peer, report.address, _known(report.broker_id))
     if not report.answers:
-        return (*identity, "?", "-", "-", "-", "-", "-", f"does not answer: {report.problem}")
+        return (*identity, "?", "-", "-", "-", "-", "-", f"does not respond: {report.problem}")
     return (
         *identity,
         report.role or "?",

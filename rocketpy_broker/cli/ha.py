@@ -123,7 +123,7 @@ def _row(replica: BrokerReport, master_end: int | None) -> tuple[str, ...]:
     is_slave = replica.broker_id != MASTER_ID
     lag = max(0, master_end - replica.max_offset) if is_slave and master_end is not None else None
     if not replica.answers:
-        return (*identity, "?", "-", "-", "-", "-", f"does not answer: {replica.problem}")
+        return (*identity, "?", "-", "-", "-", "-", f"does not respond: {replica.problem}")
     state = HaClientState[replica.state].value if replica.state in HaClientState.__members__ else "serves"
     return (
         *identity,

@@ -199,7 +199,7 @@ async def _drain(options: Options, broker: str, wait_s: float, timeout_s: float)
             async with asyncio.timeout(timeout_s), AdminClient(client=options.cluster.client) as admin:
                 await admin.brokers.drain(broker, wait_ms=wait_s * 1000, on_progress=note)
         except TimeoutError:
-            state = "no answer" if last is None else _progress_text(last)
+            state = "no response" if last is None else _progress_text(last)
             raise RocketError(
                 f"broker {broker} is hidden, but not drained after {timeout_s:g} s ({state}). Producers with "
                 "an old route, retries and delayed messages count. Repeat the command, or undo it: "

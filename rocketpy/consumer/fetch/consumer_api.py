@@ -211,7 +211,7 @@ def to_pull_response(response: Command, queue: MessageQueue, requested_offset: i
     wrong = _contradiction(status, header, response.body, requested_offset)
     if wrong is not None:
         raise RemoteProtocolError(
-            f"broker {queue.broker_name} answered a pull of {queue} from offset {requested_offset} "
+            f"broker {queue.broker_name} responded to a pull of {queue} from offset {requested_offset} "
             f"with {status.value}, "
             f"next offset {header.next_begin_offset} of {header.min_offset} to {header.max_offset}: {wrong}"
         )

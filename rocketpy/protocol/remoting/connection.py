@@ -153,7 +153,7 @@ class Connection:
         self._earliest_ms = min((deadline for _, deadline in self._in_flight.values()), default=float("inf"))
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(RequestTimeout(f"{self.peer} did not answer in time{MAYBE_HANDLED}"))
+                waiter.set_exception(RequestTimeout(f"{self.peer} did not respond in time{MAYBE_HANDLED}"))
         return len(late)
 
     def close(self, reason: str) -> int:

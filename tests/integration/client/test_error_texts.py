@@ -114,7 +114,9 @@ async def test_a_silent_server_is_named() -> None:
     async with one_broker() as (producer, broker, names):
         await producer.send(MESSAGE)
         broker.script = silent
-        with pytest.raises(RequestTimeout, match=f"{broker.address} did not answer in time; the request may"):
+        with pytest.raises(
+            RequestTimeout, match=f"{broker.address} did not respond in time; the request may"
+        ):
             await producer.send(MESSAGE, timeout_ms=50)
         names.script = lambda _channel, _request: None
         with pytest.raises(RequestTimeout) as caught:

@@ -189,7 +189,7 @@ async def test_another_broker_takes_over() -> None:
 async def test_a_message_that_no_broker_accepts_is_not_repeated() -> None:
     """An illegal message would be sent three times."""
     async with one_broker(refuses(ResponseCode.MESSAGE_ILLEGAL)) as (producer, broker, _):
-        with pytest.raises(BrokerError, match="a answered code 13: because"):
+        with pytest.raises(BrokerError, match="a responded with code 13: because"):
             await producer.send(MESSAGE)
         assert len(broker.sends) == 1
 
@@ -650,7 +650,7 @@ async def test_a_read_survives_a_connection_that_was_closed_meanwhile() -> None:
     async with Peer(hang_up_once) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         async with PullConsumer("c", names.address) as consumer:
-            with pytest.raises(BrokerError, match="a answered code 2: later"):
+            with pytest.raises(BrokerError, match="a responded with code 2: later"):
                 await consumer.max_offset(MessageQueue("T", "a", 0))
             with pytest.raises(RouteNotFound, match="no broker z"):
                 await consumer.pull(MessageQueue("T", "z", 0), 0)

@@ -137,13 +137,13 @@ async def test_a_wrong_answer_is_not_followed(
             broker.client_id = consumer.health().client_id
             await until(lambda: len(broker.pulls) >= 4)
             (problem,) = consumer.health().problems
-            assert "broker a answered a pull of" in problem
+            assert "broker a responded to a pull of" in problem
             broker.is_healed = True
             await seen.until(b"message 4")
             assert seen.bodies == [b"message 2", b"message 3", b"message 4"]
             await until(lambda: consumer.health().ok)
     assert all(pause >= PAUSE_S * 2**number for number, pause in enumerate(broker.pauses[:3]))
-    logged = [record for record in caplog.records if "broker a answered a pull of" in record.getMessage()]
+    logged = [record for record in caplog.records if "broker a responded to a pull of" in record.getMessage()]
     assert [record.levelno for record in logged] == [logging.ERROR]
 
 
@@ -184,7 +184,7 @@ async def test_a_pull_consumer_reports_it_to_its_caller() -> None:
             Names(T={"a": broker.address}) as names,
             PullConsumer("g", names.address) as consumer,
         ):
-            with pytest.raises(RemoteProtocolError, match="broker a answered a pull"):
+            with pytest.raises(RemoteProtocolError, match="broker a responded to a pull"):
                 await consumer.pull(QUEUE, 2)
 
 

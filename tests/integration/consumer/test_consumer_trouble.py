@@ -125,7 +125,7 @@ async def test_a_rejected_heartbeat_is_reported(caplog: pytest.LogCaptureFixture
         client = ClientConfig(heartbeat_ms=10)
         async with consuming_at(names.address, client) as consumer:
             await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) > 4)
-            words = f"a heartbeat was refused: broker {broker.address} answered code 1: {REFUSAL}"
+            words = f"a heartbeat was refused: broker {broker.address} responded with code 1: {REFUSAL}"
             assert words in consumer.health().problems
             broker.lets = (RequestCode.HEART_BEAT,)
             await until(lambda: words not in consumer.health().problems)

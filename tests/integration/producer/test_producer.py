@@ -275,7 +275,7 @@ async def test_statuses_of_pulls(producer: Producer, consumer: PullConsumer) -> 
     assert await consumer.search_offset(result.queue, 0) == 0
     with pytest.raises(MessageInvalid, match="offset -1"):
         await consumer.pull(result.queue, -1)
-    with pytest.raises(BrokerError, match="broker-a answered code"):
+    with pytest.raises(BrokerError, match="broker-a responded with code"):
         await consumer.pull(type(result.queue)("Pulls", "broker-a", 99), 0)
 
 

@@ -103,4 +103,4 @@ async def test_the_command_without_a_broker(brokers: Pair, command: Command) -> 
     await brokers.master()
     assert await command(*here, "--name", "zz") == (1, says.replace("no broker", "no broker of the name zz"))
     status, output = await command("--broker", "127.0.0.1:1")
-    assert (status, "does not answer" in output) == (1, True)
+    assert (status, "does not respond" in output) == (1, True)

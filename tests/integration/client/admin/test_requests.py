@@ -20,7 +20,7 @@ async def test_each_broker_is_asked(cluster: EmbeddedCluster) -> None:
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         alone = await requests.masters(CLUSTER)
         assert alone == {"broker-a": str(cluster.brokers[0].address)}
-        with pytest.raises(BrokerError, match="broker-a answered code 3"):
+        with pytest.raises(BrokerError, match="broker-a responded with code 3"):
             await requests.call_each(alone, 9999, decode=lambda _: None)
         with pytest.raises(ConfigInvalid, match=f"no cluster 'Nowhere'; the name server knows: {CLUSTER}"):
             await requests.masters("Nowhere")

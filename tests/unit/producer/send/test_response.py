@@ -96,7 +96,7 @@ def test_statuses(status: SendStatus) -> None:
 )
 def test_rejections_have_outcome_and_retry(code: int, outcome: Outcome, retry: Retry) -> None:
     """A user could not know whether sending the message a second time makes a duplicate."""
-    with pytest.raises(BrokerError, match=r"broker-a answered code .*: because") as caught:
+    with pytest.raises(BrokerError, match=r"broker-a responded with code .*: because") as caught:
         parse_response(answer(code), QUEUE, "mine")
     assert (caught.value.code, caught.value.outcome, caught.value.retry) == (code, outcome, retry)
 
