@@ -23,6 +23,7 @@ _TAIL_BYTES: Final = 16 << 20
 _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, "big")
 SECTOR_BYTES: Final = 512
 """The unit that a disk writes completely or not at all."""
+_ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
 
 
 class LogTail:
@@ -158,12 +159,16 @@ def _is_torn(view: RecordView, position: int) -> bool:
 
 def _has_zero_piece(data: bytes, position: int) -> bool:
     """Whether any sector, as far as it lies in `data`, is all zeros. position: of the data in its file."""
-    at = 0
-    while at < len(data):
-        stop = at + SECTOR_BYTES - (position + at) % SECTOR_BYTES
-        if not data[at:stop].strip(b"\0"):
+    first = min(-position % SECTOR_BYTES, len(data))
+    last = len(data) - (position + len(data)) % SECTOR_BYTES
+    if any(piece and not piece.strip(b"\0") for piece in (data[:first], data[max(first, last) :])):
+        return True
+    at = data.find(_ZERO_SECTOR, first, last)
+    while at != -1:
+        at += -(position + at) % SECTOR_BYTES
+        if data.startswith(_ZERO_SECTOR, at):
             return True
-        at = stop
+        at = data.find(_ZERO_SECTOR, at, last)
     return False
 
 

@@ -31,3 +31,18 @@ def test_a_lost_sector_is_found_wherever_it_is(tmp_path: Path, start: int, lost:
         assert not has_lost_sector(files, start, lost)
         assert not has_lost_sector(files, lost + SECTOR_BYTES, 24 * MIB)
     files.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "lost"),
+    [(0, 1023, True), (1, 1022, False), (1, 1023, True), (1024, 100, True), (1025, 99, False), (1023, 101, True)],
+)
+def test_only_a_whole_sector_of_zeros_is_lost(tmp_path: Path, first: int, count: int, lost: bool) -> None:
+    """A record with zeros would count as damage, and a broker refuse to start."""
+    data = bytearray(b"x" * 1124)
+    data[first : first + count] = bytes(count)
+    (tmp_path / f"{0:020}").write_bytes(data)
+    files = MappedFileQueue(OsDisk(), tmp_path, 1124)
+    files.load()
+    assert has_lost_sector(files, 0, 1124) is lost
+    files.close()
