@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import typer.main
@@ -91,10 +92,13 @@ def test_methods_exist_and_are_all_named() -> None:
         assert methods - named <= {"dead_letters.fetch"}, "for AdminClient.fetch_dead_letters"
 
 
+command_of_shell = cache(typer.main.get_command)
+
+
 @pytest.mark.parametrize("line", sorted(set(re.findall(r"`rocketpy ([a-z -]+)`", PAGE))))
 def test_commands_of_the_shell_exist(line: str) -> None:
     """The table would name a command that does not exist."""
-    command = typer.main.get_command(app)
+    command = command_of_shell(app)
     for word in line.split():
         assert isinstance(command, TyperGroup)
         assert word in command.commands
