@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketpy.config import Credentials
 from tests.interop.cluster import BINARY_HEADERS, Cluster, Make, cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
@@ -40,6 +41,18 @@ class Side:
         version = "" if self.version == DEFAULT_VERSION else f" of {self.version}"
         return f"{driver} -> {self.namesrv} namesrv + {broker}{version}"
 
+
+OPERATOR = Credentials(access_key="operator", secret_key="other-secret")
+OPERATOR_ACL = """
+globalWhiteRemoteAddresses:
+- 10.10.10.10
+accounts:
+- accessKey: operator
+  secretKey: other-secret
+  whiteRemoteAddress:
+  admin: true
+"""
+"""The file plain_acl.yml with the operator's account only, an administrator's."""
 
 NEWER_VERSIONS = ("4.9.7", "5.3.3")
 JAVA_CLIENT = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rocketpy_otel import OpenTelemetry
+from tests.waiting import LIMIT_S
+from tools.import_map import ROOT
 
 Attributes = dict[str, Any]
 
@@ -67,3 +71,16 @@ def traceparent(span: ReadableSpan) -> str:
     context = span.context
     assert context is not None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def run_alone(program: str) -> None:
+    """Run a program in a process of its own, where it may set the global providers, to its success."""
+    paths = [str(ROOT), str(ROOT / "integrations/otel")]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr

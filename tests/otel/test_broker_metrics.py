@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,8 +29,7 @@ from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
 from tests.mqproducer.place import eventually
-from tests.otel.recorder import Recorder
-from tests.waiting import LIMIT_S
+from tests.otel.recorder import Recorder, run_alone
 from tools.import_map import ROOT
 
 GRAFANA = ROOT / "integrations/otel/grafana"
@@ -301,12 +299,4 @@ async def main():
 
 asyncio.run(main())
 """
-    paths = [str(ROOT), str(ROOT / "integrations/otel")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
+    run_alone(program)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from rocketpy.telemetry import ENTRY_POINT_GROUP
-from tests.waiting import LIMIT_S
+from tests.otel.recorder import run_alone
 from tools.import_map import ROOT
 
 PREAMBLE = """
@@ -99,15 +97,7 @@ def test_telemetry_is_enabled_when_an_exporter_is_configured(tmp_path: Path, pro
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: announced\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nopentelemetry = {_announced()}\n")
     program = f"{PREAMBLE}\nsys.path.insert(0, {str(info.parent)!r})\n{program}\nasyncio.run(main())\n"
-    paths = [str(ROOT), str(ROOT / "integrations/otel")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stderr
+    run_alone(program)
 
 
 def _announced() -> str:

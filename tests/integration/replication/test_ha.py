@@ -466,12 +466,18 @@ async def time_out(master: Broker) -> None:
     waiters._expire(0)
 
 
+async def empty_slave(master: Broker) -> asyncio.StreamWriter:
+    """Connect as a slave that has nothing yet, and reports nothing more by itself."""
+    _, wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
+    wire.write(bytes(8))
+    await until(lambda: master.replication.connected.is_slave_ok(1))
+    return wire
+
+
 async def test_a_silent_slave_delays_a_send_until_the_timeout(brokers: Pair) -> None:
     """A producer would wait forever, or believe that a slave has the message (recorded: ha3)."""
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="600000")
-    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
-    wire[1].write(bytes(8))
-    await until(lambda: master.replication.connected.is_slave_ok(1))
+    wire = await empty_slave(master)
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
@@ -482,24 +488,22 @@ async def test_a_silent_slave_delays_a_send_until_the_timeout(brokers: Pair) -> 
         message = Message("BenchmarkTest", b"y", wait_store=False)
         assert (await producer.send(message, queue=_queue("pair"))).status is SendStatus.SEND_OK
         await time_out(master)  # else the stop waits for the slave
-    wire[1].close()
+    wire.close()
 
 
 async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
     """At each restart of a SYNC_MASTER, sends whose messages the slave has would be reported as uncertain."""
     master = await brokers.master(brokerRole="SYNC_MASTER", syncFlushTimeout="60000")
-    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
-    wire[1].write(bytes(8))
-    await until(lambda: master.replication.connected.is_slave_ok(1))
+    wire = await empty_slave(master)
     async with Producer("ha", namesrv=brokers.namesrv_address, config=PATIENT) as producer:
         sending = asyncio.create_task(producer.send(Message("BenchmarkTest", b"x"), queue=_queue("pair")))
         await until(lambda: master.store.max_physical_offset > 0)
         closing = asyncio.create_task(master.close())
         await until(lambda: master.phase == "stopping: replication")
-        wire[1].write(master.store.max_physical_offset.to_bytes(8, "big"))
+        wire.write(master.store.max_physical_offset.to_bytes(8, "big"))
         assert (await sending).status is SendStatus.SEND_OK
         await closing
-    wire[1].close()
+    wire.close()
 
 
 async def test_messages_waiting_for_disk_and_slave_cannot_be_read(
@@ -509,9 +513,7 @@ async def test_messages_waiting_for_disk_and_slave_cannot_be_read(
     master = await brokers.master(
         brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="600000"
     )
-    wire = await asyncio.open_connection(*master.replication.advertised_address.split(":"))
-    wire[1].write(bytes(8))
-    await until(lambda: master.replication.connected.is_slave_ok(1))
+    wire = await empty_slave(master)
     driver, gate = master.replication._driver, asyncio.Event()
     original = driver.flush
 
@@ -531,7 +533,7 @@ async def test_messages_waiting_for_disk_and_slave_cannot_be_read(
         await time_out(master)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
         await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
-    wire[1].close()
+    wire.close()
 
 
 def _queue(broker: str) -> MessageQueue:

@@ -21,25 +21,13 @@ from rocketpy import (
     PushConsumer,
 )
 from rocketpy.admin import ProducerMember, QueryResult, TrackState
-from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError, RequestTimeout
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
-from tests.interop.sides import NEWER, OUR_SDK, Side, serve
+from tests.interop.sides import NEWER, OPERATOR, OPERATOR_ACL, OUR_SDK, Side, serve
 from tests.mqproducer.place import eventually
 
 pytestmark = pytest.mark.interop
-
-OPERATOR = Credentials(access_key="operator", secret_key="other-secret")
-PLAIN_ACL = """
-globalWhiteRemoteAddresses:
-- 10.10.10.10
-accounts:
-- accessKey: operator
-  secretKey: other-secret
-  whiteRemoteAddress:
-  admin: true
-"""
 
 
 @pytest.fixture(scope="module", params=[OUR_SDK[0], *NEWER], ids=lambda side: side.direction)
@@ -227,7 +215,7 @@ async def test_accounts_are_kept(peer: JavaPeer, tmp_path: Path, side: Side) -> 
     """An operator could not give an application its rights, or take them away."""
     conf = tmp_path / "java-broker" / "conf"
     conf.mkdir(parents=True)
-    (conf / "plain_acl.yml").write_text(PLAIN_ACL)
+    (conf / "plain_acl.yml").write_text(OPERATOR_ACL)
     with serve(side, peer, tmp_path, conf={"aclEnable": "true"}) as servers:
         name = str(servers.broker.conf["brokerName"])
         client = ClientConfig(namesrv=servers.namesrv.address, credentials=OPERATOR)

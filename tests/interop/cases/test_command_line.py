@@ -11,26 +11,16 @@ from pathlib import Path
 import pytest
 
 from rocketpy import ConsumeFrom, Later, MessageExt, PushConfig
-from rocketpy.config import ClientConfig, Credentials
+from rocketpy.config import ClientConfig
 from rocketpy.sync import AdminClient, PushConsumer
 from tests.integration.cli.in_process import Shell
 from tests.interop.cluster import Cluster, new_broker, stopping
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
-from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, OPERATOR, OPERATOR_ACL, OUR_SDK, Side, serve
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.interop
 
-OPERATOR = Credentials(access_key="operator", secret_key="other-secret")
-PLAIN_ACL = """
-globalWhiteRemoteAddresses:
-- 10.10.10.10
-accounts:
-- accessKey: operator
-  secretKey: other-secret
-  whiteRemoteAddress:
-  admin: true
-"""
 BROKER, CLUSTER = "shown", "InteropCluster"
 
 
@@ -49,7 +39,7 @@ def servers(side: Side, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
     if side.version == DEFAULT_VERSION:
         directory = run / "java-broker" / "conf"
         directory.mkdir(parents=True)
-        (directory / "plain_acl.yml").write_text(PLAIN_ACL)
+        (directory / "plain_acl.yml").write_text(OPERATOR_ACL)
         conf |= {"aclEnable": "true"}
     with serve(side, peer, run, conf=conf) as running:
         yield running
