@@ -197,9 +197,7 @@ class RecordingDisk:
 
     def _find(self, path: Path | str) -> int | None:
         inode = 0
-        for name in os.fspath(path).split("/"):
-            if not name:
-                continue
+        for name in path.parts[1:] if isinstance(path, Path) else filter(None, path.split("/")):
             node = self._nodes[inode]
             if isinstance(node, _File):
                 return None

@@ -30,7 +30,8 @@ import logging
 import struct
 import threading
 import zlib
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 
 from rocketpy_broker.store.files.disk import Disk, disk_errors, store_error
@@ -90,13 +91,13 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """The file's 4096 bytes."""
-        times = _TIMESTAMPS.pack(*astuple(self)[:3])
-        offsets = _OFFSETS.pack(*astuple(self)[3:9])
+        times = _TIMESTAMPS.pack(*_times_of(self))
+        offsets = _OFFSETS.pack(*_offsets_of(self))
         seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
         page = times + seal + offsets
         if self.progress is not None:
-            fields = _PROGRESS.pack(*astuple(self.progress))
-            page += _SEAL.pack(_PROGRESS_MAGIC, zlib.crc32(times + offsets + fields)) + fields
+            progress = _PROGRESS.pack(*_progress_of(self.progress))
+            page += _SEAL.pack(_PROGRESS_MAGIC, zlib.crc32(times + offsets + progress)) + progress
         return page.ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
@@ -114,6 +115,13 @@ class Checkpoint:
         if magic == _MAGIC:
             logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
         return cls(*times)
+
+
+# The numbers of each part, in the order of the file; astuple would copy every one of them.
+_NAMES = [field.name for field in fields(Checkpoint)]
+_times_of = attrgetter(*_NAMES[:3])
+_offsets_of = attrgetter(*_NAMES[3:9])
+_progress_of = attrgetter(*(field.name for field in fields(DispatchProgress)))
 
 
 class CheckpointFile:
