@@ -8,6 +8,7 @@ import random
 import shutil
 import struct
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -30,17 +31,37 @@ from tests.unit.store.helpers import bodies, cutting, kill, log_content, put, sm
 COUNT = 900  # two and a half commit log files, four files a queue, seven index files
 
 
-def filled(root: Path, *, clean: bool = True, count: int = COUNT) -> MessageStore:
-    """A store with messages in three queues, closed or killed."""
+class Filled(Protocol):
+    """Makes the files of a store with messages in three queues, whose broker has stopped."""
+
+    def __call__(self, root: Path, *, stop: str = "clean", count: int = COUNT) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """Writes each kind of store once, and copies it then. stop: clean, killed, or flushed and killed."""
+    written: dict[tuple[str, int], Path] = {}
+
+    def fill(root: Path, *, stop: str = "clean", count: int = COUNT) -> None:
+        if (stop, count) not in written:
+            written[stop, count] = _fill(tmp_path_factory.mktemp("filled"), stop, count)
+        shutil.copytree(written[stop, count], root, dirs_exist_ok=True)
+
+    return fill
+
+
+def _fill(root: Path, stop: str, count: int) -> Path:
     store = MessageStore(small_config(root))
     store.open()
     for number in range(count):
         put(store, number, queue_id=number % 3)
-    if clean:
+    if stop == "clean":
         store.close()
-    else:
-        kill(store)
-    return store
+        return root
+    if stop == "flushed and killed":
+        store.flush(thorough=True)
+    kill(store)
+    return root
 
 
 def expect_all(config: StoreConfig, count: int = COUNT) -> MessageStore:
@@ -75,9 +96,9 @@ def files_below(root: Path) -> dict[str, bytes]:
      "consumequeue/T/1/00000000000000002000", "consumequeue/T/1/00000000000000005000", "index",
      "checkpoint", "lock"],
 )  # fmt: skip
-def test_lost_files_are_rebuilt(tmp_path: Path, lost: str, clean: bool) -> None:
+def test_lost_files_are_rebuilt(filled: Filled, tmp_path: Path, lost: str, clean: bool) -> None:
     """The loss of a queue file or the index would lose messages."""
-    filled(tmp_path, clean=clean)
+    filled(tmp_path, stop="clean" if clean else "killed")
     path = tmp_path / lost
     if path.is_dir():
         shutil.rmtree(path)
@@ -88,20 +109,14 @@ def test_lost_files_are_rebuilt(tmp_path: Path, lost: str, clean: bool) -> None:
     assert sum(file.inserts for file in store.index.files) == 3 * COUNT, "no record is indexed twice"
 
 
-@pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "killed"])
+@pytest.mark.parametrize("stop", ["clean", "clean, no checksums", "flushed and killed"])
 @pytest.mark.parametrize("start", [0, 2000, 4000])
-def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, stop: str, start: int) -> None:
+def test_a_queue_that_lacks_one_file_is_complete_after_a_start(
+    filled: Filled, tmp_path: Path, stop: str, start: int
+) -> None:
     """A group would skip the messages of that file, or read those after it with wrong offsets."""
     count = 2 * COUNT  # a start reads the end of so long a log only
-    store = MessageStore(small_config(tmp_path))
-    store.open()
-    for number in range(count):
-        put(store, number, queue_id=number % 3)
-    if stop == "killed":
-        store.flush(thorough=True)
-        kill(store)
-    else:
-        store.close()
+    filled(tmp_path, stop=stop.removesuffix(", no checksums"), count=count)
     if stop == "clean, no checksums":
         (tmp_path / "queuesums").unlink()
     (tmp_path / "consumequeue" / "T" / "1" / mapped_file_name(start)).unlink()
@@ -109,7 +124,9 @@ def test_a_queue_that_lacks_one_file_is_complete_after_a_start(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, clean: bool) -> None:
+def test_last_unit_that_leads_to_another_message_is_replaced(
+    filled: Filled, tmp_path: Path, clean: bool
+) -> None:
     """A consumer would be given a message of another queue, left there by a longer log (QUIRKS 48)."""
     filled(tmp_path)
     if not clean:
@@ -122,9 +139,9 @@ def test_last_unit_that_leads_to_another_message_is_replaced(tmp_path: Path, cle
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_queue_of_expired_units_continues_with_the_log(tmp_path: Path, torn: bool) -> None:
+def test_a_queue_of_expired_units_continues_with_the_log(filled: Filled, tmp_path: Path, torn: bool) -> None:
     """A unit that points before the log's start can be torn, or lack its followers, without notice."""
-    filled(tmp_path, clean=False)
+    filled(tmp_path, stop="killed")
     (tmp_path / "commitlog" / mapped_file_name(0)).unlink()
     checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
     checkpoint.min_offset = checkpoint.flushed_offset = small_config(tmp_path).commit_log.segment_bytes
@@ -150,7 +167,7 @@ def test_a_queue_of_expired_units_continues_with_the_log(tmp_path: Path, torn: b
         kill(store)
 
 
-def test_rebuilt_files_equal_those_written_live(tmp_path: Path) -> None:
+def test_rebuilt_files_equal_those_written_live(filled: Filled, tmp_path: Path) -> None:
     """Queues and index would differ from node to node, and no checker could compare them."""
     filled(tmp_path)
     live = files_below(tmp_path / "consumequeue"), [*files_below(tmp_path / "index").values()]
@@ -164,7 +181,9 @@ def test_rebuilt_files_equal_those_written_live(tmp_path: Path) -> None:
     assert sorted(path.read_bytes() for path in names) == sorted(live[1])
 
 
-def test_a_store_without_its_commit_log_starts_empty_only_if_configured(tmp_path: Path) -> None:
+def test_a_store_without_its_commit_log_starts_empty_only_if_configured(
+    filled: Filled, tmp_path: Path
+) -> None:
     """A disk that is not mounted would cost the queues, as with 4.6.0, and numbers would be given twice."""
     filled(tmp_path)
     queues = files_below(tmp_path / "consumequeue")
@@ -181,7 +200,7 @@ def test_a_store_without_its_commit_log_starts_empty_only_if_configured(tmp_path
     store.close()
 
 
-def test_damage_in_flushed_data_is_rejected_unchanged(tmp_path: Path) -> None:
+def test_damage_in_flushed_data_is_rejected_unchanged(filled: Filled, tmp_path: Path) -> None:
     """A flipped bit would silently cost every message after it."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
@@ -197,7 +216,7 @@ def test_damage_in_flushed_data_is_rejected_unchanged(tmp_path: Path) -> None:
     expect_all(small_config(tmp_path))
 
 
-def test_damage_is_cut_if_an_operator_configures_it(tmp_path: Path) -> None:
+def test_damage_is_cut_if_an_operator_configures_it(filled: Filled, tmp_path: Path) -> None:
     """A store whose copy is lost, too, could never be used."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
@@ -218,9 +237,9 @@ def as_java_leaves_it(root: Path) -> None:
     path.write_bytes(checkpoint.encode()[:24].ljust(4096, b"\0"))
 
 
-def test_damage_before_valid_records_is_rejected_in_a_java_store(tmp_path: Path) -> None:
+def test_damage_before_valid_records_is_rejected_in_a_java_store(filled: Filled, tmp_path: Path) -> None:
     """A Java broker's store would lose all records after a flipped bit, as 4.6.0 itself loses them."""
-    filled(tmp_path, clean=False)
+    filled(tmp_path, stop="killed")
     as_java_leaves_it(tmp_path)
     flip(tmp_path / "commitlog" / f"{131072:020d}", 88)
     with pytest.raises(StoreDamaged, match="a valid record follows at 131"):
@@ -279,7 +298,7 @@ def test_damage_that_power_loss_cannot_cause_is_rejected(tmp_path: Path) -> None
         MessageStore(small_config(tmp_path)).open()
 
 
-def test_record_of_no_queue_is_damage(tmp_path: Path) -> None:
+def test_record_of_no_queue_is_damage(filled: Filled, tmp_path: Path) -> None:
     """A flipped bit in a queue id would stop the broker with an error about a topic."""
     filled(tmp_path)
     flip(tmp_path / "commitlog" / f"{0:020d}", 12)  # the first record's queue id becomes negative
@@ -368,7 +387,7 @@ def test_any_flipped_byte_is_repaired_or_rejected(tmp_path: Path, room: str, cou
         shutil.rmtree(root)
 
 
-def test_shorter_file_size_setting_is_named(tmp_path: Path) -> None:
+def test_shorter_file_size_setting_is_named(filled: Filled, tmp_path: Path) -> None:
     """A wrong mappedFileSizeCommitLog would look like a destroyed store."""
     filled(tmp_path)
     config = small_config(tmp_path, commit_log=StoreConfig(root=tmp_path).commit_log)
@@ -376,7 +395,7 @@ def test_shorter_file_size_setting_is_named(tmp_path: Path) -> None:
         MessageStore(config).open()
 
 
-def test_an_index_switched_off_and_on_is_complete(tmp_path: Path) -> None:
+def test_an_index_switched_off_and_on_is_complete(filled: Filled, tmp_path: Path) -> None:
     """Messages stored in between would not be found by key."""
     filled(tmp_path, count=60)
     store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
@@ -464,13 +483,11 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
 
 @pytest.mark.parametrize("lost", [0, 2000, 5000])
 def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end(
-    tmp_path: Path, lost: int
+    filled: Filled, tmp_path: Path, lost: int
 ) -> None:
     """Consumers would never get the messages whose units were in the file, without a report."""
-    with MessageStore(small_config(tmp_path)) as store:
-        for number in range(2 * COUNT):
-            put(store, number, queue_id=number % 3)
-        assert len(store.commit_log.files.mapped_files) > 4
+    filled(tmp_path, count=2 * COUNT)
+    assert len(list((tmp_path / "commitlog").iterdir())) > 4
     as_java_leaves_it(tmp_path)  # the log is read from its third-last file, and there are no checksums
     (tmp_path / "consumequeue" / "T" / "1" / f"{lost:020}").unlink()
     store = MessageStore(small_config(tmp_path))

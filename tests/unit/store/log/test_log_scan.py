@@ -35,7 +35,14 @@ def test_a_lost_sector_is_found_wherever_it_is(tmp_path: Path, start: int, lost:
 
 @pytest.mark.parametrize(
     ("first", "count", "lost"),
-    [(0, 1023, True), (1, 1022, False), (1, 1023, True), (1024, 100, True), (1025, 99, False), (1023, 101, True)],
+    [
+        (0, 1023, True),
+        (1, 1022, False),
+        (1, 1023, True),
+        (1024, 100, True),
+        (1025, 99, False),
+        (1023, 101, True),
+    ],
 )
 def test_only_a_whole_sector_of_zeros_is_lost(tmp_path: Path, first: int, count: int, lost: bool) -> None:
     """A record with zeros would count as damage, and a broker refuse to start."""
