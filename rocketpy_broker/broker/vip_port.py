@@ -56,8 +56,9 @@ async def _serve_first(
             raise
         raise OSError(
             error.errno,
-            f"{address} is in use. A broker with listenPort {address.port + _BELOW} uses it as second port, "
-            "unless it has vipChannelEnable=false: keep listenPorts of one machine at least 4 apart",
+            f"{address} is in use: set another listenPort, at least 4 from those of other brokers here. "
+            f"A broker with listenPort {address.port + _BELOW} uses this one, too, unless it has "
+            "vipChannelEnable=false",
         ) from None
 
 

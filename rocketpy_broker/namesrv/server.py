@@ -9,6 +9,7 @@ account's broker; see decision 0020.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -132,9 +133,18 @@ class NameServer:
         listen = self.config.listen
         if self.http is not None:
             await self.http.start()
-        self._server = await serve(
-            listen.address, self, listen.options, self.tasks.fail_with, memory=self.memory
-        )
+        try:
+            self._server = await serve(
+                listen.address, self, listen.options, self.tasks.fail_with, memory=self.memory
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(
+                error.errno,
+                f"{listen.address} is in use, perhaps by another name server: stop that, or set an address "
+                "with --listen HOST:PORT or listenPort",
+            ) from None
         self._schedule_scan()
         self.phase = None
         log.info("name server at %s", self.address)

@@ -117,11 +117,15 @@ async def _read(
     async with AdminClient(client=client) as admin:
         left = sys.maxsize if count is None else count
         async with contextlib.aclosing(admin.dead_letters.read(group, begin_ms=since_ms)) as messages:  # type: ignore[type-var]
+            found = False
             async for message in messages:
+                found = True
                 show([message])
                 left -= 1
                 if not left:
                     return
+    if not found:
+        print(f"rocketpy: group {group} has no dead letters", file=sys.stderr)
 
 
 @dlq_app.command(

@@ -1,7 +1,10 @@
 """A name server over real sockets: cases without a recording."""
 
 import asyncio
+import errno
 from pathlib import Path
+
+import pytest
 
 from rocketpy.protocol.bodies import (
     DataVersion,
@@ -64,6 +67,17 @@ async def test_a_broker_is_dropped_with_its_connection() -> None:
             assert (await register(broker)).code == 0
             assert await route(client) is not None
         await until_no_route(client)
+    await server.close()
+
+
+async def test_a_port_that_is_in_use_is_named_with_what_helps() -> None:
+    """Who starts `rocketpy dev` twice would read about a bind of a socket, and not what to do."""
+    server = NameServer(NamesrvConfig(listen=LISTEN))
+    await server.start()
+    second = NameServer(NamesrvConfig(listen=ListenConfig(address=server.address)))
+    with pytest.raises(OSError, match=rf"{server.address} is in use.* with --listen HOST:PORT") as failure:
+        await second.start()
+    assert failure.value.errno == errno.EADDRINUSE
     await server.close()
 
 
