@@ -1,10 +1,10 @@
-"""Reads who imports whom, and keeps the picture of it in docs/internals/map.md true.
+"""Reads the imports between modules, and keeps the diagram in docs/internals/map.md up to date.
 
-    python -m tools.import_map --check    fails when the picture is out of date
+    python -m tools.import_map --check    fails when the diagram is out of date
     python -m tools.import_map --write    draws it again
 
-A room is a package (`rocketpy.protocol`) or a module that stands beside the packages
-(`rocketpy.client`). The picture shows rooms, so it changes only when their relations do.
+A part is a package (`rocketpy.protocol`) or a module next to the packages (`rocketpy.config`). The diagram
+shows parts, so it changes only when their relations do.
 """
 
 import ast
@@ -26,7 +26,7 @@ SOURCES = {
 MAP_PAGE = ROOT / "docs/internals/map.md"
 BEGIN = "<!-- import map: begin; drawn by python -m tools.import_map --write -->"
 END = "<!-- import map: end -->"
-# Every room may use these; their arrows would only hide the others.
+# Every part may use these; their arrows would only hide the others.
 EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version"})
 
 
@@ -60,16 +60,16 @@ def module_graph(imports: Imports) -> Graph:
     }
 
 
-def room_graph(imports: Imports) -> Graph:
-    """Room -> rooms that it imports; what everyone imports is left out."""
+def part_graph(imports: Imports) -> Graph:
+    """Part -> parts that it imports; modules that all parts import are left out."""
     packages = {module.rpartition(".")[0] for module in imports}
     graph: dict[str, set[str]] = {}
     for module, used in module_graph(imports).items():
-        room = room_of(module, packages)
-        if room not in EVERYWHERE:
-            rooms = {room_of(other, packages) for other in used}
-            graph.setdefault(room, set()).update(rooms - EVERYWHERE - {room})
-    return {room: frozenset(rooms) for room, rooms in graph.items()}
+        part = part_of(module, packages)
+        if part not in EVERYWHERE:
+            parts = {part_of(other, packages) for other in used}
+            graph.setdefault(part, set()).update(parts - EVERYWHERE - {part})
+    return {part: frozenset(parts) for part, parts in graph.items()}
 
 
 def folder_graphs(imports: Imports) -> Mapping[str, Graph]:
@@ -88,11 +88,11 @@ def folder_graphs(imports: Imports) -> Mapping[str, Graph]:
     }
 
 
-def room_of(module: str, packages: Iterable[str]) -> str:
-    """`rocketpy.protocol.remoting.frame` -> `rocketpy.protocol`; `rocketpy.client` is a room of its own."""
+def part_of(module: str, packages: Iterable[str]) -> str:
+    """`rocketpy.protocol.remoting.frame` -> `rocketpy.protocol`; `rocketpy.config` is its own part."""
     parts = module.split(".")
-    room = ".".join(parts[:2])
-    return room if len(parts) < 2 or room in packages else module
+    part = ".".join(parts[:2])
+    return part if len(parts) < 2 or part in packages else module
 
 
 def find_cycle(graph: Graph) -> list[str]:
@@ -106,16 +106,16 @@ def find_cycle(graph: Graph) -> list[str]:
 
 
 def draw(imports: Imports) -> str:
-    """The picture: a mermaid flow chart of rooms, arrows that follow from others left out."""
-    rooms = room_graph(imports)
+    """Return the diagram: a mermaid flow chart of parts, without arrows that follow from others."""
+    parts = part_graph(imports)
     lines = ["```mermaid", "flowchart TD"]
     for package in SOURCES:
-        members = sorted(room for room in rooms if room.split(".")[0] == package)
+        members = sorted(part for part in parts if part.split(".")[0] == package)
         lines.append(f"    subgraph {package}_[{package}]")
-        lines += [f"        {_node(room)}[{room.partition('.')[2] or 'public names'}]" for room in members]
+        lines += [f"        {_node(part)}[{part.partition('.')[2] or 'public names'}]" for part in members]
         lines.append("    end")
-    for room in sorted(rooms):
-        lines += [f"    {_node(room)} --> {_node(other)}" for other in sorted(_shown_arrows(room, rooms))]
+    for part in sorted(parts):
+        lines += [f"    {_node(part)} --> {_node(other)}" for other in sorted(_shown_arrows(part, parts))]
     return "\n".join([*lines, "```"])
 
 
@@ -176,25 +176,25 @@ def _cycle_from(name: str, graph: Graph, path: list[str], done: set[str]) -> lis
     return []
 
 
-def _shown_arrows(room: str, rooms: Graph) -> set[str]:
-    direct = rooms[room]
-    implied = {far for near in direct for far in _reachable(near, rooms)}
+def _shown_arrows(part: str, parts: Graph) -> set[str]:
+    direct = parts[part]
+    implied = {far for near in direct for far in _reachable(near, parts)}
     return set(direct - implied)
 
 
-def _reachable(room: str, rooms: Graph) -> set[str]:
+def _reachable(part: str, parts: Graph) -> set[str]:
     found: set[str] = set()
-    todo = list(rooms.get(room, ()))
+    todo = list(parts.get(part, ()))
     while todo:
         name = todo.pop()
         if name not in found:
             found.add(name)
-            todo += rooms.get(name, ())
+            todo += parts.get(name, ())
     return found
 
 
-def _node(room: str) -> str:
-    return room.replace(".", "_")
+def _node(part: str) -> str:
+    return part.replace(".", "_")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
 LINES_MAX = 600
 
-# A room -> what of this repository it may import. The longest matching name counts; no match, no limit.
+# A package or module -> what of this repository it may import. The longest match counts; no match, no limit.
 MAY_IMPORT = {
     "rocketpy": ("rocketpy",),
     "rocketpy.errors": (),
@@ -100,8 +100,8 @@ SOCKET_OPENERS = {
 }
 
 
-# The only rooms that touch sockets themselves; everyone else goes through a Transport.
-SOCKET_ROOMS = ("rocketpy.transport",)
+# The only packages that use sockets; all others use a Transport.
+SOCKET_PACKAGES = ("rocketpy.transport",)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_only_transports_open_sockets(imports: Imports) -> None:
     openers = [
         f"{module}:{used.line}"
         for module, found in imports.items()
-        if not _within(module, SOCKET_ROOMS)
+        if not _within(module, SOCKET_PACKAGES)
         for used in found
         if used.module.split(".")[0] in ("socket", "select", "selectors")
         and (module, used.module) not in PURE_EXCEPTIONS
@@ -243,10 +243,10 @@ def _is_ours(name: str) -> bool:
     return name.partition(".")[0] in SOURCES
 
 
-def _within(module: str, rooms: tuple[str, ...]) -> bool:
-    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+def _within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def _allowed(module: str, used: str) -> bool:
-    room = max((name for name in MAY_IMPORT if _within(module, (name,))), key=len)
-    return used in EVERYWHERE or _within(used, MAY_IMPORT[room])
+    package = max((name for name in MAY_IMPORT if _within(module, (name,))), key=len)
+    return used in EVERYWHERE or _within(used, MAY_IMPORT[package])

@@ -41,10 +41,10 @@ class DataReceived:
 class Poll:
     """Time has passed, the log has grown, or the socket accepts more bytes.
 
-    room: how many bytes may be sent now.
+    bytes_max: how many bytes may be sent now.
     """
 
-    room: int = 1 << 20
+    bytes_max: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class MasterSession:
                     if self.is_closed:
                         return effects
             else:
-                effects += self._send(event.room, now_ms)
+                effects += self._send(event.bytes_max, now_ms)
         except (RemoteProtocolError, StoreError) as error:
             return [*effects, self._close(str(error))]
         if now_ms - self._last_received_ms > self._settings.silence_ms:
@@ -250,7 +250,7 @@ class MasterSession:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def _send(self, room: int, now_ms: float) -> list[Effect]:
+    def _send(self, bytes_max: int, now_ms: float) -> list[Effect]:
         if self._state is not _State.SENDING:
             return []
         log, settings = self._log, self._settings
@@ -260,12 +260,12 @@ class MasterSession:
         if self._sent_ms + settings.heartbeat_ms < now_ms:
             pieces.append(frame(self.next_offset, b""))
         end = log.ready_offset
-        while self.next_offset < end and room > 0:
-            wanted = max(1, room // settings.batch_bytes) * settings.batch_bytes
+        while self.next_offset < end and bytes_max > 0:
+            wanted = max(1, bytes_max // settings.batch_bytes) * settings.batch_bytes
             body = log.read(self.next_offset, min(wanted, end - self.next_offset))
             pieces.append(frames(self.next_offset, body, settings.batch_bytes))
             self.next_offset += len(body)
-            room -= len(body)
+            bytes_max -= len(body)
         if not pieces:
             return []
         self._sent_ms = now_ms

@@ -31,7 +31,7 @@ from rocketpy_broker.replication.pending_connections import PendingConnections
 log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.5
-_ROOM_BYTES = 512 * 1024
+_POLL_BYTES = 512 * 1024
 """Sent to one slave in one iteration of the event loop."""
 _SLAVES_MAX = 64
 _UNJOINED_MIN = 4
@@ -198,12 +198,12 @@ class _SlaveConnection(StreamProtocol):
             self._session = None
 
     def poll(self) -> None:
-        """Send what the log has, as far as the socket's buffer has room."""
+        """Send data of the log until the socket's buffer is full."""
         if self._session is None or self._next_poll is not None:
             return
         session, before = self._session, self._session.next_offset
-        self._step(Poll(0 if self._is_full else _ROOM_BYTES))
-        if session.next_offset - before >= _ROOM_BYTES and not (self._is_full or session.is_closed):
+        self._step(Poll(0 if self._is_full else _POLL_BYTES))
+        if session.next_offset - before >= _POLL_BYTES and not (self._is_full or session.is_closed):
             soon = asyncio.get_running_loop().call_soon
             self._next_poll = soon(self._server.tasks.run, self._poll_again)
 

@@ -447,14 +447,14 @@ class Registrar:
     def _chunks(names: Iterable[str]) -> list[list[str]]:
         """Return the names of topics, divided into requests; at least one, maybe empty."""
         chunks: list[list[str]] = [[]]
-        room = _PART_BYTES
+        left = _PART_BYTES
         for name in names:
             size = _TOPIC_BYTES + 2 * len(name)
-            if room < size:
+            if left < size:
                 chunks.append([])
-                room = _PART_BYTES
+                left = _PART_BYTES
             chunks[-1].append(name)
-            room -= size
+            left -= size
         return chunks
 
     def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:

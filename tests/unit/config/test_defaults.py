@@ -149,7 +149,7 @@ OURS: dict[str, Row] = {
     "HA link: a hello is awaited for": (lambda _: HaSettings().hello_wait_ms, 1000),
     "HA link: a slave asks for the handshake": (lambda _: HaSettings().handshake, True),
     "HA link: slaves acknowledge what they received": (lambda _: HaSettings().wants_flushed, False),
-    "HA: bytes on their way to a slave": (lambda _: ha_server._ROOM_BYTES, 512 * 1024),
+    "HA: bytes on their way to a slave": (lambda _: ha_server._POLL_BYTES, 512 * 1024),
     "HA: RocketMQ's slaves count": (lambda broker: broker.ha.handshake_required, False),
     "HA: a slave that cannot write tries again after": (lambda _: ha_client._RETRY_S, 1.0),
     "DLedger: a quorum flushes": (lambda broker: broker.dledger.flush, True),

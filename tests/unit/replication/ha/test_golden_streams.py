@@ -52,7 +52,7 @@ def test_this_master_sends_the_bytes_of_javas(name: str) -> None:
             if not frame["bodySize"]:
                 now += 5001
             log.end = max(log.end, frame["phyOffset"] + frame["bodySize"])
-            message += sent(master.step(Poll(room=1), now))
+            message += sent(master.step(Poll(bytes_max=1), now))
     assert message == stream.master_to_slave
 
 

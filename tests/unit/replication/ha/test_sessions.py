@@ -427,8 +427,8 @@ def test_a_master_sends_as_much_as_the_socket_accepts() -> None:
     """A slave that is far behind would make its master hold the whole log in memory."""
     master = MasterSession(MemoryLog(TEXT, segment_bytes=1 << 20), HaSettings(batch_bytes=100), "", 0)
     assert master.step(DataReceived(REPORT.pack(1)), 1) == [AckReceived(1, -1)]
-    assert len(sent(master.step(Poll(room=1000), 1))) == 12 + 10 * 112
-    assert master.step(Poll(room=0), 2) == []
+    assert len(sent(master.step(Poll(bytes_max=1000), 1))) == 12 + 10 * 112
+    assert master.step(Poll(bytes_max=0), 2) == []
 
 
 def test_unflushed_records_are_not_sent() -> None:
