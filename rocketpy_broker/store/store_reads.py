@@ -190,6 +190,6 @@ class StoreReads:
         if self.index is None:
             return QueryMessageResult([], 0, 0)
         self._catch_up()
-        found = self.index.query(topic, key, max_count, begin, end)
-        records = list(filter(None, map(self.look_message, sorted(found.offsets))))
-        return QueryMessageResult(records, found.last_update_timestamp, found.last_update_offset)
+        offsets, newest_timestamp, newest_offset = self.index.query(topic, key, max_count, begin, end)
+        records = list(filter(None, map(self.look_message, sorted(offsets))))
+        return QueryMessageResult(records, newest_timestamp, newest_offset)

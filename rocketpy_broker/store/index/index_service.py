@@ -10,7 +10,6 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import TypeVar
@@ -37,19 +36,6 @@ def index_file_name(now_ms: int) -> str:
     """File name for a file made at that time (ms since 1970)."""
     local = time.localtime(now_ms / 1000)
     return time.strftime("%Y%m%d%H%M%S", local) + f"{now_ms % 1000:03d}"
-
-
-@dataclass(slots=True)
-class IndexQueryResult:
-    """The result of a query.
-
-    offsets: physical offsets, newest first; of all records whose key has the hash.
-    last_update_timestamp, last_update_offset: the newest record in the index.
-    """
-
-    offsets: list[int]
-    last_update_timestamp: int
-    last_update_offset: int
 
 
 T = TypeVar("T")
@@ -337,14 +323,15 @@ class IndexService:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def query(self, topic: str, key: str, count: int, begin: int, end: int) -> IndexQueryResult:
-        """Up to `count` (at most query_count_max) records of that key stored in [begin, end] (ms).
+    def query(self, topic: str, key: str, count: int, begin: int, end: int) -> tuple[list[int], int, int]:
+        """Find up to `count` (at most query_count_max) records of that key stored in [begin, end] (ms).
 
-        Newest files first. Other keys with the same hash may be among them.
+        Returns their physical offsets, newest files first; then store time and physical offset of the newest
+        record in the index. Other keys with the same hash may be among them.
         """
         files = self.files
         if not files:
-            return IndexQueryResult([], 0, 0)
+            return [], 0, 0
         count = min(count, self._config.query_count_max)
         wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
         last = files[-1]
@@ -355,7 +342,7 @@ class IndexService:
                 offsets += file.find(wanted, count - len(offsets), begin, end)
             if file.begin_timestamp < begin or len(offsets) >= count:
                 break
-        return IndexQueryResult(offsets, last.end_timestamp, last.end_offset)
+        return offsets, last.end_timestamp, last.end_offset
 
     # -- ending ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from rocketpy_broker.store import IndexConfig
 from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_file import IndexFile
 from rocketpy_broker.store.index.index_hash import positive_hash
-from rocketpy_broker.store.index.index_service import IndexQueryResult, IndexService, index_file_name
+from rocketpy_broker.store.index.index_service import IndexService, index_file_name
 from tests.crash.disk import Operation, RecordingDisk
 
 FOREVER = 1 << 62
@@ -44,7 +44,7 @@ def test_every_key_is_found_under_javas_hash(tmp_path: Path, key: str) -> None:
     for offset in (1000, 2000):  # the second time by what was remembered
         index.put("主题T".encode(), key.encode(), b"", offset, 1_700_000_000_000)
     assert {entry[0] for entry in index.files[0].entries()} == {positive_hash(string_hash(f"主题T#{key}"))}
-    assert index.query("主题T", key, 10, 0, FOREVER).offsets == [2000, 1000]
+    assert index.query("主题T", key, 10, 0, FOREVER)[0] == [2000, 1000]
     index.close()
 
 
@@ -55,7 +55,7 @@ def test_the_unique_key_is_before_the_other_keys(tmp_path: Path) -> None:
     hashes = [positive_hash(string_hash(f"T#{key}")) for key in ("id1", "a", "b", "c")]
     assert [entry[0] for entry in index.files[0].entries()] == hashes
     index.put(b"T", b"", b"a", 50, 5000)  # older than the newest: indexed already
-    assert index.query("T", "a", 10, 0, FOREVER).offsets == [100]
+    assert index.query("T", "a", 10, 0, FOREVER)[0] == [100]
     index.close()
 
 
@@ -67,8 +67,8 @@ def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
     assert [file.next_entry for file in index.files] == [10, 10, 5]
     assert [file.inserts for file in index.files] == [9, 9, 4]
     assert index.full == index.files[:2]
-    assert index.query("T", "all", 64, 0, FOREVER).offsets == list(range(1000, -1, -100))
-    assert index.query("T", "id4", 64, 0, FOREVER).offsets == [400]
+    assert index.query("T", "all", 64, 0, FOREVER)[0] == list(range(1000, -1, -100))
+    assert index.query("T", "id4", 64, 0, FOREVER)[0] == [400]
     assert index.files[1].begin_offset == 400  # its first record's unique key went into the file before
     assert sorted(file.path.name for file in index.files) == [file.path.name for file in index.files]
     index.close()
@@ -79,13 +79,12 @@ def test_query_is_bounded_by_time_and_count(tmp_path: Path) -> None:
     index = service_of(tmp_path)
     for number in range(100):
         index.put(b"T", b"", b"k", number * 10, 1_000_000 + number * 1000)
-    assert index.query("T", "k", 5, 0, FOREVER).offsets == [990, 980, 970, 960, 950]
-    assert len(index.query("T", "k", 1000, 0, FOREVER).offsets) == 64
-    assert index.query("T", "k", 64, 1_010_000, 1_012_000).offsets == [120, 110, 100]
-    assert index.query("T", "k", 64, 0, 999_999).offsets == []
-    assert index.query("T", "other", 64, 0, FOREVER).offsets == []
-    result = index.query("T", "k", 1, 0, FOREVER)
-    assert (result.last_update_offset, result.last_update_timestamp) == (990, 1_099_000)
+    assert index.query("T", "k", 5, 0, FOREVER)[0] == [990, 980, 970, 960, 950]
+    assert len(index.query("T", "k", 1000, 0, FOREVER)[0]) == 64
+    assert index.query("T", "k", 64, 1_010_000, 1_012_000)[0] == [120, 110, 100]
+    assert index.query("T", "k", 64, 0, 999_999)[0] == []
+    assert index.query("T", "other", 64, 0, FOREVER)[0] == []
+    assert index.query("T", "k", 1, 0, FOREVER) == ([990], 1_099_000, 990)
     index.close()
 
 
@@ -99,7 +98,7 @@ def test_closed_index_is_read_and_continued(tmp_path: Path) -> None:
     again = service_of(tmp_path)
     assert again.load(clean=True, checkpoint_timestamp=0)
     again.put(b"T", b"", b"k3", 50, 1000)
-    assert again.query("T", "k3", 64, 0, FOREVER).offsets == [50, 48, 43, 38, 33, 28, 23, 18, 13, 8, 3]
+    assert again.query("T", "k3", 64, 0, FOREVER)[0] == [50, 48, 43, 38, 33, 28, 23, 18, 13, 8, 3]
     again.close()
 
 
@@ -186,7 +185,7 @@ def test_a_disk_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_an_index_without_files_finds_nothing(tmp_path: Path) -> None:
     """A client would get a time of the last update although the index is empty."""
-    assert service_of(tmp_path).query("T", "k", 10, 0, FOREVER) == IndexQueryResult([], 0, 0)
+    assert service_of(tmp_path).query("T", "k", 10, 0, FOREVER) == ([], 0, 0)
 
 
 def test_empty_index_takes_no_space(tmp_path: Path) -> None:

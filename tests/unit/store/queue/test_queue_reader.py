@@ -377,7 +377,7 @@ def test_a_listener_that_reads_has_nothing_dispatched_twice(store: MessageStore)
     store.write_out()
     assert store.dispatch() == 3
     assert store.index is not None
-    found = store.index.query("T", "all", 10, 0, 1 << 62).offsets
+    found = store.index.query("T", "all", 10, 0, 1 << 62)[0]
     assert sorted(found) == [receipt.physical_offset for receipt in receipts]
     assert ends
     store.close()
