@@ -334,7 +334,8 @@ class ClientConfig:
     """Limits of connections."""
     ssl: Tls | None = field(default=None, repr=False)
     """For tls:// addresses: trusted authorities and the client certificate, as `TlsFiles`, which are reloaded
-    when they change, or as a context. None: that of `channel`, or the authorities that the system trusts.
+    when they change, or as a context. Rejected when name servers are at plain addresses. None: that of
+    `channel`, or the authorities that the system trusts.
     RocketMQ: tls.client.*."""
     namespace: str = ""
     """Prefix of the names of topics and groups on the wire, ``namespace%topic``, so that several tenants can

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
-from rocketpy.client.name_servers import NameServers, split_addresses
+from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import KnownTopic, RouteCallback, member_to_read
 from rocketpy.config import CODECS, ClientConfig, Credentials
@@ -150,8 +150,11 @@ class ClientInstance:
         if is_embedded(namesrv):
             self._lease = await lease(namesrv)
             namesrv = self._lease.namesrv_address
+        addresses = split_addresses(namesrv)
+        if self.config.ssl is not None and self._lease is None:
+            require_tls(addresses)
         servers = NameServers(
-            split_addresses(namesrv),
+            addresses,
             self.connections,
             self.config.request_timeout_ms,
             random.randrange(1 << 16),

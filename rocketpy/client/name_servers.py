@@ -79,6 +79,15 @@ def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
     return tuple(map(str, addresses))
 
 
+def require_tls(addresses: tuple[str, ...]) -> None:
+    """Raise ConfigInvalid when one of these addresses would be reached by TCP without TLS."""
+    for address in addresses:
+        if "://" not in address:
+            raise ConfigInvalid(
+                f"ssl is set, and name server {address} would be reached without TLS; write tls://{address}"
+            )
+
+
 class NameServers:
     """The name servers of a client."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import pytest
@@ -67,6 +68,13 @@ def test_bad_addresses_are_named_in_the_error(text: str) -> None:
     """The user would see a failed connection instead of the setting that is wrong."""
     with pytest.raises(ConfigInvalid, match=r"name server|address"):
         split_addresses(text)
+
+
+async def test_ssl_without_tls_addresses_is_refused() -> None:
+    """A client with certificates would send messages and keys in plain text, without a word."""
+    settings = ClientConfig(namesrv="a:1;b:2", ssl=ssl.create_default_context())
+    with pytest.raises(ConfigInvalid, match=r"a:1 would be reached without TLS; write tls://a:1"):
+        await Producer("p", client=settings).start(wait=False)
 
 
 @pytest.mark.parametrize("text", ["tls://a:1;b:2", "a:1 tls://b:2", "tcp://a:1,tls://b:2"])
