@@ -34,6 +34,7 @@ log: Final = logging.getLogger("rocketpy.consumer")
 _TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
 _FIRST_RETRY_LEVEL: Final = 3
+_INT_MAX: Final = 2**31 - 1
 _STORED: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -85,7 +86,10 @@ class SendBack:
                 message,
                 error,
             )
-            times = message.reconsume_times + 1 if delay_level >= 0 else max_reconsume_times
+            # At the maximum, brokers of 4.x make a copy a dead letter; above it, those of 5.x do, too.
+            times = (
+                message.reconsume_times + 1 if delay_level >= 0 else min(max_reconsume_times + 1, _INT_MAX)
+            )
             await self._send_copy(message, times, max_reconsume_times, started_ns, delay_level, error)
         else:
             self._notify(message, started_ns, delay_level, address)
@@ -113,7 +117,7 @@ class SendBack:
     async def _send_to_retry_topic(self, message: MessageExt, times: int, max_reconsume_times: int) -> str:
         """Send a copy to the retry topic, on the first of its brokers that stores it; return its address.
 
-        times: deliveries so far; from `max_reconsume_times` on the broker uses the dead-letter topic.
+        times: deliveries so far; above `max_reconsume_times` the broker uses the dead-letter topic.
         Raises RouteNotFound, TransportError, BrokerError.
         """
         topic = retry_topic(self._group)

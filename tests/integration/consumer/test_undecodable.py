@@ -178,16 +178,18 @@ async def test_a_copy_keeps_its_type(monkeypatch: pytest.MonkeyPatch, orderly: b
     async with Refusing() as broker, Names(T={"a": broker.address}) as names:
         names.routes["%RETRY%g"] = {"a": broker.address}
         names.queues = 1
-        config = PushConfig(rebalance_interval_ms=10, orderly=orderly, suspend_ms=10)
+        config = PushConfig(rebalance_interval_ms=10, orderly=orderly, suspend_ms=10, max_reconsume_times=3)
         consumer = PushConsumer("g", names.address, seen, config=config)
         consumer.subscribe("T")
         async with consumer:
             broker.client_id = consumer.health().client_id
             await until(lambda: len(broker.sends) == 2)
             await until(lambda: consumer.progress()[MessageQueue("T", "a", 0)] == 1)
-    for copy in broker.sends:
-        header = copy.header_as(SendMessageRequestHeaderV2)
+    headers = [copy.header_as(SendMessageRequestHeaderV2) for copy in broker.sends]
+    for header, copy in zip(headers, broker.sends, strict=True):
         assert (header.sys_flag, copy.body, header.topic) == (0x101, b"not LZ4", "%RETRY%g")
+    # In order, the copy is to be a dead letter at once: brokers of 5.x make one above the maximum only.
+    assert [header.reconsume_times for header in headers] == ([4, 4] if orderly else [1, 2])
     assert seen.bodies == []
 
 
