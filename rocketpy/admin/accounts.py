@@ -84,7 +84,8 @@ class Accounts:
     some brokers failed; the same call may be repeated. Topics and groups are without the client's namespace.
 
     A broker without access control fails: rocketpy's with BrokerError, RocketMQ 4.6.0's at `list` and
-    `versions` with RequestTimeout. RocketMQ 5.3 has other accounts, which this class does not support.
+    `versions` with RequestTimeout. RocketMQ 5.3 has ACL 2.0, whose users this class does not support:
+    its brokers fail with BrokerError.
 
     Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, and ConfigInvalid for an
     unknown cluster.

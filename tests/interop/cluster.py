@@ -130,18 +130,19 @@ def cluster(
     conf: Mapping[str, object] | None = None,
     names_conf: Mapping[str, object] | None = None,
     server: Mapping[str, str] | None = None,
+    java: Mapping[str, str] | None = None,
     servers: JavaPeer | None = None,
 ) -> Iterator[Cluster]:
     """Start both servers, and stop them at the end.
 
     namesrv, broker: whose. conf: broker.conf keys. names_conf: namesrv.conf keys, for ours.
     namesrv_port: a free one when left out.
-    client, server: system properties of Java clients and of a Java broker.
+    client, server: system properties of Java clients and of a Java broker. java: of both Java servers.
     servers: the RocketMQ that Java's servers are of; `peer`, whose clients drive them, when left out.
     """
     with (
-        name_server(servers or peer, run, namesrv, namesrv_port, names_conf) as names,
-        _broker(servers or peer, run, names.address, broker, conf, server) as one,
+        name_server(servers or peer, run, namesrv, namesrv_port, names_conf, java) as names,
+        _broker(servers or peer, run, names.address, broker, conf, {**(java or {}), **(server or {})}) as one,
     ):
         yield Cluster(peer, run, names, one, client or {}, (servers or peer).version)
 
@@ -153,10 +154,13 @@ def name_server(
     make: Make,
     port: int | None = None,
     conf: Mapping[str, object] | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Iterator[NameServerProcess]:
-    """A name server of either make, running."""
+    """A name server of either make, running. `properties` matter to Java's only."""
     server = (
-        JavaNameServer(peer, run, port=port) if make == "java" else OurNameServer(run, port=port, conf=conf)
+        JavaNameServer(peer, run, port=port, properties=properties)
+        if make == "java"
+        else OurNameServer(run, port=port, conf=conf)
     )
     with stopping([server.start()]):
         yield server

@@ -262,7 +262,7 @@ class BrokerProcess(ServerProcess):
 
 
 class JavaNameServer(JvmProcess, NameServerProcess):
-    """RocketMQ's own name server."""
+    """RocketMQ's own name server. `properties` are system properties such as tls.config.file."""
 
     ready_words = "boot success"
 
@@ -275,15 +275,19 @@ class JavaNameServer(JvmProcess, NameServerProcess):
         port: int | None = None,
         jvm: Sequence[str] = SERVER_JVM,
         conf: Mapping[str, object] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(run, name, port, conf)
-        self._peer, self._jvm = peer, jvm
+        self._peer, self._jvm, self._properties = peer, jvm, properties
 
     def command(self) -> list[str]:
         """NamesrvStartup with a configuration file that holds the port."""
         make_home(self.home)
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        return self._peer.command(main, "-c", str(self.conf_file), home=self.home, jvm=self._jvm)
+        arguments = ("-c", str(self.conf_file))
+        return self._peer.command(
+            main, *arguments, home=self.home, jvm=self._jvm, properties=self._properties
+        )
 
     def environment(self) -> dict[str, str]:
         """With ROCKETMQ_HOME."""

@@ -7,8 +7,10 @@ Ends with 0 when each case passed, with pytest's code when one failed, with 3 wh
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,18 @@ from tests.interop.matrix import PAGE, Results, add_results, page
 EXIT_NOT_RUN = 3
 # More than cores: half of the time a case waits for a JVM's timers.
 PROCESSES = 4
+
+
+class CaseList:
+    """pytest plugin that notes each case of a run, whether it was started or not."""
+
+    def __init__(self) -> None:
+        self.directions: dict[str, str] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Called by pytest when it knows the cases."""
+        for item in session.items:
+            self.directions[item.nodeid] = str(dict(item.user_properties)["direction"])
 
 
 @dataclass
@@ -57,14 +71,22 @@ class CaseTable:
         return "\n".join(lines)
 
     def results(self) -> Results:
-        """Return direction and outcome of each case."""
-        return {node: (row.direction, row.result) for node, row in self.rows.items()}
+        """Return the outcome of each case."""
+        return {node: row.result for node, row in self.rows.items()}
 
     def summary(self) -> str:
         """Return the number of cases by result, as one line."""
         results = [row.result for row in self.rows.values()]
         counts = ", ".join(f"{results.count(result)} {result}" for result in sorted(set(results)))
         return f"interop with RocketMQ {DEFAULT_VERSION}: {len(results)} cases: {counts}"
+
+
+def directions() -> dict[str, str]:
+    """Return the direction of each case that exists."""
+    cases = CaseList()
+    with redirect_stdout(io.StringIO()):
+        pytest.main(["-m", "interop", "--collect-only", str(HERE)], plugins=[cases])
+    return cases.directions
 
 
 def main(arguments: list[str]) -> int:
@@ -98,7 +120,7 @@ def main(arguments: list[str]) -> int:
     print(f"\n{table.text()}\n\n{table.summary()}")
     results = add_results(table.results())
     if writes_page:
-        PAGE.write_text(page(results), "utf-8")
+        PAGE.write_text(page(directions(), results), "utf-8")
     return int(code)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,8 +81,15 @@ OUR_SDK = (
     Side("our SDK", "java", "our"),
 )
 NEWER = tuple(Side("our SDK", "java", "java", version=version) for version in NEWER_VERSIONS)
-ALL_VERSIONS = tuple(pytest.param(side, marks=pytest.mark.versions) for side in NEWER)
-"""For cases whose newer servers only `make interop-all` starts."""
+
+
+def newer_servers(driver: str) -> tuple[Any, ...]:
+    """Return parameters for cases whose newer servers only `make interop-all` starts."""
+    sides = (Side(driver, "java", "java", version=version) for version in NEWER_VERSIONS)
+    return tuple(pytest.param(side, marks=pytest.mark.versions) for side in sides)
+
+
+ALL_VERSIONS = newer_servers("our SDK")
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,7 @@ def serve(
     namesrv_port: int | None = None,
     conf: Mapping[str, object] | None = None,
     names_conf: Mapping[str, object] | None = None,
+    java: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[Cluster]:
     """Start the servers of a side; see `cluster`."""
     return cluster(
@@ -120,5 +129,6 @@ def serve(
         server=side.server,
         conf=conf,
         names_conf=names_conf,
+        java=java,
         servers=peer.of_version(side.version),
     )

@@ -15,7 +15,6 @@ from tests.spark.conftest import PATIENT
 pytestmark = pytest.mark.spark
 
 ACCOUNTS = """
-accounts:
 - accessKey: spark-jobs
   secretKey: '12345678'
   defaultTopicPerm: PUB|SUB
@@ -32,7 +31,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     authority = trustme.CA()
     authority.cert_pem.write_to_path(run / "ca.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(run / "server.pem")
-    (run / "plain_acl.yml").write_text(ACCOUNTS)
+    (run / "plain_acl.yml").write_text(f"accounts:{ACCOUNTS}")
     tls = {
         "tls.server.mode": "permissive",  # the rig asks without
         "tls.server.certPath": run / "server.pem",

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from tests.interop.matrix import page
+import re
+
+from tests.interop.matrix import NOT_RUN, PAGE, page
 
 
 def test_a_feature_has_a_cell_for_each_version() -> None:
     """A version that a feature failed with, or never ran with, would look supported."""
     ours = "our SDK -> java namesrv + java broker"
-    text = page(
-        {
-            "tests/interop/cases/test_mqproducer.py::a": (ours, "passed"),
-            "tests/interop/cases/test_mqproducer.py::b": (f"{ours} (binary)", "passed"),
-            "tests/interop/cases/test_mqproducer.py::c": (f"{ours} of 4.9.7", "passed"),
-            "tests/interop/cases/test_mqproducer.py::d": (f"{ours} of 4.9.7", "failed"),
-            "tests/interop/cases/test_ha.py::e": ("java master -> our slave", "passed"),
-        }
-    )
-    (producer,) = (line for line in text.splitlines() if line.startswith("| Producer"))
-    assert producer.endswith(" | 2 | 1 of 2 | not run |")
-    assert "| java master -> our slave | 1 |" in text
+    producer, spark = "tests/interop/cases/test_mqproducer.py", "tests/interop/cases/test_spark.py"
+    cases = {
+        f"{producer}::a": ours,
+        f"{producer}::b": f"{ours} (binary)",
+        f"{producer}::c": f"{ours} of 4.9.7",
+        f"{producer}::d": f"{ours} of 4.9.7",
+        f"{producer}::e": f"{ours} of 5.3.3",
+        f"{spark}::f": "Spark -> java namesrv + java broker of 4.9.7",
+        f"{spark}::g": "Spark -> java namesrv + java broker of 5.3.3",
+        f"{spark}::h": "Spark -> java namesrv + java broker of 5.3.3",
+        "tests/interop/cases/test_ha.py::i": "java master -> our slave",
+    }
+    results = dict.fromkeys(cases, "passed") | {f"{producer}::d": "failed", f"{producer}::gone": "passed"}
+    del results[f"{producer}::e"], results[f"{spark}::h"]
+    lines = page(cases, results).splitlines()
+    assert [line.partition(" | ")[2] for line in lines if line.startswith(("| Producer", "| Spark"))] == [
+        "2 | 1 of 2 | not run |",
+        "not run | 1 | 1 of 2 |",
+    ]
+    assert "| java master -> our slave | 1 |" in lines
+
+
+def test_each_case_of_the_page_has_passed() -> None:
+    """The documentation would name a version as tested that a feature failed with, or never ran with."""
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    assert [row for row in rows if NOT_RUN in row or re.search(r"\d of \d", row)] == []

@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from rocketpy import ClientConfig, Message, Producer, PullConsumer
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
 from tests.interop import probe
+from tests.interop.certificates import issue
 from tests.interop.cluster import BINARY_HEADERS, Cluster
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer, make_home
@@ -209,22 +204,7 @@ def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> N
 
 def test_java_clients_show_certificates(peer: JavaPeer, tmp_path: Path) -> None:
     """With certificates for all clients RocketMQ's would be shut out, or let in without one."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    for name in ("127.0.0.1", "client"):
-        issued = authority.issue_cert(name)
-        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
-        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-        # Netty reads PKCS #8 only.
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (tmp_path / f"{name}.key").write_bytes(pem)
-    conf = tmp_path / "tls.properties"
-    conf.write_text(
-        f"tls.server.mode=permissive\ntls.server.certPath={tmp_path}/127.0.0.1.pem\n"
-        f"tls.server.keyPath={tmp_path}/127.0.0.1.key\ntls.server.need.client.auth=require\n"
-        f"tls.server.trustCertPath={tmp_path}/ca.pem\n"
-    )
-    settings = {"tls.config.file": conf}
+    settings = {"tls.config.file": issue(trustme.CA(), tmp_path)}
     wrong = {
         "tls.enable": "true",
         "tls.test.mode.enable": "false",

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import OUR_SDK
+from tests.interop.sides import ALL_VERSIONS, OUR_SDK, Side
 from tests.soak.faults import fault_run, servers
 
 pytestmark = pytest.mark.interop
 
 
-DIRECTION = OUR_SDK[0].direction
-
-
-async def test_every_result_of_a_send_is_true(peer: JavaPeer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [OUR_SDK[0], *ALL_VERSIONS], ids=lambda side: side.direction)
+async def test_every_result_of_a_send_is_true(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
-    with servers(tmp_path, peer) as running:
+    with servers(tmp_path, peer.of_version(side.version)) as running:
         report = await fault_run(running, rounds=1, stretch_s=1, refresh_ms=500, recover_within_s=300)
     assert report.problems == []
     assert (report.kills, len(report.recoveries_s)) == (4, 4)

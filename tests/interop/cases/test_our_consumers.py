@@ -37,11 +37,15 @@ from tests.interop import probe
 from tests.interop.cluster import Cluster
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import Side, serve
+from tests.interop.sides import Side, newer_servers, serve
 
 pytestmark = pytest.mark.interop
 
-SIDES = (Side("our consumers", "java", "java"), Side("our consumers", "our", "our"))
+SIDES = (
+    Side("our consumers", "java", "java"),
+    Side("our consumers", "our", "our"),
+    *newer_servers("our consumers"),
+)
 CONF = {
     "enablePropertyFilter": "true",
     "messageDelayLevel": "1s",  # a level that is not there counts as the last one

@@ -1,29 +1,42 @@
-"""rocketpy's client with Java brokers that require an access key."""
+"""rocketpy's clients with Java brokers that require an access key: ACL 1.0 of 4.6 and 4.9, ACL 2.0 of 5.3."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from rocketpy import ClientConfig, LocalTransactionState, Message, Outcome, Producer, PullConsumer, SendStatus
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    LitePullConsumer,
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    Outcome,
+    Producer,
+    PullConsumer,
+    PushConfig,
+    PushConsumer,
+    SendStatus,
+)
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
+from tests.interop.accounts import has_acl_2, refusals, serve_with_accounts, write_accounts
 from tests.interop.cluster import Cluster
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import NEWER, OUR_SDK, Side, serve
-from tests.mqproducer.place import BROKER_SETTINGS
+from tests.interop.sides import ALL_VERSIONS, NEWER, OPERATOR, OUR_SDK, Side, serve
+from tests.mqconsumer.group import BROKER_SETTINGS, FIRST, Seen, until
 
 pytestmark = pytest.mark.interop
 
-# RocketMQ 5.3 has no ACL 1.0 any more.
-SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0])
+SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0], ALL_VERSIONS[1])
 WRITER = Credentials(access_key="acl-writer", secret_key="12345678")
 READER = Credentials(access_key="acl-reader", secret_key="87654321")
 FORGER = Credentials(access_key="acl-writer", secret_key="87654321")
-PLAIN_ACL = """
-accounts:
+ACCOUNTS = """
 - accessKey: acl-writer
   secretKey: '12345678'
   whiteRemoteAddress:
@@ -48,10 +61,9 @@ def servers(
     """A pair of servers, the broker with two accounts."""
     side: Side = request.param
     run = tmp_path_factory.mktemp("acl")
-    conf = run / "java-broker" / "conf"
-    conf.mkdir(parents=True)
-    (conf / "plain_acl.yml").write_text(PLAIN_ACL)
-    with serve(side, peer, run, conf={**BROKER_SETTINGS, "aclEnable": "true"}) as running:
+    with serve_with_accounts(
+        side, peer, run, ACCOUNTS, readers=[READER.access_key, WRITER.access_key], conf=BROKER_SETTINGS
+    ) as running:
         yield running
 
 
@@ -74,15 +86,44 @@ async def test_signed_messages_are_accepted(servers: Cluster, codec: Literal["js
         futures = [sender.send_nowait(Message(topic, b"%d" % n, properties=properties)) for n in range(50)]
         assert {(await future).status for future in futures} == {SendStatus.SEND_OK}
         assert len(await sender.send_batch([Message(topic, b"a"), Message(topic, b"b")])) == 2
+    async with PullConsumer("acl_readers", client=client(servers, READER, codec)) as reader:
+        assert (await reader.view_message(one.offset_message_id)).properties.items() >= properties.items()
+        assert (await reader.pull(one.queue, one.queue_offset)).messages[0].body == b"one"
+
+
+@pytest.mark.parametrize("codec", ["json", "rocketmq"])
+async def test_signed_consumers_join_retry_and_commit(
+    servers: Cluster, codec: Literal["json", "rocketmq"]
+) -> None:
+    """A consumer with an account could not join its group, or would lose transactions, retries or offsets."""
+    topic, group = servers.topic(f"consumed_{codec}"), f"acl_members_{codec}"
+    settings = client(servers, WRITER, codec)
+    async with Producer(f"acl_writers_{codec}", client=settings) as sender:
+        await sender.send(Message(topic, b"plain"))
         done = await sender.send_in_transaction(
-            Message(topic, b"tx"),
+            Message(topic, b"committed"),
             local_transaction=lambda _: LocalTransactionState.COMMIT,
             check=lambda _: LocalTransactionState.COMMIT,
         )
         assert done.status is SendStatus.SEND_OK
-    async with PullConsumer("acl_readers", client=client(servers, READER, codec)) as reader:
-        assert (await reader.view_message(one.offset_message_id)).properties.items() >= properties.items()
-        assert (await reader.pull(one.queue, one.queue_offset)).messages[0].body == b"one"
+
+        def fail_first(message: MessageExt) -> None:
+            if message.reconsume_times == 0:
+                raise ValueError("the first attempt")
+
+        seen, expected = Seen(fail_first), {b"plain", b"committed"}
+        members = client(servers, READER, codec)
+        pushing = PushConsumer(group, handler=seen, client=members, config=PushConfig(consume_from=FIRST))
+        pushing.subscribe(topic)
+        async with pushing:
+            await until(lambda: {one.body for one in seen.messages if one.reconsume_times} == expected)
+        await sender.send(Message(topic, b"later"))
+    async with LitePullConsumer(group, client=members) as consumer:
+        consumer.subscribe(topic)
+        found: list[bytes] = []
+        while b"later" not in found:
+            found += [message.body for message in await consumer.poll()]
+    assert b"plain" not in found, "the group went on where its first member had committed"
 
 
 async def test_others_are_rejected(servers: Cluster) -> None:
@@ -90,14 +131,11 @@ async def test_others_are_rejected(servers: Cluster) -> None:
     topic = servers.topic("refused")
     async with Producer("acl_writers", client=client(servers, WRITER)) as sender:
         place = await sender.send(Message(topic, b"creates the topic"))
-    refusals = {
-        None: "No accessKey is configured",
-        FORGER: "Check signature failed for accessKey=acl-writer",
-        READER: "No default permission",
-    }
-    for keys, words in refusals.items():
+    words = refusals(servers.version, WRITER.access_key)
+    refused_with = {None: words.no_key, FORGER: words.wrong_secret, READER: words.no_right}
+    for keys, expected in refused_with.items():
         async with Producer("acl_others", client=client(servers, keys)) as other:
-            with pytest.raises(BrokerError, match=words) as refused:
+            with pytest.raises(BrokerError, match=expected) as refused:
                 await other.send(Message(topic, b"no"), queue=place.queue)
             assert refused.value.outcome is Outcome.NOT_SENT
     async with PullConsumer("acl_readers", client=client(servers, READER)) as reader:
@@ -105,10 +143,40 @@ async def test_others_are_rejected(servers: Cluster) -> None:
 
 
 async def test_a_closed_topic_is_closed(servers: Cluster) -> None:
-    """A topic that an account must not touch would be written by it; RocketMQ lets batches through."""
+    """A topic that an account must not touch would be written by it; ACL 1.0 lets batches through."""
+    closed = refusals(servers.version, WRITER.access_key).closed_topic
+    batch = [Message("Closed", b"a"), Message("Closed", b"b")]
     async with Producer("acl_writers", client=client(servers, WRITER)) as sender:
-        with pytest.raises(BrokerError, match="topic:Closed") as refused:
+        with pytest.raises(BrokerError, match=closed) as refused:
             await sender.send(Message("Closed", b"no"))
         assert refused.value.outcome is Outcome.NOT_SENT
-        batch = await sender.send_batch([Message("Closed", b"a"), Message("Closed", b"b")])
-        assert {result.status for result in batch} == {SendStatus.SEND_OK}
+        if has_acl_2(servers.version):
+            with pytest.raises(BrokerError, match=closed):
+                await sender.send_batch(batch)
+        else:
+            results = await sender.send_batch(batch)
+            assert {result.status for result in results} == {SendStatus.SEND_OK}
+
+
+async def test_only_an_operator_administers(servers: Cluster) -> None:
+    """An operator with an account could not make topics, or an application could."""
+    topic = servers.topic("administered")
+    async with AdminClient(client=client(servers, OPERATOR)) as admin:
+        await admin.create_topic(topic, 2)
+        (broker,) = await admin.brokers.list()
+        assert broker.error is None
+        if has_acl_2(servers.version):
+            with pytest.raises(BrokerError, match="request type 54 not supported"):
+                await admin.accounts.list()
+    async with AdminClient(client=client(servers, WRITER)) as admin:
+        with pytest.raises(BrokerError, match=r"no permission|Need admin permission"):
+            await admin.create_topic(servers.topic("refused"), 2)
+
+
+@pytest.mark.parametrize("side", ALL_VERSIONS[1:], ids=lambda side: side.direction)
+async def test_acl_1_is_not_in_5_3(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
+    """The documentation would call a broker of 5.3 protected that ignores `aclEnable`."""
+    write_accounts(tmp_path, ACCOUNTS)
+    with serve(side, peer, tmp_path, conf={"aclEnable": "true"}) as servers:
+        async with Producer("acl_nobody", client=client(servers, None)) as sender:
+            assert (await sender.send(Message("Closed", b"yes"))).status is SendStatus.SEND_OK
