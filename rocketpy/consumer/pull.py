@@ -22,7 +22,7 @@ from rocketpy.errors import MessageInvalid, RocketError
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
 from rocketpy.message.decode import decode_pull, undecodable
 from rocketpy.message.message import MessageExt, check_group
-from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, SubscriptionData
+from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.headers import PullMessageRequestHeader
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.results import Health, PullResult, PullStatus
@@ -151,13 +151,7 @@ class PullConsumer(BoundToClient):
         self._telemetry.check()
         api, timeout_ms, started_ns = self._api(), self._timeout_ms(None), time.time_ns()
         wanted = subscription_data(queue.topic, expression, 0)
-        fields = self._pull_header(name, 0, 1, wanted).ext_fields()
-        begun = [
-            api.begin_pull(
-                name, {**fields, "queueOffset": str(offset), "maxMsgNums": str(count)}, timeout_ms, MASTER_ID
-            )
-            for offset, count in ranges
-        ]
+        begun = api.begin_pulls(name, self._pull_header(name, 0, 1, wanted), ranges, timeout_ms)
         responses: list[PullResponse | RocketError] = []
         unreachable: RocketError | None = None
         try:

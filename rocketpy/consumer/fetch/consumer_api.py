@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+import msgspec
 
 from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
@@ -35,7 +37,9 @@ from rocketpy.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rocketpy.protocol.message.sysflag import PullSysFlag
-from rocketpy.protocol.remoting.command import Command
+from rocketpy.protocol.remoting.command import LANGUAGE, VERSION, Command
+from rocketpy.protocol.remoting.connection import Waiter
+from rocketpy.protocol.remoting.frame import CODEC_JSON, encode_frame
 from rocketpy.results import PullStatus
 
 STATUSES: Final[dict[int, PullStatus]] = {
@@ -62,6 +66,7 @@ _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
 """RocketMQ: 5000, fixed."""
+_json_text: Final = msgspec.json.Encoder().encode
 
 
 class PullResponse(NamedTuple):
@@ -114,6 +119,47 @@ class ConsumerApi(BrokerApi):
             return connection.put(Command(RequestCode.PULL_MESSAGE, ext=fields), timeout_ms)
         except RocketError:  # `pull` reports it
             return None
+
+    def begin_pulls(
+        self,
+        queue: MessageQueue,
+        header: PullMessageRequestHeader,
+        ranges: Sequence[tuple[int, int]],
+        timeout_ms: float,
+    ) -> list[asyncio.Future[Command] | None]:
+        """Send several pulls of one queue as `begin_pull` does; the requests differ in their ranges only.
+
+        ranges: offset and maximum number of messages of each pull.
+        """
+        fields, pool = header.ext_fields(), self.client.connections
+        address = self.client.cached_address(queue.topic, queue.broker_name)
+        channel = pool.get(address).channel if address is not None else None
+        if (
+            channel is None
+            or channel.is_closed
+            or pool.options.codec != CODEC_JSON
+            or pool.hooks
+            or pool.signer
+        ):
+            return [
+                self.begin_pull(
+                    queue,
+                    {**fields, "queueOffset": str(offset), "maxMsgNums": str(count)},
+                    timeout_ms,
+                    MASTER_ID,
+                )
+                for offset, count in ranges
+            ]
+        text = _pull_text(fields)
+        deadline_ms = self.client.now_ms() + timeout_ms
+        loop = asyncio.get_running_loop()
+        begun: list[asyncio.Future[Command] | None] = []
+        for offset, count in ranges:
+            future: asyncio.Future[Command] = loop.create_future()
+            opaque = channel.expect(cast(Waiter, future), deadline_ms)
+            channel.write(encode_frame(CODEC_JSON, text % (count, offset, opaque)))
+            begun.append(future)
+        return begun
 
     # -- the group ----------------------------------------------------------------------------
 
@@ -196,6 +242,22 @@ class ConsumerApi(BrokerApi):
         first = next(iter(queues))
         address, _ = await self.client.find_broker(first.topic, first.broker_name, only=True)
         return await self.client.request(address, Command.request(code, body=body), _LOCK_TIMEOUT_MS)
+
+
+def _pull_text(fields: Mapping[str, str]) -> bytes:
+    """The JSON header of a pull, with places for maximum number, offset and opaque, in this order."""
+    texts = {name: _json_text(value).replace(b"%", b"%%") for name, value in fields.items()}
+    texts |= {"maxMsgNums": b'"%d"', "queueOffset": b'"%d"'}
+    return (
+        b'{"code":%d,"extFields":{%b},"flag":0,"language":"%b","opaque":%%d,'
+        b'"serializeTypeCurrentRPC":"JSON","version":%d}'
+        % (
+            RequestCode.PULL_MESSAGE,
+            b",".join(b'"%b":%b' % (name.encode(), texts[name]) for name in sorted(texts)),
+            LANGUAGE.encode(),
+            VERSION,
+        )
+    )
 
 
 def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:
