@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyspark_rocketmq.offsets import QueueName
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.record_arrays import RecordArrays, scan
+from pyspark_rocketmq.record_arrays import RecordArrays, read_numbers, scan
 from pyspark_rocketmq.rows import check_schema, source_schema
 from pyspark_rocketmq.source import Pulled, to_batches
 from rocketpy import MessageExt, MessageQueue, PullStatus
@@ -108,7 +108,8 @@ def pulled(data: bytes) -> Pulled:
     """What a pull returned."""
     found = scan(data)
     assert found is not None
-    return Pulled(PullStatus.FOUND, 0, data, *found)
+    offsets = read_numbers(data, "queue_offset", found).tolist()
+    return Pulled(PullStatus.FOUND, 0, data, found.tolist(), offsets)
 
 
 @given(st.lists(records(), min_size=1, max_size=12), st.integers(0, 12))
@@ -137,7 +138,7 @@ def test_what_the_decoder_rejects_is_rejected(found: list[bytes], data: st.DataO
     )
     try:
         assert scanned is not None
-        RecordArrays(bytes(damaged), scanned[0]).check_crcs()
+        RecordArrays(bytes(damaged), scanned).check_crcs()
     except (AssertionError, RecordCorrupt):
         assert not is_whole
     else:

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -578,6 +581,43 @@ async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: 
             await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
 
 
+@pytest.mark.parametrize("seed", range(12))
+async def test_every_message_is_read_once_however_many_a_response_holds(seed: int) -> None:
+    """Rows would be lost or doubled where a broker's limit changes, a number is missing, or it is busy."""
+    chance = random.Random(seed)
+    host = host_bytes("127.0.0.1", 10911)
+    stored = [at for at in range(5000) if seed % 2 or chance.random() > 0.002 or at == 4999]
+    is_steady, may_be_busy = seed % 3 == 0, seed % 4 == 1
+    busy = 0
+
+    def script(_channel: Channel, request: Command) -> Command:
+        nonlocal busy
+        header = request.header_as(PullMessageRequestHeader)
+        if may_be_busy and not busy and header.queue_offset > 2000:
+            busy = 1
+            return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark="starting")
+        most = min(header.max_msg_nums, 32 if is_steady else chance.choice((31, 32, 32, 40)))
+        first = bisect_left(stored, header.queue_offset)
+        found = stored[first : first + most]
+        records = [
+            encode_record(b"T", 0, 0, at, 1000, 0, 1, host, 2, host, 0, 0, b"%d" % at, b"TAGS\x01t\x02")
+            for at in found
+        ]
+        following = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=found[-1] + 1, min_offset=0, max_offset=5000
+        )
+        return request.reply(header=following, body=b"".join(records))
+
+    async with Peer(script) as broker, Names() as names:
+        names.routes["T"] = {"a": broker.address}
+        given = {"nameServer": names.address, "topic": "T", "failOnDataLoss": False}
+        source = SourceOptions.read(given, streaming=False)
+        part = QueueRange(QueueName("T", "a", 0), 7, 5000)
+        batches = await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+    rows = [int(body) for batch in batches for body in batch["body"].to_pylist()]
+    assert rows == [at for at in stored if at >= 7]
+
+
 @pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize(
     "says", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED]
@@ -654,7 +694,7 @@ def test_a_time_that_no_calendar_has_is_null(born: int, expected: datetime | Non
     host = host_bytes("127.0.0.1", 10911)
     data = encode_record(b"T", 0, 0, 0, 1000, 0, born, host, 2, host, 0, 0, b"x", b"")
     columns = check_schema([("bornTimestamp", "timestamp")])
-    batch = to_batch(Rows(RecordArrays(data, [0]), QUEUES[0], None), columns)
+    batch = to_batch(Rows(RecordArrays(data, np.array([0])), QUEUES[0], None), columns)
     assert batch.column(0).to_pylist() == [expected]
 
 

@@ -24,45 +24,57 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 _BORN_V6: Final = MessageSysFlag.BORN_HOST_V6
 _STORE_V6: Final = MessageSysFlag.STORE_HOST_V6
 _V6: Final = _BORN_V6 | _STORE_V6
-
-
-def _layout(bits: int) -> np.dtype[Any]:
-    """The fixed part of a record up to its body. bits: those of sysFlag that tell of IPv6 hosts."""
-    born, store = (f"V{20 if bits & bit else 8}" for bit in (_BORN_V6, _STORE_V6))
-    return np.dtype([
-        ("size", ">i4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_timestamp", ">i8"),
-        ("born_host", born), ("store_timestamp", ">i8"), ("store_host", store), ("reconsume_times", ">i4"),
-        ("prepared_transaction_offset", ">i8"), ("body_length", ">i4"),
-    ])  # fmt: skip
-
-
-_LAYOUTS: Final = {bits: _layout(bits) for bits in (0, _BORN_V6, _STORE_V6, _V6)}
-_HEAD_BYTES: Final = _LAYOUTS[0].itemsize
-_STORE_HOST_AT: Final = 64
 _V6_BYTES: Final = 12
 """An IPv6 address is so much longer than an IPv4 address."""
-_START: Final = Struct(">iI12xq")
-"""Size, magic number, queue offset."""
+
+_NUMBERS: Final = {
+    "size": (">i4", 0),
+    "magic": (">u4", 4),
+    "body_crc": (">u4", 8),
+    "queue_id": (">i4", 12),
+    "flag": (">i4", 16),
+    "queue_offset": (">i8", 20),
+    "physical_offset": (">i8", 28),
+    "sys_flag": (">i4", 36),
+    "born_timestamp": (">i8", 40),
+    "store_timestamp": (">i8", 56),
+    "reconsume_times": (">i4", 72),
+    "body_length": (">i4", 84),
+}
+"""The type of a number, and its place in a record with IPv4 hosts."""
+_BORN_HOST_AT: Final = 48
+_STORE_HOST_AT: Final = 64
+_BODY_AT: Final = 88
+_SIZE: Final = Struct(">i")
 _AFTER_NAME, _AFTER_PIECE = 1, 2
 """The separators of properties."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def scan(data: bytes) -> tuple[list[int], list[int]] | None:
-    """Where the records of a pull response begin, and their queue offsets; None if a length is not valid."""
+def scan(data: bytes) -> Ints | None:
+    """Where the records of pull responses begin; None if a length or a magic number is not valid."""
     starts: list[int] = []
-    offsets: list[int] = []
-    at, end, unpack = 0, len(data), _START.unpack_from
+    at, end, unpack, append = 0, len(data), _SIZE.unpack_from, starts.append
     while end - at >= FIXED_BYTES:
-        size, magic, queue_offset = unpack(data, at)
-        if magic != MESSAGE_MAGIC or size < FIXED_BYTES:
+        append(at)
+        size = unpack(data, at)[0]
+        if size < FIXED_BYTES:
             return None
-        starts.append(at)
-        offsets.append(queue_offset)
         at += size
-    return (starts, offsets) if at == end else None
+    found = np.array(starts, np.int64)
+    if at != end or (read_numbers(data, "magic", found) != MESSAGE_MAGIC).any():
+        return None
+    return found
+
+
+def read_numbers(data: bytes, name: str, starts: Ints) -> Ints:
+    """A number of the records that begin at `starts`; see `_NUMBERS` for those after the hosts."""
+    if not len(starts):
+        return starts
+    kind, place = _NUMBERS[name]
+    count = len(data) - place - int(kind[-1]) + 1
+    return np.ndarray((count,), kind, data, place, (1,))[starts].astype(np.int64)
 
 
 class RecordArrays:
@@ -76,20 +88,19 @@ class RecordArrays:
         RecordCorrupt: The lengths in a record contradict each other.
     """
 
-    def __init__(self, data: bytes, starts: Iterable[int]) -> None:
+    def __init__(self, data: bytes, starts: Ints) -> None:
         self.data: Final = data
         self._bytes = np.frombuffer(data, np.uint8)
-        self._starts: Ints = np.fromiter(starts, np.int64)
-        heads = self._heads(0, self._starts)
-        self.sys_flags: Final[Ints] = heads["sys_flag"].astype(np.int64)
-        bits = self.sys_flags & _V6
-        head_bytes = np.full(len(bits), _HEAD_BYTES)
-        for bit in (_BORN_V6, _STORE_V6):
-            head_bytes += _V6_BYTES * ((bits & bit) != 0)
-        ends = self._starts + heads["size"]
-        _require(self._starts + head_bytes <= ends, "a record leaves no room for the hosts of its sysFlag")
-        self._numbers = heads if not bits.any() else self._mixed(bits)
-        self.body_at: Final[Ints] = self._starts + head_bytes
+        self._starts = starts
+        self.sys_flags: Final[Ints] = read_numbers(data, "sys_flag", starts)
+        self._store_shift: Ints | int = 0
+        self._body_shift: Ints | int = 0
+        if (self.sys_flags & _V6).any():
+            self._store_shift = _V6_BYTES * ((self.sys_flags & _BORN_V6) != 0)
+            self._body_shift = self._store_shift + _V6_BYTES * ((self.sys_flags & _STORE_V6) != 0)
+        ends = starts + self.number("size")
+        self.body_at: Final[Ints] = starts + (_BODY_AT + self._body_shift)
+        _require(self.body_at <= ends, "a record leaves no room for the hosts of its sysFlag")
         self.body_ends: Final[Ints] = self.body_at + self.number("body_length")
         self._topic_ends, self._ends = self._check_lengths(ends)
 
@@ -101,8 +112,12 @@ class RecordArrays:
         return RecordArrays(self.data, self._starts[np.fromiter(rows, np.int64)])
 
     def number(self, name: str) -> Ints:
-        """A number of the fixed part: see the module's table in `record`."""
-        return self._numbers[name].astype(np.int64)
+        """A number of the fixed part: see `_NUMBERS`."""
+        place = _NUMBERS[name][1]
+        if place < _BORN_HOST_AT:
+            return read_numbers(self.data, name, self._starts)
+        shift = self._store_shift if place < _STORE_HOST_AT else self._body_shift
+        return read_numbers(self.data, name, self._starts + shift)
 
     def bodies(self) -> pa.Array:
         """The bodies as they are stored."""
@@ -134,8 +149,8 @@ class RecordArrays:
         found = self.properties.values_of(PROPERTY_UNIQ_KEY)
         if not found.null_count:
             return found
-        hosts_at = self._starts + _STORE_HOST_AT + _V6_BYTES * ((self.sys_flags & _BORN_V6) != 0)
-        host_ends = hosts_at + 8 + _V6_BYTES * ((self.sys_flags & _STORE_V6) != 0)
+        hosts_at = self._starts + (_STORE_HOST_AT + self._store_shift)
+        host_ends = self._starts + (_STORE_HOST_AT + 8 + self._body_shift)
         places = zip(
             hosts_at.tolist(), host_ends.tolist(), self.number("physical_offset").tolist(), strict=True
         )
@@ -144,23 +159,6 @@ class RecordArrays:
             for unique_id, (at, end, offset) in zip(found.to_pylist(), places, strict=True)
         ]
         return pa.array(ids, pa.string())
-
-    def _heads(self, bits: int, starts: Ints) -> np.ndarray[Any, Any]:
-        """The fixed parts of records with these host bits. A record is longer than any of them."""
-        layout = _LAYOUTS[bits]
-        count = max(0, len(self.data) - layout.itemsize + 1)
-        return np.ndarray((count,), layout, self.data, 0, (1,))[starts]
-
-    def _mixed(self, bits: Ints) -> np.ndarray[Any, Any]:
-        """The fixed parts of records with different hosts, which are left out."""
-        heads = np.empty(len(bits), _LAYOUTS[0])
-        for each in np.unique(bits).tolist():
-            chosen = np.flatnonzero(bits == each)
-            some = self._heads(each, self._starts[chosen])
-            for name in heads.dtype.names or ():
-                if not name.endswith("_host"):
-                    heads[name][chosen] = some[name]
-        return heads
 
     def _check_lengths(self, ends: Ints) -> tuple[Ints, Ints]:
         """Return the ends of topics and of records."""
@@ -237,24 +235,34 @@ class PropertyArrays:
 
 def _split(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[Ints, Ints, Ints, Ints]:
     """Find the well-formed properties: their rows, begins, ends of names, and ends."""
+    marks = np.flatnonzero(data - 1 < _AFTER_PIECE)  # separators; 0 - 1 is 255
+    is_end = data[marks] == _AFTER_PIECE
     row_begins = np.concatenate(([0], row_ends[:-1]))
-    separators = np.flatnonzero(data == _AFTER_PIECE)
     full = row_ends[row_ends > row_begins]
     open_ends = full[data[full - 1] != _AFTER_PIECE]  # the last property needs no separator
-    is_separator = np.repeat((False, True), (len(open_ends), len(separators)))
-    ends = np.concatenate((open_ends, separators))
-    order = np.argsort(ends, kind="stable")  # an open end goes before the first byte of the next row
-    ends, is_separator = ends[order], is_separator[order]
-    begins = np.concatenate(([0], (ends + is_separator)[:-1]))
-    name_separators = np.concatenate((np.flatnonzero(data == _AFTER_NAME), [len(data)] * 2))
-    first = np.searchsorted(name_separators, begins)
-    counts = np.searchsorted(name_separators, ends) - first
-    name_ends = name_separators[first]
-    value_ends = np.where(counts > 1, name_separators[first + 1], ends)
+    last_bytes = 1
+    if len(open_ends):
+        widths = np.repeat((0, 1), (len(open_ends), len(marks)))
+        is_end = np.concatenate((np.full(len(open_ends), True), is_end))
+        marks = np.concatenate((open_ends, marks))
+        order = np.argsort(marks, kind="stable")  # an open end goes before the first byte of the next row
+        marks, is_end, widths = marks[order], is_end[order], widths[order]
+        last_bytes = widths[is_end]
+    pieces = np.flatnonzero(is_end)
+    firsts = np.concatenate(([0], pieces + 1))[:-1]
+    counts = pieces - firsts  # of name separators
+    ends = marks[pieces]
+    begins = np.concatenate(([0], ends + last_bytes))[:-1]
+    marks = np.append(marks, [len(data)] * 2)
+    name_ends = marks[firsts]
+    value_ends = np.where(counts > 1, marks[firsts + 1], ends)
+    pieces_before = np.searchsorted(begins, row_ends)
+    rows = np.repeat(np.arange(len(row_ends)), np.diff(pieces_before, prepend=0))
     # More separators may only end the value, where they are ignored.
     is_whole = (counts > 0) & (value_ends > name_ends + 1) & (ends - value_ends == np.maximum(counts - 1, 0))
-    begins, name_ends, value_ends = begins[is_whole], name_ends[is_whole], value_ends[is_whole]
-    return np.searchsorted(row_ends, begins, side="right"), begins, name_ends, value_ends
+    if is_whole.all():
+        return rows, begins, name_ends, value_ends
+    return rows[is_whole], begins[is_whole], name_ends[is_whole], value_ends[is_whole]
 
 
 def _slices(data: bytes, begins: Ints, ends: Ints) -> pa.Array:

@@ -17,7 +17,7 @@ from pyspark_rocketmq.clients import consumer_for
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import queue_name, report_loss
-from pyspark_rocketmq.record_arrays import RecordArrays, scan
+from pyspark_rocketmq.record_arrays import Ints, RecordArrays, read_numbers, scan
 from pyspark_rocketmq.rows import Column, Rows, to_batch
 from rocketpy import ConsumerConfig, MessageExt, MessageQueue, PullStatus, Retry, RocketError
 from rocketpy.consumer.fetch.consumer_api import PullResponse
@@ -32,8 +32,8 @@ from rocketpy.sync import PullConsumer
 
 _ARROW_ROWS: Final = 2000
 _ARROW_BYTES: Final = 8 << 20
-_PULLS: Final = 16
-"""Maximum number of pulls in a round."""
+_PULLS: Final = 64
+"""Maximum number of pulls in a round: with RocketMQ's limit of 32 messages they fill an Arrow batch."""
 _ROUNDS: Final = 2
 """Maximum number of rounds in flight: the broker works on one while the other is decoded."""
 _PULLED_BYTES: Final = 4 << 20
@@ -53,7 +53,7 @@ class Pulled(NamedTuple):
     status: PullStatus
     next_offset: int
     data: bytes
-    starts: Sequence[int]
+    starts: Sequence[int] | Ints
     offsets: Sequence[int]
 
     def between(self, begin: int, end: int) -> Pulled:
@@ -63,7 +63,9 @@ class Pulled(NamedTuple):
             return self
         chosen = [row for row, offset in enumerate(offsets) if begin <= offset < end]
         return self._replace(
-            starts=[self.starts[row] for row in chosen], offsets=[offsets[row] for row in chosen]
+            next_offset=min(self.next_offset, end),
+            starts=[self.starts[row] for row in chosen],
+            offsets=[offsets[row] for row in chosen],
         )
 
 
@@ -98,9 +100,22 @@ class _Round(NamedTuple):
     responses: Future[list[PullResponse | RocketError]]
 
     @property
+    def begin(self) -> int:
+        """The first offset."""
+        return self.ranges[0][0]
+
+    @property
     def end(self) -> int:
         """The offset after the last range."""
         return self.ranges[-1][1]
+
+
+class _Learned(NamedTuple):
+    """The messages that a pull asked for, and the messages and bytes that came."""
+
+    asked: int
+    rows: int
+    size: int
 
 
 class _Reader:
@@ -130,15 +145,20 @@ class _Reader:
                     ahead.append(self._start_round(max(offset, reached)))
                     reached = ahead[-1].end
                 current = ahead[0]
-                learned: list[tuple[int, Pulled]] = []
+                responses = current.responses.result()
+                learned: list[_Learned] = []
+                whole = _whole(current, responses, learned) if current.begin == offset else None
+                if whole is not None:
+                    yield whole
+                    offset = current.end
                 for (begin, stop), count, response in zip(
-                    current.ranges, current.counts, current.responses.result(), strict=True
+                    current.ranges, current.counts, responses, strict=True
                 ):
                     first = response if begin == offset else None  # a gap may end after its begin
                     while offset < stop:
                         pulled = self._pull(offset, stop - offset, first)
-                        if first is not None:
-                            learned.append((count, pulled))
+                        if first is not None and pulled.status is PullStatus.FOUND:
+                            learned.append(_Learned(count, len(pulled.offsets), len(pulled.data)))
                         first = None
                         pulled = pulled.between(offset, stop)
                         if pulled.offsets:
@@ -191,16 +211,12 @@ class _Reader:
         counts[-1] = min(most, end - begins[-1])
         return _Round(ranges, counts, self._start(list(zip(begins, counts, strict=True))))
 
-    def _learn(self, learned: Sequence[tuple[int, Pulled]]) -> None:
-        """Adapt to the responses of a round. learned: what pulls asked for, and what came."""
-        found = [(count, pulled) for count, pulled in learned if pulled.status is PullStatus.FOUND]
-        limits = [
-            len(pulled.offsets)
-            for count, pulled in found
-            if len(pulled.offsets) < count or count == self._options.pull_rows
-        ]
-        self._step = max(1, min(limits)) if limits else self._step or self._options.pull_rows
-        size = max((len(pulled.data) for _, pulled in found), default=_PULLED_BYTES)
+    def _learn(self, learned: Sequence[_Learned]) -> None:
+        """Adapt to the responses of a round."""
+        most = self._options.pull_rows
+        limits = [rows for asked, rows, _ in learned if rows < asked or asked == most]
+        self._step = max(1, min(limits)) if limits else self._step or most
+        size = max((size for _, _, size in learned), default=_PULLED_BYTES)
         self._pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
 
     def _pull(self, offset: int, count: int, response: PullResponse | RocketError | None) -> Pulled:
@@ -250,9 +266,9 @@ class _Reader:
         found = scan(data)
         if found is None:
             return self._parse_damaged(data, offset, following)
-        starts, offsets = found
+        offsets = read_numbers(data, "queue_offset", found).tolist()
         check_offsets(offsets, self._queue, offset, following)
-        return Pulled(status, following, data, starts, offsets)
+        return Pulled(status, following, data, found.tolist(), offsets)
 
     def _parse_damaged(self, data: bytes, offset: int, following: int) -> Pulled:
         """Find the records of a response of which one has an invalid length."""
@@ -294,6 +310,30 @@ class _Reader:
         return after
 
 
+def _whole(
+    current: _Round, responses: Sequence[PullResponse | RocketError], learned: list[_Learned]
+) -> Pulled | None:
+    """The records of a round as those of one pull, if they are exactly those that it asked for; else None."""
+    found = [
+        response.body
+        for response in responses
+        if not isinstance(response, RocketError) and response.status is PullStatus.FOUND
+    ]
+    data = b"".join(found)
+    starts = scan(data)
+    if len(found) < len(responses) or starts is None:
+        return None
+    offsets = read_numbers(data, "queue_offset", starts)
+    if current.begin + len(offsets) < current.end or (np.diff(offsets, prepend=current.begin - 1) != 1).any():
+        return None
+    reached = int(offsets[-1]) + 1  # the last pull asked for more
+    for (begin, stop), asked, body in zip(current.ranges, current.counts, found, strict=True):
+        rows = (reached if stop == current.end else stop) - begin
+        learned.append(_Learned(asked, rows, len(body)))
+    wanted = range(current.begin, current.end)
+    return Pulled(PullStatus.FOUND, current.end, data, starts[: len(wanted)], wanted)
+
+
 def to_batches(
     waiting: Sequence[Pulled], queue: QueueName, columns: Sequence[Column], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
@@ -309,7 +349,8 @@ def to_batches(
         records = RecordArrays(data, starts)
         records.check_crcs()
     except RecordCorrupt:
-        records = RecordArrays(data, _intact(data, starts.tolist(), queue, options))
+        intact = _intact(data, starts.tolist(), queue, options)
+        records = RecordArrays(data, np.array(intact, np.int64))
     if options.tags:
         tags = records.properties.values_of(PROPERTY_TAGS)
         is_wanted = pc.is_in(tags, pa.array(options.tags, pa.string()))
