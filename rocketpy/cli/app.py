@@ -13,37 +13,21 @@ import typer
 from typer.core import TyperGroup
 
 from rocketpy._version import __version__
-from rocketpy.cli.archives.export import EXAMPLES as EXPORT_EXAMPLES
-from rocketpy.cli.archives.export import export
-from rocketpy.cli.archives.import_ import EXAMPLES as IMPORT_EXAMPLES
-from rocketpy.cli.archives.import_ import import_
-from rocketpy.cli.console.command import EXAMPLES as CONSOLE_EXAMPLES
-from rocketpy.cli.console.command import console
-from rocketpy.cli.consume import EXAMPLES as CONSUME_EXAMPLES
-from rocketpy.cli.consume import consume
-from rocketpy.cli.context import Commands, Options, global_options_first
-from rocketpy.cli.doctor.command import EXAMPLES as DOCTOR_EXAMPLES
-from rocketpy.cli.doctor.command import doctor
-from rocketpy.cli.message import message_app
-from rocketpy.cli.operate.acl import acl_app
-from rocketpy.cli.operate.broker import broker_app
-from rocketpy.cli.operate.group import group_app
-from rocketpy.cli.operate.namesrv import namesrv_app
-from rocketpy.cli.operate.topic import topic_app
-from rocketpy.cli.sending.bench import EXAMPLES as BENCH_EXAMPLES
-from rocketpy.cli.sending.bench import bench
-from rocketpy.cli.sending.dlq import dlq_app
-from rocketpy.cli.sending.send import EXAMPLES as SEND_EXAMPLES
-from rocketpy.cli.sending.send import send
+from rocketpy.cli import consume, message
+from rocketpy.cli.archives import export, import_
+from rocketpy.cli.console import command as console
+from rocketpy.cli.context import CommandGroup, Commands, Options, global_options_first
+from rocketpy.cli.doctor import command as doctor
+from rocketpy.cli.operate import acl, broker, group, namesrv, topic
+from rocketpy.cli.sending import bench, dlq, send
 from rocketpy.errors import ConfigInvalid
 
 _SERVERS: Final = "rocketpy-broker"
 """The command with the servers. The entry points of the group "rocketpy.embedded" do not fit: their servers
 can be reached within one process only."""
 
-app: typer.Typer = typer.Typer(
+app: typer.Typer = CommandGroup(
     cls=Commands,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Global options may stand anywhere on the line. Exit status: 0 done, 1 failed, 2 wrong usage.",
@@ -132,17 +116,17 @@ def dev(
     raise typer.Exit(found[0].load()(["dev", *(arguments or ())]))
 
 
-app.command(epilog=CONSOLE_EXAMPLES)(console)
-app.command(epilog=SEND_EXAMPLES)(send)
-app.command(epilog=CONSUME_EXAMPLES)(consume)
-app.command(epilog=EXPORT_EXAMPLES)(export)
-app.command(epilog=BENCH_EXAMPLES)(bench)
-app.command("import", epilog=IMPORT_EXAMPLES)(import_)
-app.add_typer(dlq_app)
-app.command(epilog=DOCTOR_EXAMPLES)(doctor)
-app.add_typer(message_app)
-app.add_typer(topic_app)
-app.add_typer(group_app)
-app.add_typer(broker_app)
-app.add_typer(acl_app)
-app.add_typer(namesrv_app)
+app.command(epilog=console.EXAMPLES)(console.console)
+app.command(epilog=send.EXAMPLES)(send.send)
+app.command(epilog=consume.EXAMPLES)(consume.consume)
+app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=bench.EXAMPLES)(bench.bench)
+app.command("import", epilog=import_.EXAMPLES)(import_.import_)
+app.add_typer(dlq.dlq_app)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.add_typer(message.message_app)
+app.add_typer(topic.topic_app)
+app.add_typer(group.group_app)
+app.add_typer(broker.broker_app)
+app.add_typer(acl.acl_app)
+app.add_typer(namesrv.namesrv_app)

@@ -30,7 +30,7 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 
 def consume(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     group: Annotated[
         str | None,
@@ -66,7 +66,6 @@ def consume(
 
     Without --group no offset is committed, so that reading does not disturb consumers.
     """
-    options: Options = context.obj
     if tags and sql:
         raise typer.BadParameter("--tags and --sql exclude each other")
     expression: Expression = Sql(sql) if sql else tags or ALL

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import typer
@@ -25,6 +25,7 @@ from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.results import SendResult
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., None])
 
 _FAILED: Final = 1
 _WRONG_USAGE: Final = 2
@@ -77,6 +78,11 @@ class Options:
     def print_result(self, text: str, fields: Mapping[str, object]) -> None:
         """Print what a command did: a sentence, or with --json an object."""
         print(json.dumps(fields, ensure_ascii=False) if self.as_json else text, flush=True)
+
+    def print_done(self, text: str, fields: Mapping[str, object]) -> None:
+        """Print what a command changed, and in which cluster."""
+        fields = {**fields, "cluster": self.cluster.client.namesrv}
+        self.print_result(f"{text} of {self.cluster}", fields)
 
     def print_sent(self, result: SendResult) -> None:
         """Print where a message is stored."""
@@ -151,6 +157,28 @@ def parse_pairs(words: Sequence[str]) -> dict[str, str]:
         if not name or not equals:
             raise typer.BadParameter(f"NAME=VALUE is expected, not {word!r}")
     return {name: value for name, _, value in pairs}
+
+
+class CommandGroup(typer.Typer):
+    """A group whose commands may take the `Options` of the command line, as the argument ``options``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, **settings)
+
+    def command(self, *names: Any, **settings: Any) -> Callable[[F], F]:
+        """Return a decorator that adds a function as a command; the arguments are those of typer."""
+        add = super().command(*names, **settings)
+
+        def decorate(function: F) -> F:
+            @wraps(function)
+            def run(options: typer.Context, **given: Any) -> None:
+                function(options.obj, **given)
+
+            run.__annotations__ = {**function.__annotations__, "options": typer.Context}
+            add(run if "options" in function.__annotations__ else function)
+            return function
+
+        return decorate
 
 
 class Commands(TyperGroup):

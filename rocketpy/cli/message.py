@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated, Final
 
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.traces import TracedMessage
-from rocketpy.cli.context import Options, Yes, usage_errors
+from rocketpy.cli.context import CommandGroup, Options, Yes, usage_errors
 from rocketpy.cli.formats import find_format
-from rocketpy.cli.positions import Kind, parse_position
+from rocketpy.cli.positions import parse_time
 from rocketpy.cli.tables import print_rows
-from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 
-message_app: Final = typer.Typer(name="message", no_args_is_help=True)
+message_app: Final = CommandGroup(
+    name="message", help="Look up messages by id, key, offset or time; see who consumed one; send one again."
+)
 
 _DETAILS: Final = (
     "message id:  {message_id}\n"
@@ -44,25 +45,20 @@ _TopicOfId = Annotated[
 ]
 
 
-@message_app.callback()
-def _message() -> None:
-    """Look up messages by id, key, offset or time; see who consumed one; send one again."""
-
-
 @message_app.command(epilog="Example: rocketpy message get 7F00000100002A9F0000000000000BB8")
 def get(
-    context: typer.Context,
+    options: Options,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     topic: _TopicOfId = None,
     form: _Form = "details",
 ) -> None:
     """Print the message with an id: a broker's id, or with --topic a producer's."""
-    _print(context.obj, form, lambda client: _get(client, message_id, topic))
+    _print(options, form, lambda admin: _get(admin, message_id, topic))
 
 
 @message_app.command(epilog="Example: rocketpy message find Orders --key 42 --json")
 def find(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     key: Annotated[str, typer.Option("--key", "-k", metavar="KEY", help="One of the keys of the messages.")],
     count: Annotated[
@@ -71,12 +67,12 @@ def find(
     form: _Form = "details",
 ) -> None:
     """Print the messages with a key, oldest first."""
-    _print(context.obj, form, lambda client: _find(client, topic, key, count))
+    _print(options, form, lambda admin: _find(admin, topic, key, count))
 
 
 @message_app.command(epilog="Example: rocketpy message at Orders broker-a 0 118 --count 10 --format text")
 def at(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     broker: Annotated[str, typer.Argument(metavar="BROKER", help="The name of the broker.")],
     queue: Annotated[int, typer.Argument(metavar="QUEUE", min=0, help="The id of the queue.")],
@@ -88,12 +84,12 @@ def at(
 ) -> None:
     """Print the message at an offset of a queue, or with --count those that follow, too."""
     place = MessageQueue(topic, broker, queue)
-    _print(context.obj, form, lambda client: _at(client, place, offset, count))
+    _print(options, form, lambda admin: _at(admin, place, offset, count))
 
 
 @message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")
 def between(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic; also of retries or dead letters.")],
     begin: Annotated[
         str, typer.Option("--from", metavar="TIME", help="An age (30s, 2h, 1d) or a time (2026-01-31T12:00).")
@@ -105,19 +101,19 @@ def between(
     form: _Form = "details",
 ) -> None:
     """Print the messages of a topic that were stored between two times, queue after queue."""
-    begin_ms = _time(begin, "--from")
-    end_ms = time.time_ns() // 1_000_000 if end is None else _time(end, "--to")
-    _print(context.obj, form, lambda client: _between(client, topic, begin_ms, end_ms, count))
+    with usage_errors():
+        begin_ms = parse_time("--from", begin)
+        end_ms = time.time_ns() // 1_000_000 if end is None else parse_time("--to", end)
+    _print(options, form, lambda admin: _between(admin, topic, begin_ms, end_ms, count))
 
 
 @message_app.command(epilog="Example: rocketpy message consumers 7F00000100002A9F0000000000000BB8")
 def consumers(
-    context: typer.Context,
+    options: Options,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     topic: _TopicOfId = None,
 ) -> None:
     """Show which groups have consumed a message."""
-    options: Options = context.obj
 
     async def read(admin: AdminClient) -> tuple[MessageTrack, ...]:
         return await admin.messages.consumers_of(await admin.view_message(message_id, topic))
@@ -137,7 +133,7 @@ def consumers(
 [cyan]rocketpy message resend 7F00000100002A9F0000000000000BB8 --group billing[/cyan]  (to one group)"""
 )
 def resend(
-    context: typer.Context,
+    options: Options,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     to: Annotated[
         str | None, typer.Option("--to", metavar="TOPIC", help="Another topic. Default: the message's own.")
@@ -153,7 +149,6 @@ def resend(
     It keeps body, tags, keys, properties and the producer's id. A group gets it once it has members; to have
     one member handle it now, use deliver.
     """
-    options: Options = context.obj
     if to and group:
         raise typer.BadParameter("--to and --group exclude each other")
     where = f"group {group}" if group else f"topic {to}" if to else "its topic"
@@ -167,7 +162,7 @@ def resend(
 
 @message_app.command(epilog="Example: rocketpy message deliver 7F00…0BB8 --group billing --client 10.0.0.1@7")
 def deliver(
-    context: typer.Context,
+    options: Options,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     group: Annotated[str, typer.Option("--group", "-g", metavar="NAME", help="The consumer group.")],
     client_id: Annotated[
@@ -183,7 +178,6 @@ def deliver(
 
     The exit status is 1 unless the consumer reports success.
     """
-    options: Options = context.obj
     who = f"{client_id or 'one consumer'} of group {group}"
     options.confirm(f"deliver message {message_id} to {who}", yes=yes)
 
@@ -208,14 +202,13 @@ async def _any_member(admin: AdminClient, group: str) -> str:
 
 @message_app.command(epilog="Example: rocketpy message trace order-42")
 def trace(
-    context: typer.Context,
+    options: Options,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The unique id, or a key, of the message.")],
     topic: Annotated[
         str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that clients report to.")
     ] = TRACE_TOPIC,
 ) -> None:
     """Show who sent a message, and who consumed it, as clients with message trace have reported."""
-    options: Options = context.obj
     try:
         found = options.run_admin(lambda admin: admin.messages.traces(key, topic=topic))
     except RouteNotFound as error:
@@ -255,55 +248,42 @@ def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
         }
 
 
-def _time(text: str, option: str) -> int:
-    """Return a time in ms since 1970. Raises typer.BadParameter."""
-    with usage_errors():
-        position = parse_position(text)
-    if position.kind is not Kind.TIME:
-        raise typer.BadParameter(f"{option} takes an age such as 2h, or a time such as 2026-01-31T12:00")
-    return position.number
-
-
 def _print(
-    options: Options, form: str, look_up: Callable[[ClientConfig], Coroutine[Any, Any, list[MessageExt]]]
+    options: Options, form: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
 ) -> None:
     """Print what a look-up finds."""
     if form == "details":
         form = "json" if options.as_json else _DETAILS
     with usage_errors():
         chosen = find_format(form)
-    messages = options.run(look_up(options.cluster.client))
+    messages = options.run_admin(look_up)
     sys.stdout.buffer.write(chosen(messages))
     sys.stdout.flush()
 
 
-async def _get(client: ClientConfig, message_id: str, topic: str | None) -> list[MessageExt]:
-    async with AdminClient(client=client) as admin:
-        return [await admin.view_message(message_id, topic)]
+async def _get(admin: AdminClient, message_id: str, topic: str | None) -> list[MessageExt]:
+    return [await admin.view_message(message_id, topic)]
 
 
-async def _find(client: ClientConfig, topic: str, key: str, count: int) -> list[MessageExt]:
-    async with AdminClient(client=client) as admin:
-        found = await admin.query_message(topic, key, count)
+async def _find(admin: AdminClient, topic: str, key: str, count: int) -> list[MessageExt]:
+    found = await admin.query_message(topic, key, count)
     if not found.messages:
         raise RocketError(f"no message of topic {topic} has key {key}")
     return sorted(found.messages, key=lambda message: message.store_timestamp)
 
 
-async def _at(client: ClientConfig, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
-    async with AdminClient(client=client) as admin:
-        first = await admin.messages.by_offset(queue, offset)
-        later = admin.messages.of_queue(queue, offset + 1, offset + count)
-        return [first, *([message async for message in later] if count > 1 else ())]
+async def _at(admin: AdminClient, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+    first = await admin.messages.by_offset(queue, offset)
+    later = admin.messages.of_queue(queue, offset + 1, offset + count)
+    return [first, *([message async for message in later] if count > 1 else ())]
 
 
 async def _between(
-    client: ClientConfig, topic: str, begin_ms: int, end_ms: int, count: int
+    admin: AdminClient, topic: str, begin_ms: int, end_ms: int, count: int
 ) -> list[MessageExt]:
     found: list[MessageExt] = []
-    async with AdminClient(client=client) as admin:
-        async for message in admin.messages.by_time(topic, begin_ms, end_ms):
-            found.append(message)
-            if len(found) == count:
-                break
+    async for message in admin.messages.by_time(topic, begin_ms, end_ms):
+        found.append(message)
+        if len(found) == count:
+            break
     return found

@@ -60,6 +60,14 @@ class Position(NamedTuple):
         return (ConsumeFrom.FIRST_OFFSET if self.kind is Kind.BEGIN else ConsumeFrom.LAST_OFFSET), None
 
 
+def parse_time(option: str, text: str) -> int:
+    """Return the time of an option, in ms since 1970. Raises ConfigInvalid for what is no time and no age."""
+    position = parse_position(text)
+    if position.kind is not Kind.TIME:
+        raise ConfigInvalid(f"{option} {text}: give an age such as 2h, or a time such as 2026-01-31T12:00")
+    return position.number
+
+
 def parse_position(text: str) -> Position:
     """Return the position that a user wrote.
 

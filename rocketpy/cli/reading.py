@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rocketpy.admin.reader import ToolsConsumer
@@ -121,23 +122,21 @@ async def _new_queues(
         return set()
 
 
+@dataclass(eq=False)
 class _QueueReader:
     """Prints the messages of one queue."""
 
-    def __init__(
-        self, consumer: PullConsumer, expression: Expression, printer: Printer, since_ms: int
-    ) -> None:
-        self._consumer = consumer
-        self._since_ms = since_ms
-        self._expression = expression
-        self._printer = printer
+    consumer: PullConsumer
+    expression: Expression
+    printer: Printer
+    since_ms: int
 
     async def __call__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
         """Read from an offset to `end`, or forever. The next pull runs while messages are printed."""
-        since_ms = self._since_ms
+        since_ms = self.since_ms
         ahead: asyncio.Task[PullResult] | None = None
         try:
-            while self._printer.left and (end is None or offset < end):
+            while self.printer.left and (end is None or offset < end):
                 try:
                     pulled = await (ahead or self._start(queue, offset))
                 except RocketError as error:
@@ -157,7 +156,7 @@ class _QueueReader:
                 if since_ms and messages:
                     messages = [message for message in messages if message.store_timestamp >= since_ms]
                     since_ms = 0 if messages else since_ms
-                await self._printer.print(messages)
+                await self.printer.print(messages)
                 if pulled.status is PullStatus.OFFSET_ILLEGAL:
                     log.warning("%s has no offset %d; reading continues at %d", queue, offset, following)
                 elif end is not None and following <= offset:
@@ -170,7 +169,7 @@ class _QueueReader:
                 await asyncio.gather(ahead, return_exceptions=True)
 
     def _start(self, queue: MessageQueue, offset: int) -> asyncio.Task[PullResult]:
-        pull = self._consumer.pull(queue, offset, _PULL_MAX, expression=self._expression)
+        pull = self.consumer.pull(queue, offset, _PULL_MAX, expression=self.expression)
         return joined(pull, f"pull of {queue}")
 
 

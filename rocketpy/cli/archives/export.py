@@ -34,7 +34,7 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 
 def export(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="A new directory, or one of an interrupted export.")
@@ -45,7 +45,6 @@ def export(
     After an interruption of any kind, the same command resumes: no message is lost or written twice. Offsets
     are not committed, and consumers not disturbed.
     """
-    options: Options = context.obj
     to.mkdir(parents=True, exist_ok=True)
     archive = Archive(to)
     with archive.locked():

@@ -32,7 +32,7 @@ from rocketpy.cli.archives.files import (
 from rocketpy.cli.archives.queue_reader import QueueRecords
 from rocketpy.cli.archives.target import Receipt, TargetTopic
 from rocketpy.cli.archives.transfer import run_all, saved_regularly
-from rocketpy.cli.context import Options
+from rocketpy.cli.context import Options, Yes
 from rocketpy.cli.progress import OnProgress, count_bar
 from rocketpy.config import ConsumerConfig
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
@@ -56,7 +56,7 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 
 def import_(
-    context: typer.Context,
+    options: Options,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a complete export.")],
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic to send to.")],
     state: Annotated[
@@ -65,7 +65,7 @@ def import_(
             "--state", metavar="NAME", help="Where DIR keeps how far the import is. Default: import-TOPIC."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Send all messages of an export to a topic, which must exist.
 
@@ -73,7 +73,6 @@ def import_(
     stored, so none is sent twice, except for a request that a broker stores after that. Bodies, properties,
     flags and born times are kept, and the order in each queue; offsets and store times are new.
     """
-    options: Options = context.obj
     archive = Archive(directory)
     if not directory.is_dir() or (manifest := archive.manifest()) is None:
         raise ConfigInvalid(

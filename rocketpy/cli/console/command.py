@@ -17,7 +17,7 @@ _TOKEN: Final = "ROCKETPY_CONSOLE_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def console(
-    context: typer.Context,
+    options: Options,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free port.")] = 8088,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDR", help="The address to listen on.")
@@ -47,7 +47,6 @@ def console(
         raise ConfigInvalid(
             f'the console needs the package {error.name}: pip install "rocketpy-mq[console]"'
         ) from None
-    options: Options = context.obj
     token = os.environ.get(_TOKEN) or secrets.token_urlsafe(32)
     settings = ConsoleSettings(
         client=options.cluster.client,

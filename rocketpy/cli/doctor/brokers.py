@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from rocketpy.cli.doctor.findings import Findings, add_refusal
 from rocketpy.cli.doctor.name_servers import TIMEOUT_MS, Knowledge
@@ -23,6 +23,8 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
+
+T = TypeVar("T")
 
 _CLOCK_S_MAX: Final = 3.0
 """Clocks of machines with NTP differ by far less. Brokers report their time in whole seconds."""
@@ -141,6 +143,25 @@ async def _request(client: ClientInstance, place: Place, code: int) -> Command:
     return await client.request(place.address, Command.request(code), TIMEOUT_MS)
 
 
+async def _read(
+    findings: Findings,
+    client: ClientInstance,
+    place: Place,
+    check: str,
+    code: int,
+    decode: Callable[[bytes], T],
+) -> T | None:
+    """Return what a broker responds; None if there is a finding instead."""
+    try:
+        answer = await _request(client, place, code)
+        if answer.code == ResponseCode.SUCCESS:
+            return decode(answer.body)
+        add_refusal(findings, place.subject, answer.remark)
+    except RocketError as error:
+        findings.not_checked(check, place.subject, error)
+    return None
+
+
 # -- state ------------------------------------------------------------------------------------
 
 
@@ -210,14 +231,9 @@ def _check_version(findings: Findings, place: Place, state: State) -> None:
 
 
 async def _check_features(findings: Findings, client: ClientInstance, place: Place) -> None:
-    try:
-        answer = await _request(client, place, RequestCode.GET_BROKER_CONFIG)
-        if answer.code != ResponseCode.SUCCESS:
-            add_refusal(findings, place.subject, answer.remark)
-            return
-        settings = decode_settings(answer.body)
-    except RocketError as error:
-        findings.not_checked("features", place.subject, error)
+    code = RequestCode.GET_BROKER_CONFIG
+    settings = await _read(findings, client, place, "features", code, decode_settings)
+    if settings is None:
         return
     off = [f"{what} ({key}=false)" for key, what in _OFF.items() if settings.get(key) == "false"]
     if off:
@@ -255,12 +271,11 @@ async def _check_slaves(findings: Findings, client: ClientInstance, states: Mapp
 async def _check_progress(
     findings: Findings, client: ClientInstance, place: Place, before: State, master: State
 ) -> None:
-    try:
-        answer = await _request(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
-        state = State(KVTable.decode(answer.body).table, None)
-    except RocketError as error:
-        findings.not_checked("slave", place.subject, error)
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    found = await _read(findings, client, place, "slave", code, KVTable.decode)
+    if found is None:
         return
+    state = State(found.table, None)
     lag = master.end - state.end
     reason = state.table.get("haProblem", "")
     if lag <= 0:
@@ -285,15 +300,11 @@ async def _check_permissions(
     findings: Findings, client: ClientInstance, place: Place, known: Mapping[str, Knowledge]
 ) -> None:
     """Compare the permissions in routes with those that the broker itself has."""
-    try:
-        answer = await _request(client, place, RequestCode.GET_ALL_TOPIC_CONFIG)
-        if answer.code != ResponseCode.SUCCESS:
-            add_refusal(findings, place.subject, answer.remark)
-            return
-        topics = TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
-    except RocketError as error:
-        findings.not_checked("permission", place.subject, error)
+    code, decode = RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper.decode
+    found = await _read(findings, client, place, "permission", code, decode)
+    if found is None:
         return
+    topics = found.topic_config_table
     for address, one in known.items():
         hidden = [
             topic

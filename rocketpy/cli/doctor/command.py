@@ -29,7 +29,7 @@ _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bo
 
 
 def doctor(
-    context: typer.Context,
+    options: Options,
     lag: Annotated[
         int, typer.Option("--lag", min=0, metavar="N", help="Warn of groups that are further behind.")
     ] = 10_000,
@@ -41,7 +41,6 @@ def doctor(
 
     The exit status is 1 if there is a problem. Warnings do not change it.
     """
-    options: Options = context.obj
     findings = Findings()
     check_machine(findings, os.environ)
     try:

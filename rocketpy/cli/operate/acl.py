@@ -10,25 +10,21 @@ import typer
 
 from rocketpy.admin.accounts import AccessRules
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, parse_pairs
+from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, parse_pairs
 from rocketpy.cli.tables import Row, print_rows
 from rocketpy.errors import RocketError
 
-acl_app: Final = typer.Typer(name="acl", no_args_is_help=True)
+acl_app: Final = CommandGroup(
+    name="acl", help="List, add, change and delete accounts of brokers with access control."
+)
 
 _AccessKey = Annotated[str, typer.Argument(metavar="ACCESS_KEY", help="The name of the account.")]
 _Right = "DENY, PUB, SUB or PUB|SUB"
 
 
-@acl_app.callback()
-def _acl() -> None:
-    """List, add, change and delete accounts of brokers with access control."""
-
-
 @acl_app.command("list", epilog="Example: rocketpy acl list --profile production")
-def list_accounts(context: typer.Context, cluster: OfCluster = None) -> None:
+def list_accounts(options: Options, cluster: OfCluster = None) -> None:
     """List the accounts of each broker, without their secrets."""
-    options: Options = context.obj
     print_rows(
         options, _accounts(options.run_admin(lambda admin: admin.accounts.list(cluster))), none="no accounts"
     )
@@ -36,7 +32,7 @@ def list_accounts(context: typer.Context, cluster: OfCluster = None) -> None:
 
 @acl_app.command(epilog="Example: rocketpy acl put billing --secret-file secret --topic Orders=SUB")
 def put(
-    context: typer.Context,
+    options: Options,
     access_key: _AccessKey,
     secret_file: Annotated[
         str | None,
@@ -67,7 +63,6 @@ def put(
     yes: Yes = False,
 ) -> None:
     """Add an account, or change one: what is not given stays as it is."""
-    options: Options = context.obj
     topic_perms, group_perms = parse_pairs(topics or ()), parse_pairs(groups or ())
     secret = None if secret_file is None else _first_line(secret_file)
     options.confirm(f"put account {access_key}", yes=yes)
@@ -92,19 +87,18 @@ def put(
         )
 
     options.run_admin(change)
-    _print_done(options, f"put account {access_key}", {"access_key": access_key})
+    options.print_done(f"put account {access_key}", {"access_key": access_key})
 
 
 @acl_app.command(epilog="Example: rocketpy acl delete billing --dry-run")
 def delete(
-    context: typer.Context,
+    options: Options,
     access_key: _AccessKey,
     cluster: OfCluster = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Delete an account. With --dry-run: show it, and keep it."""
-    options: Options = context.obj
     if dry_run:
         found = _accounts(options.run_admin(lambda admin: admin.accounts.list(cluster)))
         rows = [row for row in found if row["access_key"] == access_key]
@@ -114,13 +108,12 @@ def delete(
         return
     options.confirm(f"delete account {access_key}", yes=yes)
     options.run_admin(lambda admin: admin.accounts.delete(access_key, cluster=cluster))
-    _print_done(options, f"deleted account {access_key}", {"access_key": access_key})
+    options.print_done(f"deleted account {access_key}", {"access_key": access_key})
 
 
 @acl_app.command(epilog="Example: rocketpy acl version")
-def version(context: typer.Context, cluster: OfCluster = None) -> None:
+def version(options: Options, cluster: OfCluster = None) -> None:
     """Show the version of each broker's rules, which rises with each change."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.accounts.versions(cluster))
     rows = (
         {"broker_name": broker, "version": one.counter, "changed_timestamp": one.changed_ms}
@@ -130,9 +123,8 @@ def version(context: typer.Context, cluster: OfCluster = None) -> None:
 
 
 @acl_app.command("white-addresses", epilog="Example: rocketpy acl white-addresses")
-def white_addresses(context: typer.Context, cluster: OfCluster = None) -> None:
+def white_addresses(options: Options, cluster: OfCluster = None) -> None:
     """List the addresses from which no request needs a signature."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.accounts.list(cluster))
     rows = (
         {"broker_name": broker, "address": address}
@@ -144,16 +136,15 @@ def white_addresses(context: typer.Context, cluster: OfCluster = None) -> None:
 
 @acl_app.command("set-white-addresses", epilog="Example: rocketpy acl set-white-addresses '10.0.0.*'")
 def set_white_addresses(
-    context: typer.Context,
+    options: Options,
     addresses: Annotated[list[str], typer.Argument(metavar="ADDR...", help="All addresses.")],
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
     """Replace the addresses from which no request needs a signature."""
-    options: Options = context.obj
     options.confirm(f"accept every request from {' '.join(addresses)} without a signature", yes=yes)
     options.run_admin(lambda admin: admin.accounts.set_white_addresses(addresses, cluster=cluster))
-    _print_done(options, f"set white addresses {' '.join(addresses)}", {"addresses": addresses})
+    options.print_done(f"set white addresses {' '.join(addresses)}", {"addresses": addresses})
 
 
 def _accounts(found: dict[str, AccessRules]) -> list[Row]:
@@ -176,8 +167,3 @@ def _accounts(found: dict[str, AccessRules]) -> list[Row]:
 def _first_line(file: str) -> str:
     text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
     return text.partition("\n")[0].strip()
-
-
-def _print_done(options: Options, text: str, fields: Row) -> None:
-    cluster = options.cluster.client.namesrv
-    options.print_result(f"{text} of {options.cluster}", {**fields, "cluster": cluster})

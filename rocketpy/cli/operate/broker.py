@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,12 +15,16 @@ from rich.console import Console
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.brokers import Brokers
 from rocketpy.admin.drain import DrainPlan, DrainProgress
-from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, parse_pairs
+from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, parse_pairs
 from rocketpy.cli.tables import print_fields, print_json, print_rows
 from rocketpy.errors import RocketError
 
-broker_app: Final = typer.Typer(name="broker", no_args_is_help=True)
-config_app: Final = typer.Typer(name="config", no_args_is_help=True)
+T = TypeVar("T")
+
+broker_app: Final = CommandGroup(
+    name="broker", help="List brokers, show their state, change settings and write permission."
+)
+config_app: Final = CommandGroup(name="config", help="Show and change settings of a running broker.")
 broker_app.add_typer(config_app)
 
 _NAMED_MAX: Final = 5
@@ -32,23 +36,12 @@ _Broker = Annotated[
 _Name = Annotated[str, typer.Argument(metavar="BROKER", help="The name of the broker.")]
 
 
-@broker_app.callback()
-def _broker() -> None:
-    """List brokers, show their state, change settings and write permission."""
-
-
-@config_app.callback()
-def _config() -> None:
-    """Show and change settings of a running broker."""
-
-
 @broker_app.command("list", epilog="Example: rocketpy broker list")
-def list_brokers(context: typer.Context, cluster: OfCluster = None) -> None:
+def list_brokers(options: Options, cluster: OfCluster = None) -> None:
     """List the brokers with their versions and rates (messages per second, over the last 10 s).
 
     The exit status is 1 if one of them does not respond.
     """
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.brokers.list(cluster))
     rows = (
         {
@@ -71,57 +64,46 @@ def list_brokers(context: typer.Context, cluster: OfCluster = None) -> None:
 
 
 @broker_app.command(epilog="Example: rocketpy broker runtime broker-a")
-def runtime(context: typer.Context, broker: _Broker) -> None:
+def runtime(options: Options, broker: _Broker) -> None:
     """Show the state of a broker, by RocketMQ's names."""
-    options: Options = context.obj
-
-    async def read(admin: AdminClient) -> dict[str, str]:
-        return await admin.brokers.runtime(await _address(admin, broker))
-
-    print_fields(options, dict(sorted(options.run_admin(read).items())))
+    found = options.run_admin(lambda admin: _ask(admin, broker, admin.brokers.runtime))
+    print_fields(options, dict(sorted(found.items())))
 
 
 @broker_app.command(epilog="Example: rocketpy broker stats broker-a TOPIC_PUT_NUMS Orders")
 def stats(
-    context: typer.Context,
+    options: Options,
     broker: _Broker,
     name: Annotated[str, typer.Argument(help="Such as TOPIC_PUT_NUMS, GROUP_GET_NUMS, BROKER_PUT_NUMS.")],
     key: Annotated[str, typer.Argument(help="A topic, topic@group, or for BROKER_… the cluster.")],
 ) -> None:
     """Show a counter of a broker over its last minute, hour and day."""
-    options: Options = context.obj
-
-    async def read(admin: AdminClient) -> dict[str, dict[str, object]]:
-        found = await admin.brokers.stats(await _address(admin, broker), name, key)
-        return {period: value._asdict() for period, value in found._asdict().items()}
-
-    rows = ({"period": period, **values} for period, values in options.run_admin(read).items())
-    print_rows(options, rows)
+    found = options.run_admin(
+        lambda admin: _ask(admin, broker, lambda address: admin.brokers.stats(address, name, key))
+    )
+    print_rows(
+        options, ({"period": period, **values._asdict()} for period, values in found._asdict().items())
+    )
 
 
 @broker_app.command(epilog="Example: rocketpy broker producers shop")
-def producers(
-    context: typer.Context, group: Annotated[str, typer.Argument(help="The producer group.")]
-) -> None:
+def producers(options: Options, group: Annotated[str, typer.Argument(help="The producer group.")]) -> None:
     """List the producers of a group that are online."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.brokers.producers(group))
     print_rows(options, (one._asdict() for one in found), none=f"group {group} has no producers online")
 
 
 @broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
-def wipe_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
+def wipe_writes(options: Options, broker: _Name, yes: Yes = False) -> None:
     """Hide a broker from producers; drain also waits until they have left. Consumers continue to read."""
-    options: Options = context.obj
     options.confirm(f"hide broker {broker} from producers", yes=yes)
     topics = options.run_admin(lambda admin: admin.brokers.wipe_write_permission(broker))
     _print_permission(options, f"hid broker {broker} from producers", broker, topics)
 
 
 @broker_app.command("restore-writes", epilog="Example: rocketpy broker restore-writes broker-a")
-def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> None:
+def restore_writes(options: Options, broker: _Name, yes: Yes = False) -> None:
     """Undo wipe-writes: producers use the broker again. RocketMQ's name servers have it since 4.9."""
-    options: Options = context.obj
     options.confirm(f"let producers use broker {broker}", yes=yes)
     topics = options.run_admin(lambda admin: admin.brokers.add_write_permission(broker))
     _print_permission(options, f"let producers use broker {broker}", broker, topics)
@@ -135,7 +117,7 @@ def restore_writes(context: typer.Context, broker: _Name, yes: Yes = False) -> N
 [cyan]rocketpy broker drain broker-a && ssh broker-a systemctl restart rocketmq-broker[/cyan]"""
 )
 def drain(
-    context: typer.Context,
+    options: Options,
     broker: _Name,
     wait: Annotated[
         float,
@@ -154,7 +136,6 @@ def drain(
     It wipes the write permission, and waits until producers have fresh routes, the broker stores nothing
     more, and its slaves have all messages. Its next start brings producers back, or restore-writes.
     """
-    options: Options = context.obj
     plan = options.run_admin(lambda admin: admin.brokers.plan_drain(broker))
     if dry_run:
         if options.as_json:
@@ -225,32 +206,27 @@ def _plan(plan: DrainPlan) -> dict[str, object]:
 
 
 @broker_app.command("clean-queues", epilog="Example: rocketpy broker clean-queues --cluster DefaultCluster")
-def clean_queues(context: typer.Context, cluster: OfCluster = None, yes: Yes = False) -> None:
+def clean_queues(options: Options, cluster: OfCluster = None, yes: Yes = False) -> None:
     """Have every master delete the files of queues whose messages have all expired."""
-    _clean(context, "queues without messages", cluster, Brokers.clean_expired_queues, yes=yes)
+    _clean(options, "queues without messages", cluster, Brokers.clean_expired_queues, yes=yes)
 
 
 @broker_app.command("clean-topics", epilog="Example: rocketpy broker clean-topics")
-def clean_topics(context: typer.Context, cluster: OfCluster = None, yes: Yes = False) -> None:
+def clean_topics(options: Options, cluster: OfCluster = None, yes: Yes = False) -> None:
     """Have every master delete the queues of topics that do not exist any more."""
-    _clean(context, "the queues of deleted topics", cluster, Brokers.clean_unused_topics, yes=yes)
+    _clean(options, "the queues of deleted topics", cluster, Brokers.clean_unused_topics, yes=yes)
 
 
 @config_app.command("get", epilog="Example: rocketpy broker config get broker-a fileReservedTime")
 def get_config(
-    context: typer.Context,
+    options: Options,
     broker: _Broker,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these settings.")
     ] = None,
 ) -> None:
     """Show the settings of a broker, by their names in broker.conf."""
-    options: Options = context.obj
-
-    async def read(admin: AdminClient) -> dict[str, str]:
-        return await admin.brokers.config(await _address(admin, broker))
-
-    found = options.run_admin(read)
+    found = options.run_admin(lambda admin: _ask(admin, broker, admin.brokers.config))
     for name in names or ():
         if name not in found:
             raise RocketError(f"broker {broker} has no setting {name}; leave the name out to see all")
@@ -259,58 +235,51 @@ def get_config(
 
 @config_app.command("set", epilog="Example: rocketpy broker config set broker-a fileReservedTime=48")
 def set_config(
-    context: typer.Context,
+    options: Options,
     broker: _Broker,
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The new values.")],
     yes: Yes = False,
 ) -> None:
     """Change settings of a running broker. rocketpy brokers need remoteConfigUpdateEnable=true."""
-    options: Options = context.obj
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on broker {broker}", yes=yes)
-
-    async def change(admin: AdminClient) -> None:
-        await admin.brokers.set_config(await _address(admin, broker), changes)
-
-    options.run_admin(change)
-    if options.as_json:
-        print_json([{"broker_name": broker, "settings": changes, "cluster": options.cluster.client.namesrv}])
-    else:
-        print(f"set {' '.join(settings)} on broker {broker} of {options.cluster}")
+    options.run_admin(
+        lambda admin: _ask(admin, broker, lambda address: admin.brokers.set_config(address, changes))
+    )
+    options.print_done(
+        f"set {' '.join(settings)} on broker {broker}", {"broker_name": broker, "settings": changes}
+    )
 
 
 def _print_permission(options: Options, text: str, broker: str, topics: int) -> None:
     """Print what changed. Raises RocketError if nothing did: name servers accept any name."""
     if not topics:
         raise RocketError(f"the name servers know no topics of broker {broker}; see rocketpy broker list")
-    fields = {"broker_name": broker, "topics": topics, "cluster": options.cluster.client.namesrv}
-    options.print_result(f"{text}: {topics} topics of {options.cluster}", fields)
+    options.print_done(f"{text}: {topics} topics", {"broker_name": broker, "topics": topics})
 
 
 def _clean(
-    context: typer.Context,
+    options: Options,
     what: str,
     cluster: str | None,
     clean: Callable[[Brokers, str | None], Awaitable[None]],
     *,
     yes: bool,
 ) -> None:
-    options: Options = context.obj
     where = f"every broker{f' of cluster {cluster}' if cluster else ''}"
     options.confirm(f"delete {what} on {where}", yes=yes)
     options.run_admin(lambda admin: clean(admin.brokers, cluster))
-    fields = {"deleted": what, "cluster": options.cluster.client.namesrv}
-    options.print_result(f"deleted {what} on {where} of {options.cluster}", fields)
+    options.print_done(f"deleted {what} on {where}", {"deleted": what})
 
 
-async def _address(admin: AdminClient, broker: str) -> str:
-    """Return the address of a broker that a user named. Raises RocketError for an unknown name."""
+async def _ask(admin: AdminClient, broker: str, call: Callable[[str], Awaitable[T]]) -> T:
+    """Call with the address of a broker that a user named. Raises RocketError for an unknown name."""
     if ":" in broker:
-        return broker
+        return await call(broker)
     known = {
         one.name if one.broker_id == 0 else f"{one.name}/{one.broker_id}": one.address
         for one in await admin.brokers.list()
     }
     if broker not in known:
         raise RocketError(f"there is no broker {broker}; the name server knows: {', '.join(known) or 'none'}")
-    return known[broker]
+    return await call(known[broker])

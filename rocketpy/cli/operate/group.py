@@ -14,13 +14,15 @@ import typer
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
-from rocketpy.cli.context import DryRun, OfCluster, Options, Yes, usage_errors
+from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, usage_errors
 from rocketpy.cli.positions import Kind, Position, parse_position
 from rocketpy.cli.tables import Row, print_json, print_rows, print_table
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import MessageQueue
 
-group_app: Final = typer.Typer(name="group", no_args_is_help=True)
+group_app: Final = CommandGroup(
+    name="group", help="List, show, create, change, reset and delete consumer groups."
+)
 
 _Group = Annotated[str, typer.Argument(help="The consumer group.")]
 _Enabled = Annotated[bool | None, typer.Option("--enabled/--disabled", help="Whether the group may consume.")]
@@ -45,42 +47,34 @@ _NotifyChanges = Annotated[
 ]
 
 
-@group_app.callback()
-def _group() -> None:
-    """List, show, create, change, reset and delete consumer groups."""
-
-
 @group_app.command("list", epilog="Example: rocketpy group list --json")
 def list_groups(
-    context: typer.Context,
+    options: Options,
     cluster: OfCluster = None,
     system: Annotated[bool, typer.Option("--system", help="Also groups of the brokers themselves.")] = False,
 ) -> None:
     """List the consumer groups, with their settings on each broker."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.groups.list(cluster, include_system=system))
     rows = [row for group in found for row in _settings(options, group)]
     print_rows(options, rows, none="no groups")
 
 
 @group_app.command(epilog="Example: rocketpy group describe billing")
-def describe(context: typer.Context, group: _Group, cluster: OfCluster = None) -> None:
+def describe(options: Options, group: _Group, cluster: OfCluster = None) -> None:
     """Show the settings, members, subscriptions and lag of a group."""
-    options: Options = context.obj
     _print_group(options, group, *options.run_admin(lambda admin: _describe(admin, group, cluster)))
 
 
 @group_app.command(epilog="Example: rocketpy group members billing")
-def members(context: typer.Context, group: _Group) -> None:
+def members(options: Options, group: _Group) -> None:
     """List the members of a group that are online."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.groups.members(group))
     print_rows(options, map(_member, found), none=f"group {group} has no members online")
 
 
 @group_app.command(epilog="Example: rocketpy group lag billing --topic Orders")
 def lag(
-    context: typer.Context,
+    options: Options,
     group: _Group,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only queues of this topic.")
@@ -91,7 +85,6 @@ def lag(
     ] = False,
 ) -> None:
     """Show how many messages a group has not consumed, in each queue and in total."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
     if not found.queues:
         where = f" in topic {topic}" if topic else ""
@@ -128,7 +121,7 @@ def create(
     text = f"group {group} ({_text(settings) or 'default settings'})"
     options.confirm(f"create {text}", yes=yes)
     options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
-    _print_done(options, f"created {text}", group, settings)
+    options.print_done(f"created {text}", {"group": group, **settings})
 
 
 @group_app.command(epilog="Example: rocketpy group alter billing --disabled")
@@ -152,12 +145,12 @@ def alter(
     text = f"group {group} ({_text(changes)})"
     options.confirm(f"change {text}", yes=yes)
     options.run_admin(lambda admin: admin.groups.alter(group, **changes))
-    _print_done(options, f"changed {text}", group, changes)
+    options.print_done(f"changed {text}", {"group": group, **changes})
 
 
 @group_app.command(epilog="Example: rocketpy group delete billing --dry-run")
 def delete(
-    context: typer.Context,
+    options: Options,
     group: _Group,
     cluster: OfCluster = None,
     keep_topics: Annotated[
@@ -167,20 +160,19 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Delete a group, its retry topic and dead letters. With --dry-run: show the group, and keep it."""
-    options: Options = context.obj
     if dry_run:
-        describe(context, group, cluster)
+        describe(options, group, cluster)
         return
     what = f"group {group}" + ("" if keep_topics else " with its retry topic and dead letters")
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete {what}{where}", yes=yes)
     options.run_admin(lambda admin: admin.groups.delete(group, cluster=cluster, keep_topics=keep_topics))
-    _print_done(options, f"deleted {what}{where}", group, {})
+    options.print_done(f"deleted {what}{where}", {"group": group})
 
 
 @group_app.command(epilog="Example: rocketpy group reset billing Orders --to 2h --dry-run")
 def reset(
-    context: typer.Context,
+    options: Options,
     group: _Group,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     to: Annotated[
@@ -198,7 +190,6 @@ def reset(
 
     Members may be online, except for an offset.
     """
-    options: Options = context.obj
     with usage_errors():
         place = _reset_to(parse_position(to))
     if not dry_run:
@@ -211,18 +202,17 @@ def reset(
 
 @group_app.command(epilog="Example: rocketpy group clone billing billing-test --topic Orders")
 def clone(
-    context: typer.Context,
+    options: Options,
     source: Annotated[str, typer.Argument(help="The group with the offsets.")],
     target: Annotated[str, typer.Argument(help="The group that gets them; its members must be stopped.")],
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
     yes: Yes = False,
 ) -> None:
     """Give a group the offsets that another one has in a topic."""
-    options: Options = context.obj
     options.confirm(f"replace the offsets of group {target} in topic {topic} by those of {source}", yes=yes)
     options.run_admin(lambda admin: admin.groups.clone(source, target, topic))
     text = f"gave group {target} the offsets of {source} in topic {topic}"
-    _print_done(options, text, target, {"source": source, "topic": topic})
+    options.print_done(text, {"group": target, "source": source, "topic": topic})
 
 
 # -- inside -----------------------------------------------------------------------------------
@@ -237,11 +227,6 @@ def _given(context: typer.Context) -> GroupChanges:
 
 def _text(settings: GroupChanges) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
-
-
-def _print_done(options: Options, text: str, group: str, fields: Mapping[str, object]) -> None:
-    cluster = options.cluster.client.namesrv
-    options.print_result(f"{text} of {options.cluster}", {"group": group, **fields, "cluster": cluster})
 
 
 async def _describe(

@@ -6,36 +6,27 @@ from typing import Annotated, Final
 
 import typer
 
-from rocketpy.cli.context import DryRun, Options, Yes, parse_pairs
-from rocketpy.cli.tables import Row, print_rows
+from rocketpy.cli.context import CommandGroup, DryRun, Options, Yes, parse_pairs
+from rocketpy.cli.tables import print_rows
 from rocketpy.errors import RocketError
 
-namesrv_app: Final = typer.Typer(name="namesrv", no_args_is_help=True)
-config_app: Final = typer.Typer(name="config", no_args_is_help=True)
+namesrv_app: Final = CommandGroup(
+    name="namesrv", help="Show and change key-value settings and the settings of name servers."
+)
+config_app: Final = CommandGroup(name="config", help="Show and change settings of running name servers.")
 namesrv_app.add_typer(config_app)
 
 _Namespace = Annotated[str, typer.Argument(help="The namespace of the keys, such as ORDER_TOPIC_CONFIG.")]
 _Key = Annotated[str, typer.Argument(help="The key.")]
 
 
-@namesrv_app.callback()
-def _namesrv() -> None:
-    """Show and change key-value settings and the settings of name servers."""
-
-
-@config_app.callback()
-def _config() -> None:
-    """Show and change settings of running name servers."""
-
-
 @namesrv_app.command(epilog="Example: rocketpy namesrv get ORDER_TOPIC_CONFIG Orders")
 def get(
-    context: typer.Context,
+    options: Options,
     namespace: _Namespace,
     key: Annotated[str | None, typer.Argument(help="Only this key.")] = None,
 ) -> None:
     """Show the key-value settings of a namespace."""
-    options: Options = context.obj
     if key is None:
         found = options.run_admin(lambda admin: admin.name_servers.namespace(namespace))
         rows = ({"key": name, "value": value} for name, value in sorted(found.items()))
@@ -51,38 +42,35 @@ def get(
 
 @namesrv_app.command(epilog="Example: rocketpy namesrv put shop region north")
 def put(
-    context: typer.Context,
+    options: Options,
     namespace: _Namespace,
     key: _Key,
     value: Annotated[str, typer.Argument(help="The new value.")],
     yes: Yes = False,
 ) -> None:
     """Set a key at every name server."""
-    options: Options = context.obj
     options.confirm(f"set {key}={value} in namespace {namespace}", yes=yes)
     options.run_admin(lambda admin: admin.name_servers.put(namespace, key, value))
     fields = {"namespace": namespace, "key": key, "value": value}
-    _print_done(options, f"set {key}={value} in namespace {namespace}", fields)
+    options.print_done(f"set {key}={value} in namespace {namespace}", fields)
 
 
 @namesrv_app.command(epilog="Example: rocketpy namesrv delete shop region --dry-run")
 def delete(
-    context: typer.Context, namespace: _Namespace, key: _Key, dry_run: DryRun = False, yes: Yes = False
+    options: Options, namespace: _Namespace, key: _Key, dry_run: DryRun = False, yes: Yes = False
 ) -> None:
     """Delete a key at every name server. With --dry-run: show it, and keep it."""
-    options: Options = context.obj
     if dry_run:
-        get(context, namespace, key)
+        get(options, namespace, key)
         return
     options.confirm(f"delete {key} from namespace {namespace}", yes=yes)
     options.run_admin(lambda admin: admin.name_servers.delete(namespace, key))
-    _print_done(options, f"deleted {key} from namespace {namespace}", {"namespace": namespace, "key": key})
+    options.print_done(f"deleted {key} from namespace {namespace}", {"namespace": namespace, "key": key})
 
 
 @config_app.command("get", epilog="Example: rocketpy namesrv config get")
-def get_config(context: typer.Context) -> None:
+def get_config(options: Options) -> None:
     """Show the settings of each name server, by their names in namesrv.conf."""
-    options: Options = context.obj
     found = options.run_admin(lambda admin: admin.name_servers.config())
     rows = (
         {"address": address, "name": name, "value": value}
@@ -94,18 +82,12 @@ def get_config(context: typer.Context) -> None:
 
 @config_app.command("set", epilog="Example: rocketpy namesrv config set serverWorkerThreads=8")
 def set_config(
-    context: typer.Context,
+    options: Options,
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="The new values.")],
     yes: Yes = False,
 ) -> None:
     """Change settings of every name server. rocketpy name servers need remoteConfigUpdateEnable=true."""
-    options: Options = context.obj
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on every name server", yes=yes)
     options.run_admin(lambda admin: admin.name_servers.set_config(changes))
-    _print_done(options, f"set {' '.join(settings)} on every name server", {"settings": changes})
-
-
-def _print_done(options: Options, text: str, fields: Row) -> None:
-    cluster = options.cluster.client.namesrv
-    options.print_result(f"{text} of {options.cluster}", {**fields, "cluster": cluster})
+    options.print_done(f"set {' '.join(settings)} on every name server", {"settings": changes})

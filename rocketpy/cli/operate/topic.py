@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from rocketpy.admin.topics import Permission, TopicDescription
-from rocketpy.cli.context import DryRun, OfCluster, Options, Yes
+from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes
 from rocketpy.cli.tables import Row, print_json, print_rows, print_table
 
-topic_app: Final = typer.Typer(name="topic", no_args_is_help=True)
+topic_app: Final = CommandGroup(name="topic", help="List, show, create, change and delete topics.")
 
 _Topic = Annotated[str, typer.Argument(help="The topic.")]
 
@@ -33,35 +33,28 @@ _PERMISSIONS: Final = {
 }
 
 
-@topic_app.callback()
-def _topic() -> None:
-    """List, show, create, change and delete topics."""
-
-
 @topic_app.command("list", epilog="Example: rocketpy topic list --cluster DefaultCluster")
 def list_topics(
-    context: typer.Context,
+    options: Options,
     cluster: OfCluster = None,
     system: Annotated[
         bool, typer.Option("--system", help="Also topics of the brokers: of retries and dead letters, too.")
     ] = False,
 ) -> None:
     """List the topics."""
-    options: Options = context.obj
     topics = options.run_admin(lambda admin: admin.topics.list(cluster, include_system=system))
     print_rows(options, ({"topic": topic} for topic in topics), none="no topics")
 
 
 @topic_app.command(epilog="Example: rocketpy topic describe Orders")
-def describe(context: typer.Context, topic: _Topic, cluster: OfCluster = None) -> None:
+def describe(options: Options, topic: _Topic, cluster: OfCluster = None) -> None:
     """Show the settings, queues, offsets and rate of a topic, and the groups that consume it."""
-    options: Options = context.obj
     _print_topic(options, options.run_admin(lambda admin: admin.topics.describe(topic, cluster=cluster)))
 
 
 @topic_app.command(epilog="Example: rocketpy topic create Orders --queues 8")
 def create(
-    context: typer.Context,
+    options: Options,
     topic: _Topic,
     queues: Annotated[
         int, typer.Option("--queues", "-q", min=1, metavar="N", help="Queues on each broker.")
@@ -74,7 +67,6 @@ def create(
     yes: Yes = False,
 ) -> None:
     """Create a topic on every broker, or give a topic that exists these settings."""
-    options: Options = context.obj
     where = "each broker" + (f" of cluster {cluster}" if cluster else "")
     options.confirm(f"create topic {topic} with {queues} queues on {where}", yes=yes)
     options.run_admin(
@@ -82,15 +74,13 @@ def create(
             topic, queues, cluster=cluster, perm=_PERMISSIONS[perm], ordered=ordered
         )
     )
-    options.print_result(
-        f"created topic {topic} with {queues} queues on {where} of {options.cluster}",
-        {"topic": topic, "queues": queues, "cluster": options.cluster.client.namesrv},
-    )
+    text = f"created topic {topic} with {queues} queues on {where}"
+    options.print_done(text, {"topic": topic, "queues": queues})
 
 
 @topic_app.command(epilog="Example: rocketpy topic alter Orders --write-queues 4 --perm r")
 def alter(
-    context: typer.Context,
+    options: Options,
     topic: _Topic,
     queues: Annotated[
         int | None,
@@ -110,7 +100,6 @@ def alter(
     yes: Yes = False,
 ) -> None:
     """Change settings of a topic on each of its brokers; others stay as they are."""
-    options: Options = context.obj
     changes: dict[str, object] = {
         "read_queues": queues if read_queues is None else read_queues,
         "write_queues": queues if write_queues is None else write_queues,
@@ -131,32 +120,25 @@ def alter(
             ordered=ordered,
         )
     )
-    options.print_result(
-        f"changed topic {topic} ({text}) of {options.cluster}",
-        {"topic": topic, **given, "cluster": options.cluster.client.namesrv},
-    )
+    options.print_done(f"changed topic {topic} ({text})", {"topic": topic, **given})
 
 
 @topic_app.command(epilog="Example: rocketpy topic delete Orders --dry-run")
 def delete(
-    context: typer.Context,
+    options: Options,
     topic: _Topic,
     cluster: OfCluster = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Delete a topic with its messages. With --dry-run: show the topic, and keep it."""
-    options: Options = context.obj
     if dry_run:
-        describe(context, topic, cluster)
+        describe(options, topic, cluster)
         return
     where = f" from cluster {cluster}" if cluster else ""
     options.confirm(f"delete topic {topic} with its messages{where}", yes=yes)
     options.run_admin(lambda admin: admin.topics.delete(topic, cluster=cluster))
-    options.print_result(
-        f"deleted topic {topic}{where} of {options.cluster}",
-        {"topic": topic, "cluster": options.cluster.client.namesrv},
-    )
+    options.print_done(f"deleted topic {topic}{where}", {"topic": topic})
 
 
 def _print_topic(options: Options, found: TopicDescription) -> None:

@@ -17,7 +17,7 @@ import typer
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.reader import ToolsConsumer
 from rocketpy.cli.archives.transfer import run_all
-from rocketpy.cli.context import Options
+from rocketpy.cli.context import Options, Yes
 from rocketpy.cli.progress import OnProgress, count_bar
 from rocketpy.cli.tables import print_table
 from rocketpy.config import ClientConfig, ProducerConfig
@@ -45,7 +45,7 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 
 def bench(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic to use; it is created if it does not exist.")],
     messages: Annotated[
         int, typer.Option("--messages", "-m", min=1, metavar="N", help="How many messages.")
@@ -60,14 +60,13 @@ def bench(
         float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most N messages per second.")
     ] = None,
     consumes: Annotated[bool, typer.Option("--consume/--no-consume", help="Read the messages, too.")] = True,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Measure how fast messages are sent and read, in one process with one event loop.
 
     Latencies are in milliseconds: of a send until its response, and until a consumer has the message. With
     --rate they count from the time at which a message was due. The messages stay in the topic.
     """
-    options: Options = context.obj
     client = options.cluster.client
     check_topic(topic)
     exists = options.run(_exists(client, topic))

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
 from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
 from rocketpy.admin.dead_letters import ResendProgress
-from rocketpy.cli.context import Options, usage_errors
-from rocketpy.cli.formats import find_format
-from rocketpy.cli.positions import Kind, parse_position
+from rocketpy.cli.context import CommandGroup, Options, Yes, usage_errors
+from rocketpy.cli.formats import Format, find_format
+from rocketpy.cli.positions import parse_time
 from rocketpy.cli.progress import count_bar
 from rocketpy.cli.tables import print_json, print_rows
-from rocketpy.config import ClientConfig
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
 
-dlq_app: Final = typer.Typer(name="dlq", no_args_is_help=True)
+dlq_app: Final = CommandGroup(
+    name="dlq", help="List, read and resend dead letters: messages that a consumer group failed to handle."
+)
 
 _LINE: Final = "{message_id} {broker_name} {queue_id} {queue_offset} {store_time} {tags} {body}"
 
@@ -30,11 +30,6 @@ _Since = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only later dead letters: an age (2h, 1d) or a time."),
 ]
-
-
-@dlq_app.callback()
-def _dlq() -> None:
-    """List, read and resend dead letters: messages that a consumer group failed to handle."""
 
 
 class _Letters(NamedTuple):
@@ -46,10 +41,9 @@ class _Letters(NamedTuple):
 
 
 @dlq_app.command("list", epilog="Example: rocketpy dlq list --json")
-def list_(context: typer.Context) -> None:
+def list_(options: Options) -> None:
     """List the groups that have dead letters, with their numbers."""
-    options: Options = context.obj
-    found = options.run(_count_all(options.cluster.client))
+    found = options.run_admin(_count_all)
     if options.as_json:
         print_json(one._asdict() for one in found)
         return
@@ -60,13 +54,12 @@ def list_(context: typer.Context) -> None:
     print_rows(options, rows, none="no group has dead letters")
 
 
-async def _count_all(client: ClientConfig) -> list[_Letters]:
-    async with AdminClient(client=client) as admin:
-        found: list[_Letters] = []
-        for group in await admin.dead_letters.groups():
-            with contextlib.suppress(RouteNotFound):  # deleted meanwhile
-                found.append(await _count(admin, group))
-        return found
+async def _count_all(admin: AdminClient) -> list[_Letters]:
+    found: list[_Letters] = []
+    for group in await admin.dead_letters.groups():
+        with contextlib.suppress(RouteNotFound):  # deleted meanwhile
+            found.append(await _count(admin, group))
+    return found
 
 
 async def _count(admin: AdminClient, group: str) -> _Letters:
@@ -80,7 +73,7 @@ async def _count(admin: AdminClient, group: str) -> _Letters:
 
 @dlq_app.command(epilog="Example: rocketpy dlq read billing --since 1d --json")
 def read(
-    context: typer.Context,
+    options: Options,
     group: _Group,
     since: _Since = None,
     count: Annotated[
@@ -96,34 +89,23 @@ def read(
     Brokers before RocketMQ 4.9 create the topic of dead letters for writing only. It is made readable first,
     permanently.
     """
-    options: Options = context.obj
     with usage_errors():
         chosen = find_format(("json" if options.as_json else _LINE) if form == "line" else form)
-
-    def show(messages: Sequence[MessageExt]) -> None:
-        sys.stdout.buffer.write(chosen(messages))
-        sys.stdout.flush()
-
-    options.run(_read(options.cluster.client, group, _time(since), count, show))
+        since_ms = _since_ms(since)
+    options.run_admin(lambda admin: _read(admin, group, since_ms, count, chosen))
 
 
-async def _read(
-    client: ClientConfig,
-    group: str,
-    since_ms: int,
-    count: int | None,
-    show: Callable[[Sequence[MessageExt]], None],
-) -> None:
-    async with AdminClient(client=client) as admin:
-        left = sys.maxsize if count is None else count
-        async with contextlib.aclosing(admin.dead_letters.read(group, begin_ms=since_ms)) as messages:  # type: ignore[type-var]
-            found = False
-            async for message in messages:
-                found = True
-                show([message])
-                left -= 1
-                if not left:
-                    return
+async def _read(admin: AdminClient, group: str, since_ms: int, count: int | None, form: Format) -> None:
+    left = sys.maxsize if count is None else count
+    async with contextlib.aclosing(admin.dead_letters.read(group, begin_ms=since_ms)) as messages:  # type: ignore[type-var]
+        found = False
+        async for message in messages:
+            found = True
+            sys.stdout.buffer.write(form([message]))
+            sys.stdout.flush()
+            left -= 1
+            if not left:
+                return
     if not found:
         print(f"rocketpy: group {group} has no dead letters", file=sys.stderr)
 
@@ -136,7 +118,7 @@ async def _read(
 [cyan]rocketpy dlq resend billing --id 7F00000100002A9F0000000000000BB8[/cyan]"""
 )
 def resend(
-    context: typer.Context,
+    options: Options,
     group: _Group,
     ids: Annotated[
         list[str] | None, typer.Option("--id", metavar="ID", help="Resend this message; may be repeated.")
@@ -146,17 +128,17 @@ def resend(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the dead letters that would be sent.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Send dead letters to their group again: some by their ids, or all.
 
     They stay in the topic of dead letters until they expire, so a second run sends them again. --since leaves
     out older ones.
     """
-    options: Options = context.obj
     if bool(ids) == all_:
         raise typer.BadParameter("give --id or --all")
-    wanted = _Wanted(frozenset(ids or ()), _time(since))
+    with usage_errors():
+        wanted = _Wanted(frozenset(ids or ()), _since_ms(since))
     if not dry_run:
         what = "all dead letters" if all_ else f"{len(wanted.ids)} dead letters"
         options.confirm(f"resend {what} to group {group}", yes=yes)
@@ -222,14 +204,6 @@ async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: boo
                 ) from error
 
 
-def _time(since: str | None) -> int:
-    """Return ms since 1970 of an age or time; 0 without one. Raises typer.BadParameter."""
-    if since is None:
-        return 0
-    with usage_errors():
-        position = parse_position(since)
-    if position.kind is not Kind.TIME:
-        raise typer.BadParameter(
-            f"--since {since}: give an age such as 2h, or a time such as 2026-01-31T12:00"
-        )
-    return position.number
+def _since_ms(since: str | None) -> int:
+    """Return ms since 1970 of an age or time; 0 without one. Raises ConfigInvalid."""
+    return 0 if since is None else parse_time("--since", since)

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -18,7 +19,7 @@ import msgspec
 import typer
 
 from rocketpy import CompressionConfig, Message, Producer, ProducerConfig, SendResult, SendStatus
-from rocketpy.cli.context import Options
+from rocketpy.cli.context import Options, parse_pairs
 from rocketpy.cli.formats import PrintedMessage
 from rocketpy.cli.progress import OnBytes, bytes_bar
 from rocketpy.cli.streams import read_all, read_lines
@@ -53,7 +54,7 @@ EXAMPLES: Final = """[bold]Examples[/bold]
 
 
 def send(
-    context: typer.Context,
+    options: Options,
     topic: Annotated[str, typer.Argument(help="The topic.")],
     bodies: Annotated[
         list[str] | None, typer.Argument(metavar="BODY", help="Bodies; without any, lines are read.")
@@ -90,8 +91,7 @@ def send(
     Empty lines are skipped, because brokers reject empty bodies. The first failure ends the command, with the
     number of the line; the summary says how many messages are stored.
     """
-    options: Options = context.obj
-    named = dict(map(_property, properties or ()))
+    named = parse_pairs(properties or ())
     fixed = partial(Message, topic, tags=tags, keys=tuple(keys or ()), properties=named, delay_level=delay)
     if bodies and (file or whole or json_lines):
         raise typer.BadParameter("give bodies as arguments or read them, not both")
@@ -166,19 +166,19 @@ class Input(NamedTuple):
             yield lines
 
 
+@dataclass(eq=False)
 class LineSender:
     """Sends many messages, with many of them in flight.
 
     columns: for messages that may travel in batches; None sends each on its own.
     """
 
-    def __init__(
-        self, producer: Producer, parse: Parse, rate: float | None, columns: MakeColumns | None = None
-    ) -> None:
-        self._producer = producer
-        self._parse = parse
-        self._rate = rate
-        self._columns = columns
+    producer: Producer
+    parse: Parse
+    rate: float | None
+    columns: MakeColumns | None = None
+
+    def __post_init__(self) -> None:
         self._batches: set[asyncio.Task[None]] = set()
         self._started = time.monotonic()
         self._accepted = 0
@@ -197,15 +197,15 @@ class LineSender:
         """
         number = 1
         async for lines in batches:
-            if self._columns is not None and len(lines) >= _BATCH_LINES_MIN and _all_short(lines):
-                await self._send_together(number, lines, self._columns)
+            if self.columns is not None and len(lines) >= _BATCH_LINES_MIN and _all_short(lines):
+                await self._send_together(number, lines, self.columns)
             else:
                 await self._end_batches()  # the order of the lines
                 await self._send_each(number, lines)
             number += len(lines)
             if self._error is not None:
                 return
-            await self._producer.drain()
+            await self.producer.drain()
             if progress is not None:
                 progress(sum(map(len, lines)) + len(lines), self._stored)
 
@@ -232,7 +232,7 @@ class LineSender:
     async def _send_batch(self, number: int, lines: Sequence[bytes], columns: MakeColumns) -> None:
         bodies = [line for line in lines if line]
         try:
-            results = await self._producer.send_batch(columns(bodies)) if bodies else []
+            results = await self.producer.send_batch(columns(bodies)) if bodies else []
         except BatchIncomplete as error:
             self._count(error.results)
             first = [index for index, line in enumerate(lines, number) if line][len(error.results)]
@@ -240,7 +240,7 @@ class LineSender:
         except RocketError as error:
             if error.outcome is Outcome.NOT_SENT:
                 # A message that cannot be sent, or a broker without batches: the line's own error says which.
-                self._columns = None
+                self.columns = None
                 await self._send_each(number, lines)
             else:
                 self._fail(number, error)
@@ -258,17 +258,17 @@ class LineSender:
             await asyncio.wait(self._batches)
 
     async def _send_one(self, number: int, line: bytes) -> None:
-        if self._rate is not None:
-            due = self._started + self._accepted / self._rate
+        if self.rate is not None:
+            due = self._started + self._accepted / self.rate
             if (pause := due - time.monotonic()) > 0:
                 await asyncio.sleep(pause)
         try:
-            message = self._parse(line)
+            message = self.parse(line)
             while True:
                 try:
-                    future = self._producer.send_nowait(message)
+                    future = self.producer.send_nowait(message)
                 except FlowControlled:
-                    await self._producer.drain()
+                    await self.producer.drain()
                 else:
                     break
         except RocketError as error:
@@ -294,7 +294,7 @@ class LineSender:
     async def finish(self) -> None:
         """Wait until every message that was accepted is stored or has failed."""
         await self._end_batches()
-        await self._producer.flush()
+        await self.producer.flush()
         await asyncio.sleep(0)  # the callbacks of the last futures run in the next turn
 
     def print_summary(self, *, as_json: bool) -> None:
@@ -330,13 +330,6 @@ class LineSender:
 def _all_short(lines: Sequence[bytes]) -> bool:
     """Return whether no line would be compressed."""
     return max(map(len, lines)) <= _SHORT_BYTES
-
-
-def _property(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"--property NAME=VALUE is expected, not {text!r}")
-    return name, value
 
 
 _decoder: Final = msgspec.json.Decoder(PrintedMessage)

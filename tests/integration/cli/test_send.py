@@ -189,7 +189,7 @@ async def test_a_terminal_shows_progress(cluster: EmbeddedCluster, tmp_path: Pat
         ("send T hello --file x", "give bodies as arguments or read them"),
         ("send T --whole --json-lines", "--whole and --json-lines exclude each other"),
         ("send T --json-lines --tags x", "are in the lines"),
-        ("send T --property x hello", "--property NAME=VALUE is expected, not 'x'"),
+        ("send T --property x hello", "NAME=VALUE is expected, not 'x'"),
         ("send T --rate 0", "--rate"),
     ],
 )

@@ -215,7 +215,7 @@ async def test_an_introduction_to_brokers_that_ends(
         async def fails(*_args: object) -> Any:
             raise Bug
 
-        client = producer.transactions._client
+        client = producer.transactions.client
         monkeypatch.setattr(client, "ensure_registered", fails)
         producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
         await until(lambda: not producer.health().ok)

@@ -9,8 +9,7 @@ from rocketpy.cli.console.pages.cluster import ClusterPages
 from rocketpy.cli.console.pages.dead_letters import DeadLetterPages
 from rocketpy.cli.console.pages.groups import GroupPages
 from rocketpy.cli.console.pages.messages import MessagePages
-from rocketpy.cli.console.pages.sending import SendPages
-from rocketpy.cli.console.pages.topics import TopicPages
+from rocketpy.cli.console.pages.topics import SendPages, TopicPages
 from rocketpy.cli.console.pages.traces import TracePages
 
 __all__ = ["ALL_PAGES"]

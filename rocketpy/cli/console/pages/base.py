@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.routing import Route
 
@@ -28,12 +27,15 @@ class Context:
     resends: Resends | None
 
 
-class Pages(Protocol):
+class Pages:
     """Some pages of a console."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
         """Return their routes."""
-        ...
+        raise NotImplementedError
 
 
 def required(values: Mapping[str, str], name: str) -> str:

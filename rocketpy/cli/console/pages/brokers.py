@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from rocketpy.admin import BrokerSummary, DrainPlan
 from rocketpy.cli.console.guard import form_of
-from rocketpy.cli.console.pages.base import Context, required
+from rocketpy.cli.console.pages.base import Pages, required
 from rocketpy.cli.console.views import link, whole_number
 from rocketpy.errors import ConfigInvalid, RocketError, RouteNotFound
 
@@ -20,11 +20,8 @@ _HIDE = "hide"
 _RESTORE = "restore"
 
 
-class BrokerPages:
+class BrokerPages(Pages):
     """One broker, and its write permission at the name servers."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from rocketpy.admin import BrokerSummary
 from rocketpy.cli.console.charts import draw
-from rocketpy.cli.console.pages.base import Context
+from rocketpy.cli.console.pages.base import Pages
 from rocketpy.errors import RocketError
 
 _TODAY: Final = "msgPutTotalTodayNow"
@@ -57,11 +57,8 @@ class _Broker:
         return _decoded(self.state.get("dledgerLags"), dict[str, int]) or {}
 
 
-class ClusterPages:
+class ClusterPages(Pages):
     """Brokers and replication."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""

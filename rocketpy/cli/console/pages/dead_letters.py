@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from rocketpy.admin import DeadLetters
 from rocketpy.cli.console.guard import form_of
-from rocketpy.cli.console.pages.base import Context, queue_of, required
+from rocketpy.cli.console.pages.base import Pages, queue_of, required
 from rocketpy.cli.console.sampler import gather_bounded
 from rocketpy.cli.console.views import PAGE_SIZE, link, page_of, whole_number
 from rocketpy.errors import BrokerError, ConfigInvalid
@@ -26,11 +26,8 @@ _NOT_READABLE: Final = (
 )
 
 
-class DeadLetterPages:
+class DeadLetterPages(Pages):
     """Dead letters."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""

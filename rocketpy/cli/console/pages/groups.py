@@ -12,16 +12,13 @@ from starlette.routing import Route
 from rocketpy.admin import ResetTo
 from rocketpy.cli.console.charts import draw
 from rocketpy.cli.console.guard import form_of
-from rocketpy.cli.console.pages.base import Context, required
+from rocketpy.cli.console.pages.base import Pages, required
 from rocketpy.cli.console.views import link, page_of, parse_time, whole_number
 from rocketpy.errors import ConfigInvalid
 
 
-class GroupPages:
+class GroupPages(Pages):
     """Consumer groups."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""

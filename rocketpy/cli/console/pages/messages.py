@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rocketpy.cli.console.pages.base import Context, queue_of, required
+from rocketpy.cli.console.pages.base import Pages, queue_of, required
 from rocketpy.cli.console.views import PAGE_SIZE, link, parse_time, whole_number
 from rocketpy.client.message_index import FOREVER_MS
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError
@@ -29,11 +29,8 @@ class _Found(NamedTuple):
     next_link: str | None = None
 
 
-class MessagePages:
+class MessagePages(Pages):
     """Stored messages."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""

@@ -1,23 +1,28 @@
-"""Pages of topics: the list, and one topic."""
+"""Pages of topics and producers: lists, one topic, and the form that sends a test message."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from http import HTTPStatus
+
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rocketpy.cli.console.pages.base import Context, required
-from rocketpy.cli.console.views import page_of
+from rocketpy.cli.console.guard import form_of
+from rocketpy.cli.console.pages.base import Pages, required
+from rocketpy.cli.console.views import link, page_of
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message.message import Message
+
+_FIELDS = ("topic", "tags", "keys", "body")
 
 
-class TopicPages:
+class TopicPages(Pages):
     """Topics.
 
     The list comes from the name servers in one piece, so that searching and paging cost nothing at brokers.
     """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -38,3 +43,52 @@ class TopicPages:
         """Show a topic: its rate, queues with offsets, groups, and settings on each broker."""
         topic = await self._context.admin.topics.describe(required(request.query_params, "name"))
         return self._context.views.page("topic.html", {"topic": topic})
+
+
+class SendPages(Pages):
+    """Producers, and a message for a test."""
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route("/producers", self.producers),
+            Route("/send", self.form, methods=["GET"]),
+            Route("/send", self.send, methods=["POST"]),
+        ]
+
+    async def producers(self, request: Request) -> Response:
+        """List the producers of a group that are online. Brokers have no list of producer groups."""
+        group = request.query_params.get("group", "").strip()
+        found = await self._context.admin.brokers.producers(group) if group else None
+        return self._context.views.page("producers.html", {"group": group, "found": found})
+
+    async def form(self, request: Request) -> Response:
+        """Show the form."""
+        return self._page(request.query_params, confirm=False)
+
+    async def send(self, request: Request) -> Response:
+        """Ask for a confirmation; with it, send the message and show it."""
+        form, producer = form_of(request), self._context.producer
+        message = _message(form)
+        if form.get("step") != "confirmed":
+            return self._page(form, confirm=form.get("step") != "edit")
+        if producer is None:
+            raise ConfigInvalid("this console sends no messages: start it with --allow-changes")
+        sent = await producer.send(message)
+        place = link("/message", id=sent.offset_message_id, done="sent")
+        return RedirectResponse(place, HTTPStatus.SEE_OTHER)
+
+    def _page(self, given: Mapping[str, str], *, confirm: bool) -> Response:
+        values = {name: given.get(name, "") for name in _FIELDS}
+        return self._context.views.page("send.html", values | {"confirm": confirm})
+
+
+def _message(form: Mapping[str, str]) -> Message:
+    # Browsers send line ends as CR LF, whatever the user typed.
+    body = form.get("body", "").replace("\r\n", "\n").encode()
+    return Message(
+        required(form, "topic"),
+        body,
+        tags=form.get("tags", "").strip() or None,
+        keys=form.get("keys", "").split(),
+    )

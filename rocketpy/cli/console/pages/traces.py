@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rocketpy.admin import TracedDelivery, Traces
-from rocketpy.cli.console.pages.base import Context
+from rocketpy.cli.console.pages.base import Pages
 from rocketpy.errors import RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC
 from rocketpy.protocol.message.trace import ConsumeOutcome
@@ -22,11 +22,8 @@ _OUTCOMES: Final = {
 }
 
 
-class TracePages:
+class TracePages(Pages):
     """Message trace."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def routes(self) -> list[Route]:
         """Return the routes."""
