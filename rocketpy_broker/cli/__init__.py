@@ -36,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("rocketpy-broker: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except (
-        BrokenPipeError
-    ):  # the reader, such as head(1), has enough; the interpreter flushes stdout at its end
+    except BrokenPipeError:  # the reader, such as head(1), has enough
+        # The interpreter flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

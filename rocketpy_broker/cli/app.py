@@ -53,17 +53,21 @@ _SOURCE: Final = "command line"
 def run_command(arguments: Sequence[str] | None) -> int:
     """Run the command line; return the exit status."""
     options = _parser().parse_args(arguments)
-    if "action" in options:
-        status: int = options.action(options)
-        return status
-    _set_up_logging(options.log_level, options.log_format)
-    raise_open_files_limit()
+    name = f"rocketpy-broker {options.command}"
     try:
-        service: Service = options.service(options)
-        _run(service, options)
+        if "action" in options:
+            status: int = options.action(options)
+            return status
+        name = "rocketpy-broker"
+        _set_up_logging(options.log_level, options.log_format)
+        raise_open_files_limit()
+        _run(options.service(options), options)
+    except BrokenPipeError:  # of stdout; the caller handles it
+        raise
     except (RocketError, OSError) as error:
-        print(f"rocketpy-broker: {error}", file=sys.stderr)
-        return 1
+        print(f"{name}: {error}", file=sys.stderr)
+        failed: int = options.failed
+        return failed
     return 0
 
 
@@ -92,8 +96,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="rocketpy-broker", description=__doc__)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.set_defaults(failed=1)
     commands = parser.add_subparsers(
-        required=True, metavar="namesrv|broker|dev|stop|store|ha|dledger|promote"
+        required=True, dest="command", metavar="namesrv|broker|dev|stop|store|ha|dledger|promote"
     )
     namesrv = _command(commands, "namesrv", "run a name server", _namesrv)
     broker = _command(commands, "broker", "run a broker", _broker)

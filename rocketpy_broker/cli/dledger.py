@@ -44,9 +44,7 @@ def add_dledger_commands(commands: Any) -> None:
     status.add_argument("--group", metavar="NAME", help="dLegerGroup of --peers")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status(
-            "dledger", options, _reports, _nobody(options), _table, _has_problems
-        )
+        action=lambda options: print_status(options, _reports, _nobody(options), _table, _has_problems)
     )
     text = "transfer leadership to another peer: not in DLedger 0.1"
     transfer = actions.add_parser("transfer", help=text, description=text)

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from rocketpy.client.name_servers import split_addresses
-from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import MASTER_ID
 from rocketpy.transport import Address
 from rocketpy_broker.replication.ha.client import HaClientState
@@ -42,18 +41,18 @@ def add_ha_commands(commands: Any) -> None:
     targets.add_argument("--broker", metavar="ADDR", help="query only this broker")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status("ha", options, _replicas, _nobody(options), _table, _has_problems)
+        action=lambda options: print_status(options, _replicas, _nobody(options), _table, _has_problems)
     )
 
 
 def add_status_options(status: argparse.ArgumentParser) -> None:
     """Add the options of ``status`` commands, which `print_status` reads."""
+    status.set_defaults(failed=EXIT_UNKNOWN)
     status.add_argument("--name", metavar="NAME", help="only brokers with this brokerName")
     status.add_argument("--json", action="store_true", help="print one JSON object for each broker")
 
 
 def print_status(
-    command: str,
     options: argparse.Namespace,
     query: Callable[[argparse.Namespace], Awaitable[Sequence[R]]],
     when_empty: str,
@@ -65,13 +64,9 @@ def print_status(
     async def run() -> Sequence[R]:
         return await query(options)
 
-    try:
-        reports = asyncio.run(run())
-    except (RocketError, OSError) as error:
-        print(f"rocketpy-broker {command}: {error}", file=sys.stderr)
-        return EXIT_UNKNOWN
+    reports = asyncio.run(run())
     if not reports:
-        print(f"rocketpy-broker {command}: {when_empty}", file=sys.stderr)
+        print(f"rocketpy-broker {options.command}: {when_empty}", file=sys.stderr)
         return EXIT_PROBLEMS
     if options.json:
         for report in reports:

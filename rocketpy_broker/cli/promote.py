@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,15 +48,11 @@ def add_promote_command(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    try:
-        config = load_broker_config(options.config)
-        if not config.is_slave:
-            raise StoreError(f"{options.config} is the file of a master (brokerRole)")
-        end = _promote(config, force=options.force)
-        change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
-    except (RocketError, OSError) as error:
-        print(f"rocketpy-broker promote: {error}", file=sys.stderr)
-        return 1
+    config = load_broker_config(options.config)
+    if not config.is_slave:
+        raise StoreError(f"{options.config} is the file of a master (brokerRole)")
+    end = _promote(config, force=options.force)
+    change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
     print(
         f"{config.name} is {options.role} from offset {end} on: start it with -c {options.config}. "
         "Before the old master comes back, make its file a slave's."

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from rocketpy.errors import RocketError, StoreError
+from rocketpy.errors import StoreError
 from rocketpy_broker.cli.process import DRAIN_SIGNAL
 from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.store.files.disk import lock_holder
@@ -49,16 +49,12 @@ def add_stop_command(commands: Any, seconds: Callable[[str], float]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    store = options.store or load_broker_config(options.config).store.root
+    process, handle = _find_process(store)
     try:
-        store = options.store or load_broker_config(options.config).store.root
-        process, handle = _find_process(store)
-        try:
-            return _stop(process, handle, options)
-        finally:
-            os.close(handle)
-    except (RocketError, OSError) as error:
-        print(f"rocketpy-broker stop: {error}", file=sys.stderr)
-        return 1
+        return _stop(process, handle, options)
+    finally:
+        os.close(handle)
 
 
 def _find_process(store: Path) -> tuple[int, int]:

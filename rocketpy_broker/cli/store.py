@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rocketpy.errors import RocketError
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.record import Record, decode, host_text
 from rocketpy_broker.replication.dledger.storage.inspection import StoredLedgerFiles, find_ledger
@@ -32,7 +30,8 @@ _EXIT_UNREADABLE = 2
 def add_store_commands(commands: Any) -> None:
     """Add ``store`` and its commands to the subparsers of ``rocketpy-broker``.
 
-    The option `action` of a parsed command is a function of the options that returns the exit status.
+    The option `action` of a parsed command is a function of the options that returns the exit status, and
+    `failed` the exit status after an error.
     """
     text = "check a store, print its records, or its statistics"
     store = commands.add_parser("store", help=text, description=__doc__)
@@ -57,7 +56,7 @@ def _add(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParse
     command.add_argument("--index-slots", type=int, metavar="N", default=IndexConfig().slots)
     command.add_argument("--index-entries", type=int, metavar="N", default=IndexConfig().entries)
     command.add_argument("--force-read", action="store_true", help="read even if a broker has the store open")
-    command.set_defaults(action=lambda options: _run(run, options))
+    command.set_defaults(action=lambda options: _run(run, options), failed=_EXIT_UNREADABLE)
     return command
 
 
@@ -67,19 +66,13 @@ def _run(run: Run, options: argparse.Namespace) -> int:
         commit_log=CommitLogConfig(directory=options.commit_log),
         index=IndexConfig(slots=options.index_slots, entries=options.index_entries),
     )
-    try:
-        ledger = find_ledger(config.root)
-        with closing(
-            ReadOnlyStore(config, force=options.force_read)
-            if ledger is None
-            else StoredLedgerFiles(config, ledger, force=options.force_read)
-        ) as stored:
-            return run(stored, options)
-    except BrokenPipeError:  # of stdout; the command handles it
-        raise
-    except (RocketError, OSError) as error:
-        print(f"rocketpy-broker store: {error}", file=sys.stderr)
-        return _EXIT_UNREADABLE
+    ledger = find_ledger(config.root)
+    with closing(
+        ReadOnlyStore(config, force=options.force_read)
+        if ledger is None
+        else StoredLedgerFiles(config, ledger, force=options.force_read)
+    ) as stored:
+        return run(stored, options)
 
 
 def _check(stored: ReadOnlyStore, _: argparse.Namespace) -> int:
