@@ -11,129 +11,76 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from rocketpy._version import __version__, warn_of_namesake
+from rocketpy._version import __version__ as __version__
+from rocketpy._version import warn_of_namesake
 
 if TYPE_CHECKING:
-    from rocketpy.admin.admin_client import AdminClient
-    from rocketpy.admin.dead_letters import DeadLetters
-    from rocketpy.client.message_index import QueryResult
-    from rocketpy.client.routing.selectors import ByMachineRoom, QueueSelector, RoundRobin, by_hash, by_random
-    from rocketpy.config import (
-        BatchConfig,
-        ClientConfig,
-        CompressionConfig,
-        ConsumerConfig,
-        Credentials,
-        LatencyConfig,
-        MessageTraceConfig,
-        ProducerConfig,
-        RetryConfig,
-    )
-    from rocketpy.consumer import LitePullConsumer, PullConsumer, PushConsumer
-    from rocketpy.consumer.allocation import (
-        AllocateAveragely,
-        AllocateByCircle,
-        AllocateByConfig,
-        AllocateByConsistentHash,
-        AllocateByMachineRoom,
-        AllocateNearby,
-        AllocationStrategy,
-    )
-    from rocketpy.consumer.config import ConsumeFrom, LitePullConfig, MessageModel, PushConfig
-    from rocketpy.consumer.fetch.subscription import Sql
-    from rocketpy.consumer.outcomes import ConsumeResult, Later
-    from rocketpy.consumer.typed_topic import TypedTopic
-    from rocketpy.errors import Outcome, Retry, RocketError
-    from rocketpy.hooks import (
-        FailedAttempt,
-        ProcessEvent,
-        ProcessListener,
-        ReceiveEvent,
-        ReceiveListener,
-        RpcHook,
-        SendCheck,
-        SendEvent,
-        SendListener,
-        SettleEvent,
-        SettleListener,
-    )
-    from rocketpy.message.columns import MessageColumns
-    from rocketpy.message.message import Message, MessageExt, new_unique_id
-    from rocketpy.producer import Producer
-    from rocketpy.producer.request_reply import create_reply_message
-    from rocketpy.producer.transaction import LocalTransactionState, TransactionSendResult
-    from rocketpy.protocol.bodies import MessageQueue
-    from rocketpy.protocol.message.delays import DelayLevels
-    from rocketpy.results import Health, PullResult, PullStatus, SendResult, SendStatus, Unfinished
+    from rocketpy.admin.admin_client import AdminClient as AdminClient
+    from rocketpy.admin.dead_letters import DeadLetters as DeadLetters
+    from rocketpy.client.message_index import QueryResult as QueryResult
+    from rocketpy.client.routing.selectors import ByMachineRoom as ByMachineRoom
+    from rocketpy.client.routing.selectors import QueueSelector as QueueSelector
+    from rocketpy.client.routing.selectors import RoundRobin as RoundRobin
+    from rocketpy.client.routing.selectors import by_hash as by_hash
+    from rocketpy.client.routing.selectors import by_random as by_random
+    from rocketpy.config import BatchConfig as BatchConfig
+    from rocketpy.config import ClientConfig as ClientConfig
+    from rocketpy.config import CompressionConfig as CompressionConfig
+    from rocketpy.config import ConsumerConfig as ConsumerConfig
+    from rocketpy.config import Credentials as Credentials
+    from rocketpy.config import LatencyConfig as LatencyConfig
+    from rocketpy.config import MessageTraceConfig as MessageTraceConfig
+    from rocketpy.config import ProducerConfig as ProducerConfig
+    from rocketpy.config import RetryConfig as RetryConfig
+    from rocketpy.consumer import LitePullConsumer as LitePullConsumer
+    from rocketpy.consumer import PullConsumer as PullConsumer
+    from rocketpy.consumer import PushConsumer as PushConsumer
+    from rocketpy.consumer.allocation import AllocateAveragely as AllocateAveragely
+    from rocketpy.consumer.allocation import AllocateByCircle as AllocateByCircle
+    from rocketpy.consumer.allocation import AllocateByConfig as AllocateByConfig
+    from rocketpy.consumer.allocation import AllocateByConsistentHash as AllocateByConsistentHash
+    from rocketpy.consumer.allocation import AllocateByMachineRoom as AllocateByMachineRoom
+    from rocketpy.consumer.allocation import AllocateNearby as AllocateNearby
+    from rocketpy.consumer.allocation import AllocationStrategy as AllocationStrategy
+    from rocketpy.consumer.config import ConsumeFrom as ConsumeFrom
+    from rocketpy.consumer.config import LitePullConfig as LitePullConfig
+    from rocketpy.consumer.config import MessageModel as MessageModel
+    from rocketpy.consumer.config import PushConfig as PushConfig
+    from rocketpy.consumer.fetch.subscription import Sql as Sql
+    from rocketpy.consumer.outcomes import ConsumeResult as ConsumeResult
+    from rocketpy.consumer.outcomes import Later as Later
+    from rocketpy.consumer.typed_topic import TypedTopic as TypedTopic
+    from rocketpy.errors import Outcome as Outcome
+    from rocketpy.errors import Retry as Retry
+    from rocketpy.errors import RocketError as RocketError
+    from rocketpy.hooks import FailedAttempt as FailedAttempt
+    from rocketpy.hooks import ProcessEvent as ProcessEvent
+    from rocketpy.hooks import ProcessListener as ProcessListener
+    from rocketpy.hooks import ReceiveEvent as ReceiveEvent
+    from rocketpy.hooks import ReceiveListener as ReceiveListener
+    from rocketpy.hooks import RpcHook as RpcHook
+    from rocketpy.hooks import SendCheck as SendCheck
+    from rocketpy.hooks import SendEvent as SendEvent
+    from rocketpy.hooks import SendListener as SendListener
+    from rocketpy.hooks import SettleEvent as SettleEvent
+    from rocketpy.hooks import SettleListener as SettleListener
+    from rocketpy.message.columns import MessageColumns as MessageColumns
+    from rocketpy.message.message import Message as Message
+    from rocketpy.message.message import MessageExt as MessageExt
+    from rocketpy.message.message import new_unique_id as new_unique_id
+    from rocketpy.producer import Producer as Producer
+    from rocketpy.producer.request_reply import create_reply_message as create_reply_message
+    from rocketpy.producer.transaction import LocalTransactionState as LocalTransactionState
+    from rocketpy.producer.transaction import TransactionSendResult as TransactionSendResult
+    from rocketpy.protocol.bodies import MessageQueue as MessageQueue
+    from rocketpy.protocol.message.delays import DelayLevels as DelayLevels
+    from rocketpy.results import Health as Health
+    from rocketpy.results import PullResult as PullResult
+    from rocketpy.results import PullStatus as PullStatus
+    from rocketpy.results import SendResult as SendResult
+    from rocketpy.results import SendStatus as SendStatus
+    from rocketpy.results import Unfinished as Unfinished
 
-__all__ = [
-    "AdminClient",
-    "AllocateAveragely",
-    "AllocateByCircle",
-    "AllocateByConfig",
-    "AllocateByConsistentHash",
-    "AllocateByMachineRoom",
-    "AllocateNearby",
-    "AllocationStrategy",
-    "BatchConfig",
-    "ByMachineRoom",
-    "ClientConfig",
-    "CompressionConfig",
-    "ConsumeFrom",
-    "ConsumeResult",
-    "ConsumerConfig",
-    "Credentials",
-    "DeadLetters",
-    "DelayLevels",
-    "FailedAttempt",
-    "Health",
-    "LatencyConfig",
-    "Later",
-    "LitePullConfig",
-    "LitePullConsumer",
-    "LocalTransactionState",
-    "Message",
-    "MessageColumns",
-    "MessageExt",
-    "MessageModel",
-    "MessageQueue",
-    "MessageTraceConfig",
-    "Outcome",
-    "ProcessEvent",
-    "ProcessListener",
-    "Producer",
-    "ProducerConfig",
-    "PullConsumer",
-    "PullResult",
-    "PullStatus",
-    "PushConfig",
-    "PushConsumer",
-    "QueryResult",
-    "QueueSelector",
-    "ReceiveEvent",
-    "ReceiveListener",
-    "Retry",
-    "RetryConfig",
-    "RocketError",
-    "RoundRobin",
-    "RpcHook",
-    "SendCheck",
-    "SendEvent",
-    "SendListener",
-    "SendResult",
-    "SendStatus",
-    "SettleEvent",
-    "SettleListener",
-    "Sql",
-    "TransactionSendResult",
-    "TypedTopic",
-    "Unfinished",
-    "__version__",
-    "by_hash",
-    "by_random",
-    "create_reply_message",
-    "new_unique_id",
-]
 
 _NAMES: Final = {
     "rocketpy.admin.admin_client": ("AdminClient",),
@@ -212,6 +159,8 @@ _FORMER: Final = {
 """Path of a module in version 0.1, which pickles and applications use -> its path now."""
 
 if not TYPE_CHECKING:  # a type checker would accept every name
+    __all__ = ["__version__"]
+    __all__ += list(_HOMES)
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a part of the package, when it is used first."""

@@ -16,7 +16,8 @@ if sys.platform != "linux":
     )
 
 try:
-    from rocketpy import __all__ as _client_names  # asks whose package that is, and does not load the client
+    # Asks whose package that is, and does not load the client.
+    from rocketpy import __all__ as _client_names  # type: ignore[attr-defined]
 except ImportError as error:
     _reason: str | None = str(error)
 else:
@@ -29,22 +30,15 @@ if _reason is not None:
     )
 
 if TYPE_CHECKING:
-    from rocketpy_broker.broker.broker import Broker, BrokerHealth
-    from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
-    from rocketpy_broker.config.model import BrokerConfig, NamesrvConfig
-    from rocketpy_broker.embedded import EmbeddedCluster
-    from rocketpy_broker.namesrv import NameServer
+    from rocketpy_broker.broker.broker import Broker as Broker
+    from rocketpy_broker.broker.broker import BrokerHealth as BrokerHealth
+    from rocketpy_broker.config.file import load_broker_config as load_broker_config
+    from rocketpy_broker.config.file import load_namesrv_config as load_namesrv_config
+    from rocketpy_broker.config.model import BrokerConfig as BrokerConfig
+    from rocketpy_broker.config.model import NamesrvConfig as NamesrvConfig
+    from rocketpy_broker.embedded import EmbeddedCluster as EmbeddedCluster
+    from rocketpy_broker.namesrv import NameServer as NameServer
 
-__all__ = [
-    "Broker",
-    "BrokerConfig",
-    "BrokerHealth",
-    "EmbeddedCluster",
-    "NameServer",
-    "NamesrvConfig",
-    "load_broker_config",
-    "load_namesrv_config",
-]
 
 _HOMES: Final = {
     "Broker": "rocketpy_broker.broker.broker",
@@ -64,6 +58,7 @@ _PARTS: Final = frozenset({
 """Modules and packages that ``import rocketpy_broker`` alone makes available."""
 
 if not TYPE_CHECKING:  # a type checker would accept every name
+    __all__ = list(_HOMES)
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a part of the package, when it is used first."""
