@@ -26,12 +26,8 @@ from __future__ import annotations
 
 '''
 _START = '''
-class {name}:
+class {name}(BlockingPart[{stem}.{name}]):
     """See `{module}.{name}`."""
-
-    def __init__(self, inner: {stem}.{name}, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 '''
 _ITERATOR = "AsyncIterator"
 
@@ -64,7 +60,7 @@ def parts_of(stem: str, text: str) -> list[Part]:
 
 def generate(parts: Sequence[Part]) -> str:
     """Return the module of the twins. Raises ValueError for a part that cannot have one."""
-    imports = {("collections.abc", "Callable"), ("rocketpy.sync.loop_thread", "LoopThread")}
+    imports = {("rocketpy.sync.blocking", "BlockingPart")}
     classes = []
     for part in parts:
         imports.add(("rocketpy.admin", part.stem))

@@ -22,15 +22,12 @@ from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
-from rocketpy.sync.loop_thread import LoopThread, iterate
+from rocketpy.sync.blocking import BlockingPart
+from rocketpy.sync.loop_thread import iterate
 
 
-class Accounts:
+class Accounts(BlockingPart[accounts.Accounts]):
     """See `rocketpy.admin.accounts.Accounts`."""
-
-    def __init__(self, inner: accounts.Accounts, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def list(self, cluster: str | None = None) -> dict[str, AccessRules]:
         """See `rocketpy.admin.accounts.Accounts.list`."""
@@ -77,12 +74,8 @@ class Accounts:
         self._loop().run(self._inner.set_white_addresses(addresses, cluster=cluster))
 
 
-class Brokers:
+class Brokers(BlockingPart[brokers.Brokers]):
     """See `rocketpy.admin.brokers.Brokers`."""
-
-    def __init__(self, inner: brokers.Brokers, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def list(self, cluster: str | None = None) -> tuple[BrokerSummary, ...]:
         """See `rocketpy.admin.brokers.Brokers.list`."""
@@ -142,12 +135,8 @@ class Brokers:
         self._loop().run(self._inner.clean_unused_topics(cluster))
 
 
-class DeadLetterQueues:
+class DeadLetterQueues(BlockingPart[dead_letters.DeadLetterQueues]):
     """See `rocketpy.admin.dead_letters.DeadLetterQueues`."""
-
-    def __init__(self, inner: dead_letters.DeadLetterQueues, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def groups(self) -> tuple[str, ...]:
         """See `rocketpy.admin.dead_letters.DeadLetterQueues.groups`."""
@@ -192,12 +181,8 @@ class DeadLetterQueues:
         )
 
 
-class Groups:
+class Groups(BlockingPart[groups.Groups]):
     """See `rocketpy.admin.groups.Groups`."""
-
-    def __init__(self, inner: groups.Groups, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def list(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[GroupSummary, ...]:
         """See `rocketpy.admin.groups.Groups.list`."""
@@ -236,12 +221,8 @@ class Groups:
         self._loop().run(self._inner.clone(source, target, topic))
 
 
-class Messages:
+class Messages(BlockingPart[messages.Messages]):
     """See `rocketpy.admin.messages.Messages`."""
-
-    def __init__(self, inner: messages.Messages, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def by_id(self, message_id: str) -> MessageExt:
         """See `rocketpy.admin.messages.Messages.by_id`."""
@@ -288,12 +269,8 @@ class Messages:
         return self._loop().run(self._inner.resend(message, topic=topic, group=group))
 
 
-class NameServers:
+class NameServers(BlockingPart[name_servers.NameServers]):
     """See `rocketpy.admin.name_servers.NameServers`."""
-
-    def __init__(self, inner: name_servers.NameServers, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def get(self, namespace: str, key: str) -> str | None:
         """See `rocketpy.admin.name_servers.NameServers.get`."""
@@ -320,12 +297,8 @@ class NameServers:
         self._loop().run(self._inner.set_config(changes))
 
 
-class Topics:
+class Topics(BlockingPart[topics.Topics]):
     """See `rocketpy.admin.topics.Topics`."""
-
-    def __init__(self, inner: topics.Topics, loop: Callable[[], LoopThread]) -> None:
-        self._inner = inner
-        self._loop = loop
 
     def list(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
         """See `rocketpy.admin.topics.Topics.list`."""

@@ -20,6 +20,15 @@ class _Client(Protocol):
 
 
 C = TypeVar("C", bound=_Client)
+P = TypeVar("P")
+
+
+class BlockingPart(Generic[P]):
+    """A part of a blocking client. loop: returns the thread in which the client runs."""
+
+    def __init__(self, inner: P, loop: Callable[[], LoopThread]) -> None:
+        self._inner = inner
+        self._loop = loop
 
 
 class Blocking(Generic[C]):

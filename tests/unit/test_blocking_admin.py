@@ -60,12 +60,13 @@ def test_twins_are_generated() -> None:
     """Arguments would be lost on their way, or names of a signature not be imported."""
     text = blocking_admin.generate(blocking_admin.parts_of("things", PART))
     for line in (
-        "from collections.abc import Callable, Iterator\n",
+        "from collections.abc import Iterator\n",
         "from os import PathLike\n",
         "from rocketpy.admin import things\n",
         "from rocketpy.admin.things import Found, LIMIT\n",
-        "from rocketpy.sync.loop_thread import LoopThread, iterate\n",
-        "def __init__(self, inner: things.Things, loop: Callable[[], LoopThread]) -> None:",
+        "from rocketpy.sync.blocking import BlockingPart\n",
+        "from rocketpy.sync.loop_thread import iterate\n",
+        "class Things(BlockingPart[things.Things]):",
         "def find(self, name: str, *more: int, path: PathLike[str], limit: int=LIMIT, **on: bool) -> Found:",
         "return self._loop().run(self._inner.find(name, *more, path=path, limit=limit, **on))",
         "def read(self, name: str='x') -> Iterator[Found]:",
