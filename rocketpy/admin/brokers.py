@@ -215,8 +215,8 @@ class Brokers:
         """
         requests = self._requests
         masters = await requests.masters()
-        found = await requests.each(
-            {broker: self._producers_at(address, broker, group) for broker, address in masters.items()}
+        found = await requests.each_of(
+            masters, lambda address, broker: self._producers_at(address, broker, group)
         )
         members: dict[str, ProducerMember] = {}
         for broker, connections in found.items():

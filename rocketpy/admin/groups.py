@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple, TypedDict, Unpack, cast
 
+import msgspec
+
 from rocketpy.admin.requests import AdminRequests, Masters, masters_of
 from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
 from rocketpy.admin.topics import Topics
@@ -224,9 +226,7 @@ class Groups:
         name = self._requests.wrap(check_group(group))
         config = {"groupName": name} | _fields({**asdict(GroupSettings()), **settings})
         masters = await self._requests.masters(cluster)
-        await self._requests.each(
-            {broker: self._put(address, broker, config) for broker, address in masters.items()}
-        )
+        await self._requests.each_of(masters, lambda address, broker: self._put(address, broker, config))
 
     async def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
         """Change settings of a consumer group on each broker that has it. Other settings stay unchanged.
@@ -247,11 +247,9 @@ class Groups:
         configs = await self._raw_configs(masters, name)
         if not configs:
             raise _unknown(f"there is no group {group}")
-        await self._requests.each(
-            {
-                broker: self._put(masters[broker], broker, config | fields)
-                for broker, config in configs.items()
-            }
+        known = {broker: masters[broker] for broker in configs}
+        await self._requests.each_of(
+            known, lambda address, broker: self._put(address, broker, configs[broker] | fields)
         )
 
     async def delete(self, group: str, *, cluster: str | None = None, keep_topics: bool = False) -> None:
@@ -291,8 +289,8 @@ class Groups:
         """
         requests = self._requests
         masters = await requests.masters(cluster)
-        found = await requests.each(
-            {broker: self._connections(address, broker, group) for broker, address in masters.items()}
+        found = await requests.each_of(
+            masters, lambda address, broker: self._connections(address, broker, group)
         )
         subscriptions = _newest(
             subscription
@@ -510,15 +508,8 @@ def _fields(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _settings(config: SubscriptionGroupConfig) -> GroupSettings:
-    return GroupSettings(
-        enabled=config.consume_enable,
-        broadcast=config.consume_broadcast_enable,
-        max_retries=config.retry_max_times,
-        retry_queues=config.retry_queue_nums,
-        broker_id=config.broker_id,
-        broker_id_when_slow=config.which_broker_when_consume_slowly,
-        notify_changes=config.notify_consumer_ids_changed_enable,
-    )
+    fields = msgspec.to_builtins(config)
+    return GroupSettings(**{name: fields[field] for name, field in _SETTINGS.items()})
 
 
 def _raw_group(body: bytes, name: str) -> dict[str, object] | None:

@@ -144,6 +144,12 @@ class AdminRequests:
 
         return await self.each({broker: call_one(broker, address) for broker, address in masters.items()})
 
+    async def each_of(
+        self, masters: Masters, call: Callable[[str | None, str], Awaitable[R]]
+    ) -> dict[str, R]:
+        """Call with the address and the name of each master; see `each`."""
+        return await self.each({broker: call(address, broker) for broker, address in masters.items()})
+
     async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
         """Await calls to several brokers at once; return the results, by broker.
 

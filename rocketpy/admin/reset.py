@@ -17,19 +17,18 @@ from typing import Final, NamedTuple, Self
 
 from rocketpy.admin.requests import AdminRequests, if_found
 from rocketpy.config import check_number
-from rocketpy.errors import BrokerError, ConfigInvalid
+from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import MessageQueue, QueueData, ResetOffsetBody
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
-    GetMaxOffsetRequestHeader,
-    GetMinOffsetRequestHeader,
-    Header,
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
+    QueueRequestHeader,
     ResetOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from rocketpy.protocol.remoting.command import Command
 
 _TO_END: Final = -1
 """The time that stands for the end of a queue in a reset request."""
@@ -158,39 +157,27 @@ class OffsetReset:
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
         )
-        try:
-            return await self._offset(address, queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except BrokerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return None
-            raise
+        call = self._requests.call(address, queue.broker_name, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
+        return None if response is None else _offset(response)
 
     async def _target(self, address: str | None, queue: MessageQueue) -> int:
         to = self._to
         if to.place is _Place.TIME:
             search = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=to.value)
-            return await self._offset(address, queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+            return _offset(await self._requests.call(address, queue.broker_name, code, search))
         if to.place is _Place.BEGINNING:
-            return await self._min(address, queue)
-        end = await self._max(address, queue)
+            return await self._limit(address, queue, RequestCode.GET_MIN_OFFSET)
+        end = await self._limit(address, queue, RequestCode.GET_MAX_OFFSET)
         if to.place is _Place.END:
             return end
         wanted = to.value if to.offsets is None else to.offsets[self._requests.unwrap_queue(queue)]
-        return min(max(wanted, await self._min(address, queue)), end)
+        return min(max(wanted, await self._limit(address, queue, RequestCode.GET_MIN_OFFSET)), end)
 
-    async def _min(self, address: str | None, queue: MessageQueue) -> int:
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        return await self._offset(address, queue, RequestCode.GET_MIN_OFFSET, header)
-
-    async def _max(self, address: str | None, queue: MessageQueue) -> int:
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        return await self._offset(address, queue, RequestCode.GET_MAX_OFFSET, header)
-
-    async def _offset(
-        self, address: str | None, queue: MessageQueue, code: RequestCode, header: Header
-    ) -> int:
-        response = await self._requests.call(address, queue.broker_name, code, header)
-        return max(response.header_as(OffsetResponseHeader).offset, 0)
+    async def _limit(self, address: str | None, queue: MessageQueue, code: RequestCode) -> int:
+        header = QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        return _offset(await self._requests.call(address, queue.broker_name, code, header))
 
     async def _commit(self, address: str | None, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(
@@ -199,24 +186,24 @@ class OffsetReset:
         code = RequestCode.UPDATE_CONSUMER_OFFSET
         response = await self._requests.call(address, queue.broker_name, code, header)
         if _PENDING in (response.remark or "") and self._to.needs_stopped_members:
-            reset = ResetOffsetRequestHeader(
-                topic=queue.topic,
-                group=self._group,
-                timestamp=0,
-                is_force=True,
-                queue_id=queue.queue_id,
-                offset=offset,
-            )
+            reset = self._reset_header(0)
+            reset.queue_id, reset.offset = queue.queue_id, offset
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
             await self._requests.call(address, queue.broker_name, code, reset)
+
+    def _reset_header(self, timestamp: int) -> ResetOffsetRequestHeader:
+        return ResetOffsetRequestHeader(
+            topic=self._topic, group=self._group, timestamp=timestamp, is_force=True
+        )
 
     async def _notify_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
         """Let a broker notify the online members; return the offsets from which they continue."""
         times = {_Place.BEGINNING: 0, _Place.END: _TO_END, _Place.TIME: self._to.value}
-        header = ResetOffsetRequestHeader(
-            topic=self._topic, group=self._group, timestamp=times[self._to.place], is_force=True
-        )
-        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        call = self._requests.call(address, broker, code, header)
+        header = self._reset_header(times[self._to.place])
+        call = self._requests.call(address, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)
         return {} if response is None else ResetOffsetBody.decode(response.body).offset_table
+
+
+def _offset(response: Command) -> int:
+    return max(response.header_as(OffsetResponseHeader).offset, 0)

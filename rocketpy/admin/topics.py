@@ -138,8 +138,8 @@ class Topics:
         requests = self._requests
         name = requests.wrap(topic)
         masters = await requests.masters_of(topic, cluster)
-        parts = await requests.each(
-            {broker: self._describe_at(address, broker, name) for broker, address in masters.items()}
+        parts = await requests.each_of(
+            masters, lambda address, broker: self._describe_at(address, broker, name)
         )
         offsets = {queue: found for part in parts.values() for queue, found in part.queues.items()}
         return TopicDescription(
@@ -184,9 +184,7 @@ class Topics:
             order=ordered,
         )
         await self._set_ordered_queues(topic, dict.fromkeys(masters, queues if ordered else 0))
-        await self._requests.each(
-            {broker: self._put(address, broker, config) for broker, address in masters.items()}
-        )
+        await self._requests.each_of(masters, lambda address, broker: self._put(address, broker, config))
         await self._requests.wait_until_known(topic, masters)
 
     async def alter(
@@ -215,12 +213,12 @@ class Topics:
             RouteNotFound: No name server knows the topic.
         """
         changes: dict[str, int | bool] = {}
-        for name, field, count in (
+        for setting, field, count in (
             ("read_queues", "read_queue_nums", read_queues),
             ("write_queues", "write_queue_nums", write_queues),
         ):
             if count is not None:
-                check_number(name, count, 0)
+                check_number(setting, count, 0)
                 changes[field] = count
         if perm is not None:
             changes["perm"] = Permission(perm).value
@@ -229,20 +227,16 @@ class Topics:
         if not changes:
             raise ConfigInvalid(f"topic {topic} was not changed: give a setting to change")
         masters = await self._requests.masters_of(topic)
-        found = await self._requests.each(
-            {
-                broker: self._config(address, broker, self._requests.wrap(topic))
-                for broker, address in masters.items()
-            }
+        name = self._requests.wrap(topic)
+        found = await self._requests.each_of(
+            masters, lambda address, broker: self._config(address, broker, name)
         )
         configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
         if ordered is not None or write_queues is not None:
-            await self._set_ordered_queues(
-                topic,
-                {broker: config.write_queue_nums * config.order for broker, config in configs.items()},
-            )
-        await self._requests.each(
-            {broker: self._put(masters[broker], broker, config) for broker, config in configs.items()}
+            counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
+            await self._set_ordered_queues(topic, counts)
+        await self._requests.each_of(
+            masters, lambda address, broker: self._put(address, broker, configs[broker])
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -264,15 +258,14 @@ class Topics:
         brokers = await requests.masters()
         masters = brokers if cluster is None else await requests.masters(cluster)
         others = {broker: address for broker, address in brokers.items() if broker not in masters}
-        kept = await requests.each(
-            {broker: self._find_config(address, broker, name) for broker, address in others.items()}
+        kept = await requests.each_of(
+            others, lambda address, broker: self._find_config(address, broker, name)
         )
         header = DeleteTopicRequestHeader(topic=name)
         await requests.call_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
         await self._set_ordered_queues(topic, dict.fromkeys(masters, 0))
-        await requests.call_each_namesrv(
-            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrvRequestHeader(topic=name)
-        )
+        in_namesrv = DeleteTopicInNamesrvRequestHeader(topic=name)
+        await requests.call_each_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv)
         # A name server drops the routes of all clusters, and brokers register only topics that change.
         left = {broker: config for broker, config in kept.items() if config is not None}
         await requests.each(
