@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rocketpy import MessageColumns
-from rocketpy.protocol.java import string_hash, string_hashes
+from rocketpy.protocol.java import hash_polynomial, string_hash, string_hashes
 from rocketpy.protocol.message import batch, properties, record
 from rocketpy.protocol.remoting.frame import Frame
 from rocketpy_broker.store.queue.property_fields import PropertyFields
@@ -99,7 +99,7 @@ def main() -> None:
         ),
         "encode_batch, elements": (
             lambda: batch.encode_batch(elements),
-            lambda: b"".join([batch.encode_batch_element(*element) for element in elements]),
+            lambda: b"".join([batch.encode_batch([element]) for element in elements]),
         ),
         "split_batch_body, decode_batch": (
             lambda: batch.split_batch_body(uneven),
@@ -119,6 +119,10 @@ def main() -> None:
         ),
         "MessageColumns, Message": (lambda: column_texts(columns), lambda: message_texts(columns)),
         "string_hashes, string_hash": (lambda: string_hashes(tags), lambda: set(map(string_hash, tags))),
+        "hash_polynomial of up to 32 characters, of more": (
+            lambda: [hash_polynomial(BODY[:32]) for _ in range(COUNT)],
+            lambda: [hash_polynomial(BODY[:33]) for _ in range(COUNT)],
+        ),
         "tuple.__new__, Frame": (
             lambda: [new(Frame, (0, b"", b"")) for _ in range(COUNT)],
             lambda: [Frame(0, b"", b"") for _ in range(COUNT)],

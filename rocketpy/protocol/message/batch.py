@@ -50,21 +50,12 @@ class BatchColumns(NamedTuple):
         return cls(flags, bodies, properties)
 
 
-def encode_batch_element(flag: int, body: bytes, properties: bytes) -> bytes:
-    """Encode one element. Raises MessageTooLarge for more than 32,767 bytes of properties."""
-    if len(properties) > MAX_PROPERTIES_BYTES:
-        raise MessageTooLarge(f"properties of {len(properties)} bytes, above {MAX_PROPERTIES_BYTES}")
-    size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
-    return b"%b%b%b%b" % (
-        _HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES_LENGTH.pack(len(properties)), properties,
-    )  # fmt: skip
-
-
 def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Encode the body for messages given as (flag, body, properties). Raises as `encode_batch_element`.
+    """Encode the body for messages given as (flag, body, properties).
 
-    Faster than a call of `encode_batch_element` for each (see `tests/bench/codecs.py`): it joins once, and
-    packs numbers only when they differ from those of the previous message.
+    Faster than encoding one after the other (see `tests/bench/codecs.py`): it joins once, and packs numbers
+    only when they differ from those of the previous message. Raises MessageTooLarge for more than 32,767
+    bytes of properties.
     """
     parts: list[bytes] = []
     head = packed_length = b""
@@ -74,7 +65,7 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         length, body_length = len(properties), len(body)
         if length != last_length:
             if length > MAX_PROPERTIES_BYTES:
-                encode_batch_element(flag, body, properties)
+                raise MessageTooLarge(f"properties of {length} bytes, above {MAX_PROPERTIES_BYTES}")
             packed_length = _PROPERTIES_LENGTH.pack(length)
             last_length, last_body = length, -1
         if body_length != last_body or flag != last_flag:

@@ -271,22 +271,8 @@ def encode_records(
 
 def encode(record: Record) -> bytes:
     """Encode a `Record`; its body_crc and size are ignored and computed again."""
-    return encode_record(
-        record.topic.encode(),
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_timestamp,
-        record.born_host,
-        record.store_timestamp,
-        record.store_host,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        record.body,
-        record.properties,
-    )
+    topic, *fields = msgspec.structs.astuple(record)[:14]  # in the order of the parameters
+    return encode_record(topic.encode(), *fields)
 
 
 def encode_blank(size: int) -> bytes:

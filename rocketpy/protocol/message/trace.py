@@ -14,7 +14,7 @@ Source: RocketMQ 4.6 TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageT
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -25,6 +25,8 @@ from rocketpy.errors import RemoteProtocolError
 _FIELD: Final = "\x01"
 _RECORD: Final = "\x02"
 _NULL: Final = "null"
+_PUB_FIELDS_4_4: Final = 13
+"""Clients before 4.5 leave out the broker's id, the last field but one."""
 
 
 class MessageKind(IntEnum):
@@ -46,7 +48,7 @@ class ConsumeOutcome(IntEnum):
     FAILED = 4
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True, array_like=True, tag="Pub"):
     """A broker has responded to a send (``Pub``). timestamp: of its start, in ms since 1970. store_host: the
     address of the broker. body_bytes: before compression. cost_ms: until the response. success: SEND_OK.
     """
@@ -66,7 +68,7 @@ class Sent(msgspec.Struct, frozen=True):
     success: bool = True
 
 
-class Consuming(msgspec.Struct, frozen=True):
+class Consuming(msgspec.Struct, frozen=True, array_like=True, tag="SubBefore"):
     """A handler will get a message (``SubBefore``). request_id: the same as in its `Consumed`."""
 
     timestamp: int
@@ -78,7 +80,7 @@ class Consuming(msgspec.Struct, frozen=True):
     keys: str | None
 
 
-class Consumed(msgspec.Struct, frozen=True):
+class Consumed(msgspec.Struct, frozen=True, array_like=True, tag="SubAfter"):
     """A handler has finished a message (``SubAfter``). cost_ms: its time, divided by the messages of the
     call.
     """
@@ -88,29 +90,23 @@ class Consumed(msgspec.Struct, frozen=True):
     cost_ms: int
     success: bool
     keys: str | None
-    outcome: ConsumeOutcome
+    outcome: ConsumeOutcome = ConsumeOutcome.SUCCESS
 
 
 TraceRecord = Sent | Consuming | Consumed
 
-_NAMES: Final[dict[type[TraceRecord], str]] = {Sent: "Pub", Consuming: "SubBefore", Consumed: "SubAfter"}
+_TYPES: Final = frozenset({"Pub", "SubBefore", "SubAfter"})
 
 
 def encode(records: Iterable[TraceRecord]) -> str:
     """Encode the body of a trace message."""
-    return "".join([_encode(record) for record in records])
+    return "".join([_FIELD.join(map(_text, msgspec.to_builtins(record))) + _RECORD for record in records])
 
 
-def _encode(record: TraceRecord) -> str:
-    fields = [_NAMES[type(record)]]
-    for value in msgspec.structs.astuple(record):
-        if value is None:
-            fields.append(_NULL)
-        elif isinstance(value, bool):
-            fields.append("true" if value else "false")
-        else:
-            fields.append(value if isinstance(value, str) else str(int(value)))
-    return _FIELD.join(fields) + _RECORD
+def _text(value: str | int | None) -> str:
+    if value is None:
+        return _NULL
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def decode(text: str) -> list[TraceRecord]:
@@ -120,60 +116,13 @@ def decode(text: str) -> list[TraceRecord]:
     """
     records: list[TraceRecord] = []
     for line in text.split(_RECORD):
-        fields = line.split(_FIELD)
-        reader = _READERS.get(fields[0])
-        if reader is None:
+        fields = [None if field == _NULL else field for field in line.split(_FIELD)]
+        if fields[0] not in _TYPES:
             continue
+        if fields[0] == "Pub" and len(fields) == _PUB_FIELDS_4_4:
+            fields.insert(-1, None)
         try:
-            records.append(reader(fields))
-        except (ValueError, IndexError) as error:
+            records.append(msgspec.convert(fields, TraceRecord, strict=False))
+        except msgspec.ValidationError as error:
             raise RemoteProtocolError(f"trace record {line!r} cannot be read: {error}") from error
     return records
-
-
-def _text(field: str) -> str | None:
-    return None if field == _NULL else field
-
-
-def _read_sent(fields: list[str]) -> Sent:
-    # Clients before 4.5 leave out the broker's id.
-    broker_id = _text(fields[12]) if len(fields) > 13 else None
-    return Sent(
-        int(fields[1]),
-        _text(fields[2]),
-        fields[3],
-        fields[4],
-        fields[5],
-        _text(fields[6]),
-        _text(fields[7]),
-        _text(fields[8]),
-        int(fields[9]),
-        int(fields[10]),
-        MessageKind(int(fields[11])),
-        broker_id,
-        fields[13 if len(fields) > 13 else 12] == "true",
-    )
-
-
-def _read_consuming(fields: list[str]) -> Consuming:
-    return Consuming(
-        int(fields[1]),
-        _text(fields[2]),
-        fields[3],
-        fields[4],
-        fields[5],
-        int(fields[6]),
-        _text(fields[7]),
-    )
-
-
-def _read_consumed(fields: list[str]) -> Consumed:
-    outcome = ConsumeOutcome(int(fields[6])) if len(fields) > 6 else ConsumeOutcome.SUCCESS
-    return Consumed(fields[1], fields[2], int(fields[3]), fields[4] == "true", _text(fields[5]), outcome)
-
-
-_READERS: Final[dict[str, Callable[[list[str]], TraceRecord]]] = {
-    "Pub": _read_sent,
-    "SubBefore": _read_consuming,
-    "SubAfter": _read_consumed,
-}

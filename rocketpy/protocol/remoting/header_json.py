@@ -7,15 +7,14 @@ Source: RemotingSerializable; recorded frames.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.codes import language_name
+from rocketpy.protocol.headers.base import Int32
 from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
-
-Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _ReadHeader(msgspec.Struct):

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from rocketpy.errors import MessageTooLarge, RemoteProtocolError
-from rocketpy.protocol.message.batch import BatchMessage, decode_batch, encode_batch, encode_batch_element
+from rocketpy.protocol.message.batch import BatchMessage, decode_batch, encode_batch
 from tests.golden_data import frames, scenarios, vectors
 
 BATCH = vectors("messageEncode")[1]
@@ -20,7 +20,7 @@ MESSAGES = [
 def test_bytes_are_javas() -> None:
     """QUIRKS 23: a Java broker would reject or misread a batch of this client."""
     assert encode_batch(MESSAGES).hex() == BATCH["hex"]
-    assert b"".join(encode_batch_element(*message) for message in MESSAGES).hex() == BATCH["hex"]
+    assert b"".join(encode_batch([message]) for message in MESSAGES).hex() == BATCH["hex"]
     assert decode_batch(bytes.fromhex(BATCH["hex"])) == MESSAGES
     assert encode_batch([]) == b""
     assert decode_batch(b"") == []
@@ -70,10 +70,8 @@ def test_lengths_that_contradict_each_other(data: bytes, reason: str) -> None:
 
 def test_properties_beyond_16_bits_are_rejected() -> None:
     """QUIRKS 24: the length would wrap, and the broker would cut the batch at the wrong place."""
-    assert len(encode_batch_element(0, b"", b"x" * 32767)) == 32789
+    assert len(encode_batch([(0, b"", b"x" * 32767)])) == 32789
     too_long = (0, b"", b"x" * 32768)
-    with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
-        encode_batch_element(*too_long)
     for batch in ([too_long], [MESSAGES[0], too_long], [too_long, MESSAGES[0]]):
         with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
             encode_batch(batch)
@@ -82,5 +80,5 @@ def test_properties_beyond_16_bits_are_rejected() -> None:
 @pytest.mark.parametrize(("body", "properties"), [(0, 0), (2, 0), (6, 6), (22, 22), (1000, 301)])
 def test_an_element_has_its_size(body: int, properties: int) -> None:
     """A broker would read the following bytes as a part of it."""
-    element = encode_batch_element(1, bytes(body), b"p" * properties)
+    element = encode_batch([(1, bytes(body), b"p" * properties)])
     assert int.from_bytes(element[:4], "big") == len(element) == 22 + body + properties
