@@ -27,7 +27,7 @@ from rocketpy_broker.config.readers import (
     read_port,
 )
 from rocketpy_broker.store.config import StoreConfig
-from rocketpy_broker.store.setting import LIVE, NEXT_START, check_range, check_ranges, setting
+from rocketpy_broker.store.setting import LIVE, NEXT_START, CheckedSettings, check_range, setting
 
 DEFAULT_BROKER_PORT: Final = 10911
 DEFAULT_NAMESRV_PORT: Final = 9876
@@ -113,7 +113,7 @@ class ListenConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicsConfig:
+class TopicsConfig(CheckedSettings):
     """Topics that the broker creates without a request, and their limits."""
 
     auto_create: bool = setting("autoCreateTopicEnable", True, change=LIVE)
@@ -135,13 +135,13 @@ class TopicsConfig:
     """Most read queues and most write queues of a new topic (not in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        self._check_limits()
         check_range("defaultTopicQueueNums", self.default_queue_nums, 1, self.queues_max)
         _check_name("msgTraceTopicName", self.trace_topic_name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RegistrationConfig:
+class RegistrationConfig(CheckedSettings):
     """How the broker registers at name servers."""
 
     namesrv: tuple[Address, ...] = setting("namesrvAddr", (), read=read_addresses)
@@ -167,7 +167,7 @@ class RegistrationConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period_ms", min(max(self.period_ms, 10_000), 60_000))
-        check_ranges(self)
+        self._check_limits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +187,7 @@ class SendConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionConfig:
+class TransactionConfig(CheckedSettings):
     """When the broker checks open transactions with their producers."""
 
     timeout_ms: int = setting("transactionTimeOut", 6000, limits=(0, 2**31), change=NEXT_START)
@@ -197,12 +197,9 @@ class TransactionConfig:
     check_max: int = setting("transactionCheckMax", 15, limits=(1, 2**31), change=NEXT_START)
     """After this many checks without a result, the message moves to TRANS_CHECK_MAX_TIME_TOPIC."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumeConfig:
+class ConsumeConfig(CheckedSettings):
     """How consumers are served."""
 
     auto_create_group: bool = setting("autoCreateSubscriptionGroup", True, change=NEXT_START)
@@ -226,9 +223,6 @@ class ConsumeConfig:
     offsets_max: int = setting("maxConsumerOffsets", 1_000_000, limits=(1, 100_000_000))
     """Most offsets, one for each queue and group, that are stored (not in RocketMQ)."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 class BrokerRole(Enum):
     """Role of a broker among the brokers of its name."""
@@ -239,7 +233,7 @@ class BrokerRole(Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HaConfig:
+class HaConfig(CheckedSettings):
     """Replication between a master and its slaves."""
 
     role: BrokerRole = setting("brokerRole", BrokerRole.ASYNC_MASTER)
@@ -266,7 +260,7 @@ class HaConfig:
     """How often a slave copies topics, groups and offsets (fixed in RocketMQ)."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        self._check_limits()
         if self.heartbeat_ms + _HEARTBEAT_LATE_MS > self.silence_ms:
             raise ConfigInvalid(
                 f"haSendHeartbeatInterval is {self.heartbeat_ms}; it must be at least "
@@ -276,7 +270,7 @@ class HaConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DLedgerConfig:
+class DLedgerConfig(CheckedSettings):
     """A peer of a group that elects its leader."""
 
     enabled: bool = setting("enableDLegerCommitLog", False)
@@ -322,7 +316,7 @@ class DLedgerConfig:
             if address.scheme != "memory" and not address.port:
                 raise ConfigInvalid(f"dLegerPeers: {peer} at {address} has no port")
         check_range("dLegerVoteMillisMin", self.vote_interval_ms_min, 1, self.vote_interval_ms_max - 1)
-        check_ranges(self)
+        self._check_limits()
 
     @property
     def slave_id(self) -> int:
@@ -344,7 +338,7 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(CheckedSettings):
     """One broker."""
 
     store: StoreConfig
@@ -447,7 +441,7 @@ class BrokerConfig:
             raise ConfigInvalid("brokerRole is SLAVE, but brokerId is 0, the id of the master")
         _check_name("brokerName", self.name)
         _check_name("brokerClusterName", self.cluster_name)
-        check_ranges(self)
+        self._check_limits()
         if self.listen.is_wildcard and self.advertised_host is None:
             raise ConfigInvalid(
                 f"{self.listen.address} means every address of this machine; "
@@ -456,7 +450,7 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NamesrvConfig:
+class NamesrvConfig(CheckedSettings):
     """One name server."""
 
     listen: ListenConfig = field(
@@ -482,6 +476,3 @@ class NamesrvConfig:
     """As of a broker."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     """As of a broker. A name server has probes, but no metrics."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.message.delays import DEFAULT_DELAY_LEVELS, DelayLevels
-from rocketpy_broker.store.setting import LIVE, NEXT_START, check_ranges, mirrors, read_percent, setting
+from rocketpy_broker.store.setting import LIVE, NEXT_START, CheckedSettings, mirrors, read_percent, setting
 
 _UNIT_BYTES = 20
 _HOUR_MS = 3_600_000
@@ -35,7 +35,7 @@ def _ratio(percent: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommitLogConfig:
+class CommitLogConfig(CheckedSettings):
     """The commit log, which holds the messages of all topics."""
 
     directory: Path | None = setting("storePathCommitLog", None)
@@ -48,12 +48,9 @@ class CommitLogConfig:
     """Disk blocks are allocated this far ahead of the end of the log (not in RocketMQ). So appends do not run
     out of space, and an empty store does not occupy a whole file. 0: never; the file stays sparse."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ConsumeQueueConfig:
+class ConsumeQueueConfig(CheckedSettings):
     """The consume queues: 20 bytes for each message, one directory for each queue."""
 
     segment_bytes: int = setting(
@@ -67,12 +64,12 @@ class ConsumeQueueConfig:
     they are read, and at each flush. After a crash they are dispatched again."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        self._check_limits()
         object.__setattr__(self, "segment_bytes", -(-self.segment_bytes // _UNIT_BYTES) * _UNIT_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IndexConfig:
+class IndexConfig(CheckedSettings):
     """The index of message keys."""
 
     enabled: bool = setting("messageIndexEnable", True, change=NEXT_START)
@@ -84,12 +81,9 @@ class IndexConfig:
     query_count_max: int = setting("maxMsgsNumBatch", 64, limits=(1, 65_536), change=LIVE)
     """Maximum number of messages that a query by key returns."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlushConfig:
+class FlushConfig(CheckedSettings):
     """When written bytes are made durable."""
 
     disk_type: FlushDiskType = setting("flushDiskType", FlushDiskType.ASYNC_FLUSH)
@@ -112,12 +106,9 @@ class FlushConfig:
     sync_timeout_ms: int = setting("syncFlushTimeout", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
     """How long a SYNC_FLUSH response waits for the flush. Then its status is FLUSH_DISK_TIMEOUT."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadConfig:
+class ReadConfig(CheckedSettings):
     """Limits of one pull."""
 
     memory_bytes_max: int = setting(
@@ -139,9 +130,6 @@ class ReadConfig:
     )
     """Memory of this machine."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
     @property
     def memory_window_bytes(self) -> int:
         """Bytes at the end of the log that count as being in memory."""
@@ -149,7 +137,7 @@ class ReadConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BusyConfig:
+class BusyConfig(CheckedSettings):
     """When messages are rejected because the store cannot keep up; see `store.busy`."""
 
     enabled: bool = setting("brokerFastFailureEnable", True, change=LIVE)
@@ -159,12 +147,9 @@ class BusyConfig:
     page_cache_ms: int = setting("osPageCacheBusyTimeOutMills", 1000, limits=(0, _HOUR_MS), change=LIVE)
     """Duration of one commit log write above which messages are rejected. 0: no limit."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RetentionConfig:
+class RetentionConfig(CheckedSettings):
     """How long messages are kept. The two upper watermarks are Java system properties in 4.6.0."""
 
     reserved_hours: int = setting("fileReservedTime", 72, limits=(0, 1_000_000), change=LIVE)
@@ -202,7 +187,7 @@ class RetentionConfig:
         return self.reserved_hours * _HOUR_MS
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        self._check_limits()
         for part in self.delete_when.split(";"):
             hour = part.strip()
             if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType
@@ -103,15 +103,22 @@ def groups_of(config: type) -> dict[str, type]:
     return {one.name: hints[one.name] for one in fields(config) if is_dataclass(hints[one.name])}
 
 
-def check_ranges(config: Any) -> None:
-    """Raise ConfigInvalid for a field outside of its limits."""
-    for one in fields(config):
-        declared: Setting | None = one.metadata.get(_SETTING)
-        value = getattr(config, one.name)
-        if declared is not None and declared.limits is not None and value is not None:
-            has_other_unit = declared.show is not _same
-            name = one.name if declared.name is None or has_other_unit else declared.name
-            check_range(name, value, *declared.limits)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedSettings:
+    """A group of settings that may not be outside of their limits."""
+
+    def __post_init__(self) -> None:
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Raise ConfigInvalid for a field outside of its limits."""
+        for one in fields(self):
+            declared: Setting | None = one.metadata.get(_SETTING)
+            value = getattr(self, one.name)
+            if declared is not None and declared.limits is not None and value is not None:
+                has_other_unit = declared.show is not _same
+                name = one.name if declared.name is None or has_other_unit else declared.name
+                check_range(name, value, *declared.limits)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
