@@ -14,6 +14,7 @@ Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rocketpy.message.message import Message, MessageExt
@@ -43,6 +44,7 @@ class FailedAttempt(NamedTuple):
     time_ns: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class SendEvent:
     """One send, with all its attempts.
 
@@ -60,37 +62,21 @@ class SendEvent:
         state: For the state of a listener, with the listener as the key.
     """
 
-    __slots__ = (
-        "_locate",
-        "attempts",
-        "client_id",
-        "extra_properties",
-        "failures",
-        "group",
-        "messages",
-        "oneway",
-        "queue",
-        "state",
-    )
+    messages: Sequence[Message]
+    group: str
+    client_id: str
+    _: KW_ONLY
+    oneway: bool
+    locate: InitVar[Callable[[MessageQueue], str | None]] = lambda _queue: None
+    attempts: int = field(default=0, init=False)
+    failures: tuple[FailedAttempt, ...] = field(default=(), init=False)
+    queue: MessageQueue | None = field(default=None, init=False)
+    extra_properties: list[dict[str, str]] = field(init=False)
+    state: dict[object, Any] = field(default_factory=dict, init=False)
+    _locate: Callable[[MessageQueue], str | None] = field(init=False)
 
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        group: str,
-        client_id: str,
-        *,
-        oneway: bool,
-        locate: Callable[[MessageQueue], str | None] = lambda _queue: None,
-    ) -> None:
-        self.messages: Sequence[Message] = messages
-        self.group: str = group
-        self.client_id: str = client_id
-        self.oneway: bool = oneway
-        self.attempts: int = 0
-        self.failures: tuple[FailedAttempt, ...] = ()
-        self.queue: MessageQueue | None = None
-        self.extra_properties: list[dict[str, str]] = [{} for _ in messages]
-        self.state: dict[object, Any] = {}
+    def __post_init__(self, locate: Callable[[MessageQueue], str | None]) -> None:
+        self.extra_properties = [{} for _ in self.messages]
         self._locate = locate
 
     def address(self, queue: MessageQueue) -> str | None:
@@ -146,6 +132,7 @@ class ReceiveListener(Protocol):
         """A pull has ended."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ProcessEvent:
     """One call of the handler of a push consumer.
 
@@ -158,17 +145,13 @@ class ProcessEvent:
         state: For the state of a listener, with the listener as the key.
     """
 
-    __slots__ = ("broadcasting", "client_id", "group", "messages", "state", "succeeded")
-
-    def __init__(
-        self, messages: Sequence[MessageExt], group: str, client_id: str, *, broadcasting: bool
-    ) -> None:
-        self.messages: Sequence[MessageExt] = messages
-        self.group: str = group
-        self.client_id: str = client_id
-        self.broadcasting: bool = broadcasting
-        self.succeeded: bool = False
-        self.state: dict[object, Any] = {}
+    messages: Sequence[MessageExt]
+    group: str
+    client_id: str
+    _: KW_ONLY
+    broadcasting: bool
+    succeeded: bool = field(default=False, init=False)
+    state: dict[object, Any] = field(default_factory=dict, init=False)
 
 
 class ProcessListener(Protocol):

@@ -19,6 +19,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
@@ -114,6 +115,7 @@ SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[s
 """Sends a half message with a time-out in ms; returns also the properties that listeners added."""
 
 
+@dataclass(eq=False)
 class Transactions:
     """The transactions of one producer.
 
@@ -121,21 +123,15 @@ class Transactions:
     and for its end, unless a call has its own.
     """
 
-    def __init__(
-        self,
-        client: ClientInstance,
-        group: str,
-        send_half: SendHalf,
-        settle_listeners: ListenerFanout[SettleListener],
-        timeout_ms: int,
-    ) -> None:
-        self._client = client
-        self._group = group
-        self._send_half = send_half
-        self._timeout_ms = timeout_ms
-        self._settle_listeners = settle_listeners
+    client: ClientInstance
+    group: str
+    send_half: SendHalf
+    settle_listeners: ListenerFanout[SettleListener]
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
         self._closed = False
-        self._checks = client.shared(TransactionChecks)
+        self._checks = self.client.shared(TransactionChecks)
 
     def set_check(self, check: TransactionCheck) -> None:
         """Respond to brokers' checks of the group with `check`.
@@ -143,14 +139,14 @@ class Transactions:
         All brokers with the template topic learn of the group now, though it has sent nothing yet: it may
         have left half messages there before a restart.
         """
-        if not self._checks.has_check(self._group):
-            self._client.tasks.spawn(self._client.ensure_registered(DEFAULT_TOPIC), "registration")
-        self._checks.register(self._group, self, check)
+        if not self._checks.has_check(self.group):
+            self.client.tasks.spawn(self.client.ensure_registered(DEFAULT_TOPIC), "registration")
+        self._checks.register(self.group, self, check)
 
     def close(self) -> None:
         """Respond to no more checks, and begin no more transactions."""
         self._closed = True
-        self._checks.unregister(self._group, self)
+        self._checks.unregister(self.group, self)
 
     async def run(
         self, message: Message, local_transaction: LocalTransaction, timeout_ms: int | None
@@ -167,23 +163,23 @@ class Transactions:
         if self._closed:
             raise ClientClosed("the producer is closed")
         check_message(message)
-        if not self._checks.has_check(self._group):
+        if not self._checks.has_check(self.group):
             raise ConfigInvalid(
-                f"group {self._group} has no transaction check: pass check=..., or call check_transactions; "
+                f"group {self.group} has no transaction check: pass check=..., or call check_transactions; "
                 "without one a message whose end is lost would never be committed"
             )
         if message.delay_level:
             raise MessageInvalid(f"delay level {message.delay_level}: a transactional message has no delay")
         reserved = {
             names.PROPERTY_TRANSACTION_PREPARED: "true",
-            names.PROPERTY_PRODUCER_GROUP: self._group,
+            names.PROPERTY_PRODUCER_GROUP: self.group,
         }
-        await self._client.ensure_registered(message.topic)
-        result, extra = await self._send_half(Message.with_reserved(message, reserved), timeout_ms)
+        await self.client.ensure_registered(message.topic)
+        result, extra = await self.send_half(Message.with_reserved(message, reserved), timeout_ms)
         transaction_id = result.transaction_id or result.message_id
         known = Message.with_reserved(message, {}, transaction_id=transaction_id)
         carrier = {**extra, **message.properties}
-        return HalfMessage(known, result, carrier, self._timeout_ms if timeout_ms is None else timeout_ms)
+        return HalfMessage(known, result, carrier, self.timeout_ms if timeout_ms is None else timeout_ms)
 
     async def end(
         self, half: HalfMessage, state: LocalTransactionState, error: BaseException | None = None
@@ -195,7 +191,7 @@ class Transactions:
         """
         result = half.result
         header = EndTransactionRequestHeader(
-            producer_group=self._group,
+            producer_group=self.group,
             tran_state_table_offset=result.queue_offset,
             commit_log_offset=decode_message_id(result.offset_message_id)[1],
             commit_or_rollback=_END[state],
@@ -205,7 +201,7 @@ class Transactions:
         started_ns = time.time_ns()
         timeout_ms = 0 if state is LocalTransactionState.UNKNOWN else half.timeout_ms
         # The route of the message's own topic may not exist yet: a new topic borrows another topic's queues.
-        address = self._client.master_address(result.queue.broker_name) or self._client.address_of(
+        address = self.client.master_address(result.queue.broker_name) or self.client.address_of(
             *host_text(decode_message_id(result.offset_message_id)[0])
         )
         is_delivered = await self.send_end(
@@ -244,13 +240,13 @@ class Transactions:
             log.warning("transaction %s ended as %s, but this was not delivered to %s within %d ms; "
                         "the broker will ask: %s", message.transaction_id, state.name,
                         queue.broker_name, timeout_ms, failed)  # fmt: skip
-        if self._settle_listeners.all:
+        if self.settle_listeners.all:
             event = SettleEvent(
                 "end_transaction",
                 message,
                 queue,
-                unwrap(self._client.config.namespace, self._group),
-                self._client.client_id,
+                unwrap(self.client.config.namespace, self.group),
+                self.client.client_id,
                 carrier,
                 started_ns,
                 time.time_ns(),
@@ -259,7 +255,7 @@ class Transactions:
                 address=known_address,
                 error=failure,
             )
-            self._settle_listeners.notify(lambda listener: listener.settled(event))
+            self.settle_listeners.notify(lambda listener: listener.settled(event))
         return failure is None
 
     async def _deliver(self, broker_name: str, command: Command, address: str, timeout_ms: int) -> str:
@@ -273,7 +269,7 @@ class Transactions:
         pause_s = _PAUSE_MIN_S
         while True:
             try:
-                connection = self._client.connections.get(address)
+                connection = self.client.connections.get(address)
                 await connection.open()
                 connection.put_oneway(command)
             except UsageError:
@@ -288,7 +284,7 @@ class Transactions:
                 with contextlib.suppress(RocketError):
                     masters = {
                         data.broker_name: data.broker_addrs.get(MASTER_ID)
-                        for data in await self._client.brokers()
+                        for data in await self.client.brokers()
                     }
                     address = masters.get(broker_name) or address
             else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -45,23 +45,18 @@ _VOTE_WAIT_MS_MAX: Final = 3000
 _RETRY_S: Final = 1.0
 
 
+@dataclass(eq=False)
 class DLedgerReplication:
     """The DLedger peer of one broker, and its role."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: LedgerStore,
-        driver: StoreDriver,
-        role_changes: RoleChangeHandler,
-        tasks: Tasks,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._driver = driver
-        self._role_changes = role_changes
-        self._tasks = tasks
-        dledger = config.dledger
+    config: BrokerConfig
+    store: LedgerStore
+    driver: StoreDriver
+    role_changes: RoleChangeHandler
+    tasks: Tasks
+
+    def __post_init__(self) -> None:
+        dledger = self.config.dledger
         own = dledger.peers[dledger.self_id]
         settings = RaftSettings(
             group=dledger.group,
@@ -74,25 +69,25 @@ class DLedgerReplication:
             # A hanging peer delays an election by no more than the election timeout.
             vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
             pending_max=dledger.pending_max,
-            file_bytes=config.store.commit_log.segment_bytes,
-            no_op=store.log.no_op,
+            file_bytes=self.config.store.commit_log.segment_bytes,
+            no_op=self.store.log.no_op,
             secret=dledger.secret,
         )
-        host = own.host if own.scheme == "memory" else config.listen.address.host
+        host = own.host if own.scheme == "memory" else self.config.listen.address.host
         self.peer = Peer(
             settings,
-            store.ledger,
-            config.store.root / f"dledger-{dledger.self_id}",
-            store.disk,
+            self.store.ledger,
+            self.config.store.root / f"dledger-{dledger.self_id}",
+            self.store.disk,
             self,
             listen=Address(own.scheme, host, own.port),
-            listen_options=_few_connections(config.listen.options),
-            connect_options=ChannelOptions(ssl=config.registration.ssl),
-            names=config.replica_names,
+            listen_options=_few_connections(self.config.listen.options),
+            connect_options=ChannelOptions(ssl=self.config.registration.ssl),
+            names=self.config.replica_names,
             flush=dledger.flush,
-            committed=lambda: store.log.committed_index,
+            committed=lambda: self.store.log.committed_index,
         )
-        store.log.on_expired = self.peer.expire
+        self.store.log.on_expired = self.peer.expire
         self.broker_id = NOBODY
         self._master_term: int | None = None
         """Term in which this broker is the master; None while it is not."""
@@ -101,13 +96,13 @@ class DLedgerReplication:
         self._task: asyncio.Task[None] | None = None
         self._waiters: CommitWaiters | None = None
         self._leader_id: str | None = None
-        driver.wait_for_commit = self._wait_for_commit
+        self.driver.wait_for_commit = self._wait_for_commit
 
     # -- start and stop---------------------------------------------------------------------------
 
     def load(self, *, is_clean: bool) -> None:
         """Reject messages until this broker is the master; the store is open."""
-        self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
+        self.store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
 
     async def listen(self, address: Address) -> None:
         """Join the group. Raises RocketError, OSError."""
@@ -140,20 +135,20 @@ class DLedgerReplication:
         """Return the waiters for the commit of messages."""
         self._waiters = CommitWaiters(
             responses,
-            self._tasks,
-            appended=lambda: self._store.appended_offset,
+            self.tasks,
+            appended=lambda: self.store.appended_offset,
             push=self.peer.process_ready,
-            timeout_ms=self._config.dledger.commit_wait_ms,
+            timeout_ms=self.config.dledger.commit_wait_ms,
         )
         return self._waiters
 
     def start(self) -> None:
         """Start to follow changes of the role."""
-        self._task = self._tasks.spawn(self._follow_role_changes(), "roles")
+        self._task = self.tasks.spawn(self._follow_role_changes(), "roles")
 
     async def stop_role_changes(self) -> None:
         """Stop changes of the role, as the broker is stopping."""
-        await self._tasks.cancel(self._task)
+        await self.tasks.cancel(self._task)
 
     async def close(self) -> None:
         """Leave the group after the responses to parked sends. The store must be open."""
@@ -168,11 +163,11 @@ class DLedgerReplication:
         """Wait for the commit of all appended messages. Raises StoreError if this broker is not the
         leader.
         """
-        term, until = self._master_term, self._store.appended_offset
+        term, until = self._master_term, self.store.appended_offset
         try:
-            async with asyncio.timeout(self._config.dledger.commit_wait_ms / 1000):
+            async with asyncio.timeout(self.config.dledger.commit_wait_ms / 1000):
                 while term is not None and term == self._master_term:
-                    if self._store.committed_offset >= until:
+                    if self.store.committed_offset >= until:
                         return
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as error:
@@ -183,7 +178,7 @@ class DLedgerReplication:
         """Return the runtime information for operators, which `dledger_status` reads."""
         if not self._is_started:
             return {}
-        dledger, health = self._config.dledger, self.peer.health()
+        dledger, health = self.config.dledger, self.peer.health()
         return {
             "dledgerGroup": dledger.group,
             "dledgerSelfId": dledger.self_id,
@@ -195,7 +190,7 @@ class DLedgerReplication:
             "dledgerLeaderChanges": str(health.leader_changes),
             "dledgerLags": msgspec.json.encode(health.lags).decode(),
             "dledgerProblem": health.problem,
-            "haBrokerName": self._config.name,
+            "haBrokerName": self.config.name,
             "haBrokerId": str(self.broker_id),
         }
 
@@ -208,13 +203,13 @@ class DLedgerReplication:
     def committed(self, index: int) -> None:
         """Dispatch committed messages, and release the responses that wait for them."""
         try:
-            self._store.commit(index)
+            self.store.commit(index)
         except StoreError as error:
-            self._tasks.fail_with(error)
+            self.tasks.fail_with(error)
             return
-        self._driver.schedule_dispatch(_DISPATCH_DELAY_S)
+        self.driver.schedule_dispatch(_DISPATCH_DELAY_S)
         if self._waiters is not None:
-            self._waiters.committed(self._store.committed_offset)
+            self._waiters.committed(self.store.committed_offset)
 
     def changed(self, state: PeerState) -> None:
         """Reject messages at once after a loss of leadership. The rest of the change follows."""
@@ -222,13 +217,13 @@ class DLedgerReplication:
             self._stop_leading()
         if state.leader_id is not None and state.leader_id != self._leader_id:
             self._leader_id = state.leader_id
-            self._role_changes.leader_changed()
+            self.role_changes.leader_changed()
         self._changed.set()
 
     def failed(self, error: StoreError | InvariantError) -> None:
         """Stop leading, and fail the broker."""
         self._stop_leading()
-        self._tasks.fail_with(
+        self.tasks.fail_with(
             error if isinstance(error, StoreError) else StoreError(str(error) or repr(error))
         )
 
@@ -246,8 +241,8 @@ class DLedgerReplication:
     def _stop_leading(self) -> None:
         """Reject messages. Uncommitted messages may be lost."""
         self._master_term = None
-        self._store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
-        self._store.become_follower()
+        self.store.reject(Reason.SLAVE, StoreError("this broker does not lead its group"))
+        self.store.become_follower()
         if self._waiters is not None:
             self._waiters.fail()
 
@@ -266,23 +261,23 @@ class DLedgerReplication:
         if self._master_term is not None:
             return  # still the master: the end of its term would have set None
         if self.broker_id == MASTER_ID or (self.broker_id == NOBODY and state.role is Role.FOLLOWER):
-            self.broker_id = self._config.dledger.slave_id
-            log.info("%s is a slave, %d, in term %d", self._config.name, self.broker_id, state.term)
-            await self._role_changes.change_to_slave()
+            self.broker_id = self.config.dledger.slave_id
+            log.info("%s is a slave, %d, in term %d", self.config.name, self.broker_id, state.term)
+            await self.role_changes.change_to_slave()
         if state.role is Role.LEADER and await self._is_caught_up(state.term):
-            self._store.become_leader(self.peer)
-            self._role_changes.prepare_master()
+            self.store.become_leader(self.peer)
+            self.role_changes.prepare_master()
             self._master_term, self.broker_id = state.term, MASTER_ID
-            self._store.reject(Reason.SLAVE, None)
-            log.info("%s is the master in term %d", self._config.name, state.term)
-            await self._role_changes.change_to_master()
+            self.store.reject(Reason.SLAVE, None)
+            log.info("%s is the master in term %d", self.config.name, state.term)
+            await self.role_changes.change_to_master()
 
     async def _is_caught_up(self, term: int) -> bool:
         """Wait until all entries are committed and dispatched; return False if it is no longer the leader."""
         while self._is_leading(term):
             if self.peer.committed_index == self.peer.end_index:
-                self._store.dispatch()
-                if self._store.is_dispatched:
+                self.store.dispatch()
+                if self.store.is_dispatched:
                     return True
             await asyncio.sleep(_POLL_S)
         return False

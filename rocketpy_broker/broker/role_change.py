@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from typing import Final
 
 from rocketpy.protocol.bodies import MASTER_ID, RETRY_TOPIC_PREFIX
@@ -25,56 +26,51 @@ _REGISTER_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
 too."""
 
 
+@dataclass(eq=False)
 class RoleChangeHandler:
     """Changes the role of a broker.
 
     register: registers the broker with an id, or with its current id for None.
     """
 
-    def __init__(
-        self,
-        context: BrokerContext,
-        consumers: ConsumerServices,
-        deferred: DeliveryServices,
-        sync: SlaveSync,
-        expired_offsets: ExpiredQueueOffsets,
-        register: Callable[[int | None], None],
-    ) -> None:
+    context: InitVar[BrokerContext]
+    consumers: ConsumerServices
+    deferred: DeliveryServices
+    sync: SlaveSync
+    expired_offsets: ExpiredQueueOffsets
+    register: Callable[[int | None], None]
+
+    def __post_init__(self, context: BrokerContext) -> None:
         config, self._store, _, self._topics, self._tasks, _ = context
         self._slave_id = config.dledger.slave_id
-        self._consumers = consumers
-        self._deferred = deferred
-        self._sync = sync
-        self._expired_offsets = expired_offsets
-        self._register = register
         self._timers: list[asyncio.TimerHandle] = []
 
     def prepare_master(self) -> None:
         """Load the state that a master needs. The broker accepts messages afterwards. Raises RocketError."""
         self._add_missing_topics()
-        self._expired_offsets.restore()
-        self._deferred.reload()
+        self.expired_offsets.restore()
+        self.deferred.reload()
 
     async def change_to_master(self) -> None:
         """Start the work of a master."""
-        await self._sync.close()
+        await self.sync.close()
         self._cancel_timers()
-        self._register(MASTER_ID)
-        self._deferred.run()
+        self.register(MASTER_ID)
+        self.deferred.run()
 
     async def change_to_slave(self) -> None:
         """Start the work of a slave. The store already rejects messages."""
-        self._register(self._slave_id)
-        await self._deferred.close()
-        self._sync.start()
+        self.register(self._slave_id)
+        await self.deferred.close()
+        self.sync.start()
 
     def leader_changed(self) -> None:
         """Find the master after a change of the leader."""
-        self._sync.forget()
+        self.sync.forget()
         self._cancel_timers()
         loop = asyncio.get_running_loop()
         self._timers = [
-            loop.call_later(delay_s, self._tasks.run, self._register, None) for delay_s in _REGISTER_AGAIN_S
+            loop.call_later(delay_s, self._tasks.run, self.register, None) for delay_s in _REGISTER_AGAIN_S
         ]
 
     def close(self) -> None:
@@ -95,4 +91,4 @@ class RoleChangeHandler:
             )
         for topic in made:
             if topic.startswith(RETRY_TOPIC_PREFIX):
-                self._consumers.groups.find(topic.removeprefix(RETRY_TOPIC_PREFIX))
+                self.consumers.groups.find(topic.removeprefix(RETRY_TOPIC_PREFIX))

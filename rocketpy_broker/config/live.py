@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -56,6 +57,7 @@ class Update(NamedTuple):
     notes: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class LiveConfig:
     """The settings of one running server.
 
@@ -63,22 +65,17 @@ class LiveConfig:
     settings; None if nothing may change. fixed: texts of more settings to show.
     """
 
-    def __init__(
-        self,
-        keys: Mapping[str, Key],
-        groups: Mapping[str, Any],
-        path: Path | None,
-        *,
-        fixed: Mapping[str, str],
-        clock: Clock = system_clock,
-    ) -> None:
-        self._keys = keys
-        self._groups = groups
+    keys: Mapping[str, Key]
+    groups: Mapping[str, Any]
+    path: Path | None
+    _: KW_ONLY
+    fixed: InitVar[Mapping[str, str]]
+    clock: Clock = system_clock
+
+    def __post_init__(self, fixed: Mapping[str, str]) -> None:
         self._fixed = dict(fixed)
-        self._path = path
-        self._clock = clock
         self._lock = asyncio.Lock()
-        self.version = DataVersion(timestamp=clock())
+        self.version = DataVersion(timestamp=self.clock())
 
     def text(self) -> str:
         """Return every setting that is shown, as in a properties file."""
@@ -87,18 +84,18 @@ class LiveConfig:
 
     def _values(self) -> dict[str, str]:
         found = {
-            name: key.show(getattr(self._groups[key.group], key.field))
-            for name, key in self._keys.items()
-            if key.group in self._groups and not key.is_private
+            name: key.show(getattr(self.groups[key.group], key.field))
+            for name, key in self.keys.items()
+            if key.group in self.groups and not key.is_private
         }
         return {name: _text(value) for name, value in found.items() if isinstance(value, _SHOWN)}
 
     async def update(self, text: str) -> Update:
         """Change all settings in a properties file, or none of them. Raises ConfigInvalid, OSError."""
-        if self._path is None:
+        if self.path is None:
             raise ConfigInvalid("remoteConfigUpdateEnable is not true in this server's own file")
         async with self._lock:
-            return await self._update(self._path, text)
+            return await self._update(self.path, text)
 
     async def _update(self, path: Path, text: str) -> Update:
         given = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
@@ -106,23 +103,23 @@ class LiveConfig:
         before = self._values()
         groups: dict[str, Any] = {}
         for name, value in wanted.items():
-            key = self._keys.get(name)
+            key = self.keys.get(name)
             if key is None or key.change is Change.NEVER:
                 raise ConfigInvalid(f"{name} cannot be changed remotely")
-            group = groups.get(key.group, self._groups[key.group])
+            group = groups.get(key.group, self.groups[key.group])
             try:
                 groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from None
         if wanted:
             await asyncio.to_thread(change_file, path, wanted)
-        changes = {name: self._keys[name] for name in wanted}
+        changes = {name: self.keys[name] for name in wanted}
         for key in changes.values():
             if key.change is not Change.LIVE:
                 continue
             # Configuration is frozen elsewhere: only here do settings of a running server change.
-            object.__setattr__(self._groups[key.group], key.field, getattr(groups[key.group], key.field))
-        self.version = self.version.next(self._clock())
+            object.__setattr__(self.groups[key.group], key.field, getattr(groups[key.group], key.field))
+        self.version = self.version.next(self.clock())
         after = self._values()
         changed = frozenset(name for name in wanted if before.get(name) != after.get(name))
         later = sorted(name for name, key in changes.items() if key.change is Change.NEXT_START)

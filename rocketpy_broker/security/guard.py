@@ -15,6 +15,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Final
 
 from rocketpy.errors import RocketError
@@ -62,6 +63,7 @@ _V2_NEEDED: Final = (
 )
 
 
+@dataclass(eq=False)
 class AccessGuard:
     """Accepts or rejects the requests of one server.
 
@@ -70,28 +72,22 @@ class AccessGuard:
     before the first request, so that requests are checked against its records and clients.
     """
 
-    def __init__(
-        self,
-        store: AccessStore,
-        permissions: Mapping[int, Permission],
-        tasks: Tasks,
-        *,
-        unsigned_timeout_ms: int,
-        requires_v2: bool = False,
-        clock: Clock = system_clock,
-    ) -> None:
-        self.store = store
-        self._requires_v2 = requires_v2
-        self._clock = clock
-        self._replays = ReplayGuard(clock())
+    store: AccessStore
+    permissions: Mapping[int, Permission]
+    tasks: Tasks
+    _: KW_ONLY
+    unsigned_timeout_ms: InitVar[int]
+    requires_v2: bool = False
+    clock: Clock = system_clock
+
+    def __post_init__(self, unsigned_timeout_ms: int) -> None:
+        self._replays = ReplayGuard(self.clock())
         self._lookups: BrokerLookups | None = None
         self._accounts: dict[Channel, str] = {}
         """Account that signed the last accepted request of each connection."""
-        self._permissions = permissions
         self._unsigned_s = unsigned_timeout_ms / 1000
         self._unauthenticated: dict[Channel, asyncio.TimerHandle] = {}
-        self._tasks = tasks
-        self._sweeper = PeriodicCalls(tasks)
+        self._sweeper = PeriodicCalls(self.tasks)
 
     def connect(self, lookups: BrokerLookups) -> None:
         """Check requests against the records and clients of a broker."""
@@ -110,7 +106,7 @@ class AccessGuard:
         """Start the timer of a new connection."""
         loop = asyncio.get_running_loop()
         self._unauthenticated[channel] = loop.call_later(
-            self._unsigned_s, self._tasks.run, self._close_unauthenticated, channel
+            self._unsigned_s, self.tasks.run, self._close_unauthenticated, channel
         )
 
     def closed(self, channel: Channel) -> None:
@@ -173,7 +169,7 @@ class AccessGuard:
     def _signature_problem(self, account: Account, request: Command, fields: Mapping[str, str]) -> str | None:
         if SIGNATURE_V2 in fields:
             return self._signature_v2_problem(account, request, fields)
-        if self._requires_v2:
+        if self.requires_v2:
             return _V2_NEEDED
         wanted = signature(account.secret_key, signed_content(fields, request.body))
         if not hmac.compare_digest(wanted.encode(), fields.get(SIGNATURE, "").encode()):
@@ -191,13 +187,13 @@ class AccessGuard:
         if not (signed_at.isascii() and signed_at.isdigit() and len(signed_at) <= _DIGITS_MAX):
             return f"{SIGNED_AT} is not a time in ms since 1970"
         return self._replays.deny_reason(
-            account.access_key, fields.get(NONCE, ""), int(signed_at), self._clock()
+            account.access_key, fields.get(NONCE, ""), int(signed_at), self.clock()
         )
 
     def _missing_permission(
         self, account: Account, request: Command, fields: Mapping[str, str]
     ) -> str | None:
-        permission = self._permissions.get(request.code, Permission.ADMIN)
+        permission = self.permissions.get(request.code, Permission.ADMIN)
         needs_admin = permission is not Permission.CLIENT or not has_rule(request.code)
         if needs_admin and not account.is_admin:
             code = name_of(RequestCode, request.code)

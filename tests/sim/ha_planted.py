@@ -192,7 +192,7 @@ def offsets_are_not_compared() -> Iterator[None]:
 
     def take(self: SlaveSession, message: Any) -> list[Any]:
         if message.body:
-            self._pieces_at = self._log.max_offset if not self._pieces else self._pieces_at
+            self._pieces_at = self.log.max_offset if not self._pieces else self._pieces_at
             self._pieces.append(message.body)
             self._pieces_bytes += len(message.body)
         return []

@@ -53,8 +53,8 @@ def _vote_for_any_ledger(self: LeaderElector, request: VoteRequest) -> VoteResul
 
 
 def _vote_again(self: LeaderElector, request: VoteRequest) -> VoteResult:
-    if request.term == self._state.term:
-        self._state.voted_for = None
+    if request.term == self.state.term:
+        self.state.voted_for = None
     return _decide_vote(self, request)
 
 
@@ -65,22 +65,22 @@ def _claim_last_term(self: Outbox, peer: str, message: Any) -> int:
 
 
 def _commit_to_the_end(self: Follower, request: PushEntryRequest) -> None:
-    self._state.commit(min(request.commit_index, self._view.end_index))
+    self.state.commit(min(request.commit_index, self.view.end_index))
 
 
 def _append_at_the_end(self: Follower, entry: Entry) -> RaftResponseCode:
-    self._matched = max(self._matched, self._view.end_index)
+    self._matched = max(self._matched, self.view.end_index)
     return _append(self, entry)
 
 
 def _truncate_where_told(self: Follower, entry: Entry) -> RaftResponseCode:
-    if self._view.find(entry.index) == entry:
-        self._view.truncate_after(entry.index)
+    if self.view.find(entry.index) == entry:
+        self.view.truncate_after(entry.index)
     return _truncate(self, entry)
 
 
 def _compare_index_only(self: Follower, entry: Entry) -> RaftResponseCode:
-    found = self._view.find(entry.index)
+    found = self.view.find(entry.index)
     return _compare(self, found if found is not None else entry)
 
 
@@ -89,7 +89,7 @@ def _acknowledge_all(self: PeerProgress, index: int) -> None:
 
 
 def _hear_anybody(self: LeaderElector, leader: str, term: int, now_ms: float) -> RaftResponseCode:
-    return _accept_leader(self, leader, max(term, self._state.term), now_ms)
+    return _accept_leader(self, leader, max(term, self.state.term), now_ms)
 
 
 def _time_out_as_success(self: Proposals, node: RaftNode, now_ms: float) -> None:
@@ -109,7 +109,7 @@ def _elected_by_own_vote_only(self: RaftState) -> None:
 
 
 def _vote_for_itself_too(self: LeaderElector, now_ms: float) -> None:
-    self._state.voted_for = None
+    self.state.voted_for = None
     _start_election(self, now_ms)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 
 from rocketpy.config import BatchConfig
 from rocketpy.hooks import SendEvent
@@ -30,6 +31,7 @@ _RECORD_BYTES = 384
 """Maximum overhead of a stored record besides body and user properties, with a topic of 127 bytes."""
 
 
+@dataclass(eq=False)
 class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
@@ -39,22 +41,17 @@ class Accumulator:
     tasks: of the client; a bug fails it.
     """
 
-    def __init__(
-        self,
-        config: BatchConfig,
-        limiter: InFlightLimiter,
-        encoder: MessageEncoder,
-        check_loop: Callable[[], None],
-        tasks: Tasks,
-    ) -> None:
+    config: InitVar[BatchConfig]
+    limiter: InFlightLimiter
+    encoder: MessageEncoder
+    check_loop: Callable[[], None]
+    tasks: Tasks
+
+    def __post_init__(self, config: BatchConfig) -> None:
         self._max_bytes = config.max_bytes
         self._max_count = config.max_gathered
         self._linger_s = config.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._limiter = limiter
-        self._encoder = encoder
-        self._check_loop = check_loop
-        self._tasks = tasks
         self._open: dict[TopicPublishInfo | MessageQueue, BatchBuilder] = {}
         self._timer: asyncio.Handle | None = None
         self.last_batch_was_single: bool = not self._linger_s
@@ -69,7 +66,7 @@ class Accumulator:
         timeout_ms: int,
     ) -> None:
         """Accept a send into a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
-        tail = self._encoder.tail(message, event)
+        tail = self.encoder.tail(message, event)
         batch = self._open.get(publish_info if queue is None else queue)
         size = len(message.body)
         wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
@@ -91,7 +88,7 @@ class Accumulator:
             batch.events.append(event)
         batch.size += size
         batch.wire_bytes += wire_bytes
-        self._limiter.acquire(size)
+        self.limiter.acquire(size)
         if len(messages) >= self._max_count:
             self.flush_topic(publish_info)
 
@@ -114,23 +111,23 @@ class Accumulator:
     ) -> BatchBuilder:
         """Open a batch after sending those that it must not overtake."""
         if not self._loop.is_running():
-            self._check_loop()
+            self.check_loop()
         if queue is None or publish_info in self._open or queue in self._open:
             self.flush_topic(publish_info)
         batch = BatchBuilder(publish_info, queue, timeout_ms, wait=wait)
         self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
-                self._timer = self._loop.call_later(self._linger_s, self._tasks.run, self.flush)
+                self._timer = self._loop.call_later(self._linger_s, self.tasks.run, self.flush)
             else:
-                self._timer = self._loop.call_soon(self._tasks.run, self.flush)
+                self._timer = self._loop.call_soon(self.tasks.run, self.flush)
         return batch
 
     def _send(self, batches: list[BatchBuilder]) -> None:
         if batches:
             is_single = len(batches) == 1 and len(batches[0].messages) == 1
             self.last_batch_was_single = is_single and not self._linger_s
-            self._encoder.send_batches(batches)
+            self.encoder.send_batches(batches)
 
 
 def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
@@ -41,6 +42,7 @@ from rocketpy.results import SendResult
 R = TypeVar("R")
 
 
+@dataclass(eq=False)
 class SendDispatcher:
     """Checks one producer's messages and passes them on.
 
@@ -48,27 +50,20 @@ class SendDispatcher:
     stands for that of the producer.
     """
 
-    def __init__(
-        self,
-        client: ClientInstance,
-        config: ProducerConfig,
-        limiter: InFlightLimiter,
-        publish_infos: PublishInfoTable,
-        listeners: Listeners,
-        accumulator: Accumulator,
-        encoder: MessageEncoder,
-        *,
-        batching: bool,
-    ) -> None:
-        self.limiter: Final = limiter
-        self._client = client
-        self._config = config
-        self._publish_infos = publish_infos
-        self._listeners = listeners
-        self._accumulator = accumulator
-        self._encoder = encoder
-        self._batching = batching
-        self._batch_up_to = min(config.compression.above_bytes, config.max_message_bytes) if batching else -1
+    client: ClientInstance
+    config: ProducerConfig
+    limiter: InFlightLimiter
+    publish_infos: PublishInfoTable
+    listeners: Listeners
+    accumulator: Accumulator
+    encoder: MessageEncoder
+    _: KW_ONLY
+    batching: bool
+
+    def __post_init__(self) -> None:
+        self._batch_up_to = (
+            min(self.config.compression.above_bytes, self.config.max_message_bytes) if self.batching else -1
+        )
         self._loop = asyncio.get_running_loop()
         self._new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self._loop)
 
@@ -82,8 +77,8 @@ class SendDispatcher:
         timeout_ms: int | None,
     ) -> asyncio.Future[R]:
         """Send one message that the limiter lets through; return the future of its result."""
-        if get_ident() != self._client.thread:  # cheaper than a look for the running loop
-            self._client.check_loop()
+        if get_ident() != self.client.thread:  # cheaper than a look for the running loop
+            self.client.check_loop()
         future: asyncio.Future[R] = self._new_future()
         choose: ChooseQueue | None = None
         if selector is not None:
@@ -92,7 +87,7 @@ class SendDispatcher:
                     f"both queue={queue} and a selector were given; a message goes to one queue"
                 )
             choose = partial(self._choose, selector, message, arg)
-            route = self._publish_infos[message.topic].view.route
+            route = self.publish_infos[message.topic].view.route
             if route is not None and route.queues:
                 queue, choose = choose(route.queues, 0, None), None
         self._dispatch(kind, message, future, queue, timeout_ms, choose)
@@ -111,26 +106,24 @@ class SendDispatcher:
         self, messages: Iterable[Message], queue: MessageQueue | None, timeout_ms: int | None
     ) -> list[SendResult]:
         """Send a batch in as many requests as it takes. See `Producer.send_batch`."""
-        self._client.check_loop()
+        self.client.check_loop()
         messages = messages_of(messages)
         check_batch(messages)
         if queue is not None:
             self._check_queue(queue, messages[0].topic)
-        publish_info = self._publish_infos[messages[0].topic]
-        listeners = self._listeners
+        publish_info = self.publish_infos[messages[0].topic]
+        listeners = self.listeners
         listeners.dormant.check()
         event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
         is_given = queue is not None
         try:
-            for part in await self._encoder.batch_parts(messages, event, ordered=is_given):
+            for part in await self.encoder.batch_parts(messages, event, ordered=is_given):
                 try:
                     left_ms = self._time_for(await self.wait_for_limiter(part, timeout_ms))
                     future: asyncio.Future[Sequence[SendResult]] = self._new_future()
                     follows = bool(results) and not is_given
-                    self._encoder.send_part(
-                        publish_info, part, future, queue, left_ms, event, follows=follows
-                    )
+                    self.encoder.send_part(publish_info, part, future, queue, left_ms, event, follows=follows)
                     results += await future
                 except RocketError as error:
                     if not results:
@@ -145,12 +138,12 @@ class SendDispatcher:
 
     def flush(self) -> None:
         """Send the open batches."""
-        self._accumulator.flush()
+        self.accumulator.flush()
 
     def close(self, reason: RocketError) -> None:
         """Reject new sends with the reason, and send the open batches."""
         self.limiter.close(reason)
-        self._accumulator.flush()
+        self.accumulator.flush()
 
     def _dispatch(
         self,
@@ -169,9 +162,9 @@ class SendDispatcher:
         size = len(message.body)
         if queue is not None:
             self._check_queue(queue, message.topic)
-        publish_info = self._publish_infos[message.topic]
-        timeout_ms = self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-        listeners = self._listeners
+        publish_info = self.publish_infos[message.topic]
+        timeout_ms = self.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        listeners = self.listeners
         if not self.limiter.count and listeners.dormant:
             listeners.dormant.check()
         batched = (
@@ -179,7 +172,7 @@ class SendDispatcher:
             and size <= self._batch_up_to
             and not message.delay_level
             and publish_info.may_batch
-            and (self.limiter.count or not self._accumulator.last_batch_was_single)
+            and (self.limiter.count or not self.accumulator.last_batch_was_single)
             and choose is None
         )
         if not batched:
@@ -187,16 +180,16 @@ class SendDispatcher:
         event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
         try:
             if batched:
-                self._accumulator.add(publish_info, message, future, event, queue, timeout_ms)
+                self.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
                 return None
-            tail = self._encoder.tail(message, event)
+            tail = self.encoder.tail(message, event)
         except RocketError as error:
             listeners.ended(event, error)
             raise
-        if self._batching:
-            self._accumulator.flush_topic(publish_info)
+        if self.batching:
+            self.accumulator.flush_topic(publish_info)
         events = (event,) if event is not None else ()
-        encoder = self._encoder
+        encoder = self.encoder
         send = encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
         if choose is not None:
             send.choose = choose
@@ -227,8 +220,8 @@ class SendDispatcher:
     def _check_single(self, size: int) -> None:
         """Raise MessageTooLarge or ClientClosed for a message that cannot be sent individually from here."""
         if not self._loop.is_running():  # another loop in the same thread
-            self._client.check_loop()
-        allowed = self._config.max_message_bytes
+            self.client.check_loop()
+        allowed = self.config.max_message_bytes
         if size > allowed:
             raise MessageTooLarge(f"the body has {size} bytes; {allowed} are allowed")
 
@@ -238,7 +231,7 @@ class SendDispatcher:
             raise MessageInvalid(
                 f"queue is {queue!r}; it must be a MessageQueue, such as fetch_publish_queues returns"
             )
-        namespace = self._client.config.namespace
+        namespace = self.client.config.namespace
         if queue.topic != topic and wrap(namespace, queue.topic) != wrap(namespace, topic):
             raise MessageInvalid(
                 f"a message of topic {topic} cannot go to a queue of topic {queue.topic}: {queue}"
@@ -246,7 +239,7 @@ class SendDispatcher:
 
     async def wait_for_limiter(self, content: Message | BatchPart, timeout_ms: int | None) -> int | None:
         """Wait until a body may be sent; return what is left of the time-out."""
-        self._client.check_loop()
+        self.client.check_loop()
         size = len(content.body)
         if self.limiter.would_block(size):
             return await self.limiter.wait(size, self._time_for(timeout_ms))
@@ -254,7 +247,7 @@ class SendDispatcher:
 
     def _time_for(self, timeout_ms: int | None) -> int:
         """Return the caller's time-out, or that of the producer. Raises ConfigInvalid."""
-        return self._config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
+        return self.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
 
 
 def kind_of(message: Message) -> type[SingleSend]:

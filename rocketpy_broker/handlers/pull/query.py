@@ -122,11 +122,10 @@ class QueryHandler:
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id
-        body = (
-            QueryConsumeQueueResponseBody(  # its offsets dispatch first, so that a new queue is in the table
-                max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
-                min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
-            )
+        # Its offsets dispatch first, so that a new queue is in the table.
+        body = QueryConsumeQueueResponseBody(
+            max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
+            min_queue_index=self.store.min_offset_in_queue(topic, queue_id),
         )
         if (topic, queue_id) not in self.store.queues.queues:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")

@@ -23,6 +23,7 @@ from rocketpy.protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
+    SentMessageHeader,
 )
 from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.message_id import message_id
@@ -92,18 +93,10 @@ class ReplyHandler:
         if requester is None or requester.is_closed:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self.clock()
+        sent = {name: getattr(header, name) for name in SentMessageHeader.__struct_fields__}
+        sent["properties"] = props.encode({**properties, props.PROPERTY_PUSH_REPLY_TIME: str(now_ms)})
         push = ReplyMessageRequestHeader(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            default_topic=header.default_topic,
-            default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=header.queue_id,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            flag=header.flag,
-            properties=props.encode({**properties, props.PROPERTY_PUSH_REPLY_TIME: str(now_ms)}),
-            reconsume_times=header.reconsume_times,
-            unit_mode=header.unit_mode,
+            **sent,
             born_host=_java_text(message.born_host),
             store_host=_java_text(self.store_host),
             store_timestamp=now_ms,

@@ -53,13 +53,11 @@ class TransactionHandler:
         if record is None or record.topic != CHECK_MAX_TOPIC:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"there is no message of {CHECK_MAX_TOPIC} at {offset}")
         properties = props.decode(record.properties)
-        if (
-            props.PROPERTY_TRANSACTION_CHECK_TIMES in properties
-        ):  # it is missing if the record had no room for it
+        # It is missing if the record had no room for it.
+        if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:
             properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
-        properties.pop(
-            props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None
-        )  # the producer no longer knows that offset
+        # The producer no longer knows that offset.
+        properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
         message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
 

@@ -8,6 +8,7 @@ import enum
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 from rocketpy.errors import ConnectionLost, FlushFailed, RocketError, StoreError
 from rocketpy.runtime.tasks import Tasks
@@ -38,6 +39,7 @@ class HaClientState(enum.Enum):
     REFUSED = "was refused, or refuses to follow: an operator is needed"
 
 
+@dataclass(eq=False)
 class HaClient:
     """Copies a master's log into a store, between `start` and `close`.
 
@@ -45,32 +47,25 @@ class HaClient:
     connection, with the TLS context if the master requires TLS.
     """
 
-    def __init__(
-        self,
-        driver: StoreDriver,
-        epochs: EpochFile,
-        settings: HaSettings,
-        tasks: Tasks,
-        *,
-        name: str,
-        broker_id: int,
-        reconnect_ms: int,
-        on_copied: Callable[[], None],
-        options: ChannelOptions | None = None,
-    ) -> None:
-        self._driver = driver
-        self._tasks = tasks
-        self._epochs = epochs
-        self._settings = settings
+    driver: StoreDriver
+    epochs: EpochFile
+    settings: HaSettings
+    tasks: Tasks
+    _: KW_ONLY
+    name: InitVar[str]
+    broker_id: InitVar[int]
+    reconnect_ms: InitVar[int]
+    on_copied: Callable[[], None]
+    options: ChannelOptions | None = None
+
+    def __post_init__(self, name: str, broker_id: int, reconnect_ms: int) -> None:
         self._name, self._id = name, broker_id
         self._reconnect_s = reconnect_ms / 1000
-        self._on_copied = on_copied
-        self._options = options
         self._address: Address | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None
-        self._backlog = Backlog(driver.store)
+        self._backlog = Backlog(self.driver.store)
         self._backlog_handle: asyncio.Handle | None = None
         self.state = HaClientState.WAITS
         self.problem = ""
@@ -92,20 +87,20 @@ class HaClient:
 
     def start(self) -> None:
         """Start copying."""
-        self._task = self._tasks.spawn(self._run(), "HA copy")
+        self._task = self.tasks.spawn(self._run(), "HA copy")
 
     async def close(self) -> None:
         """Stop copying."""
-        await self._tasks.cancel(self._task, self._flushing)
+        await self.tasks.cancel(self._task, self._flushing)
         self._task = None
         if self._backlog_handle is not None:
             self._backlog_handle.cancel()
         with contextlib.suppress(StoreError):  # then the next start reads the log
-            while self._backlog.size and self._driver.store.failure is None:
+            while self._backlog.size and self.driver.store.failure is None:
                 before = self._backlog.size
                 self._backlog.work()
                 if self._backlog.size == before:  # with SYNC_FLUSH, only flushed records are dispatched
-                    await self._driver.flush()
+                    await self.driver.flush()
                 await asyncio.sleep(0)
 
     async def _run(self) -> None:
@@ -132,11 +127,11 @@ class HaClient:
         if self.state is not HaClientState.REFUSED:
             self.state = HaClientState.CONNECTS
         connection = _MasterConnection()
-        await connect_raw(address, lambda: connection, self._options)
+        await connect_raw(address, lambda: connection, self.options)
         loop = asyncio.get_running_loop()
         session = SlaveSession(
-            StoreTarget(self._driver.store, self._epochs, self._backlog),
-            self._settings,
+            StoreTarget(self.driver.store, self.epochs, self._backlog),
+            self.settings,
             broker_name=self._name,
             broker_id=self._id,
             nonce=secrets.token_hex(16),
@@ -150,7 +145,7 @@ class HaClient:
                 elif session.is_copying:
                     self._step(session, connection, DataReceived(data))
                 else:  # it may have to truncate the log
-                    async with self._driver.paused():
+                    async with self.driver.paused():
                         self._step(session, connection, DataReceived(data))
                 if session.is_copying:
                     connection.set_receiver(lambda data: self._step(session, connection, DataReceived(data)))
@@ -179,15 +174,15 @@ class HaClient:
         if session.is_copying:
             self.state, self.problem = HaClientState.COPIES, ""
         self.master_offset = session.master_offset
-        self._on_copied()
+        self.on_copied()
         if self._backlog.size and self._backlog_handle is None:
             self._schedule_backlog(_BACKLOG_INTERVAL_S)
         if session.wants_flushed and self._flushing is None:
-            self._flushing = self._tasks.spawn(self._flush(session, connection), "HA flush")
+            self._flushing = self.tasks.spawn(self._flush(session, connection), "HA flush")
 
     def _schedule_backlog(self, wait_s: float) -> None:
         self._backlog_handle = asyncio.get_running_loop().call_later(
-            wait_s, self._tasks.run, self._dispatch_backlog
+            wait_s, self.tasks.run, self._dispatch_backlog
         )
 
     def _dispatch_backlog(self) -> None:
@@ -201,15 +196,15 @@ class HaClient:
             except StoreError as error:
                 log.error("HA: copied messages cannot be dispatched, trying again: %s", error)
                 wait_s = _RETRY_S
-        if self._backlog.size and self._driver.store.failure is None:
+        if self._backlog.size and self.driver.store.failure is None:
             self._schedule_backlog(wait_s)
 
     async def _flush(self, session: SlaveSession, connection: _MasterConnection) -> None:
         """Flush what was received, and report it at once: the master waits for it."""
-        store = self._driver.store
+        store = self.driver.store
         try:
             while store.flushed_offset < store.max_physical_offset:
-                await self._driver.flush()
+                await self.driver.flush()
                 for effect in session.step(Poll(), asyncio.get_running_loop().time() * 1000):
                     if isinstance(effect, Send):
                         connection.write(effect.data)

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Final
+from dataclasses import KW_ONLY, dataclass, replace
 
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
@@ -41,6 +40,7 @@ _CLOSE_WAIT_S = 1.0
 """A slave has this long to receive what was sent before its connection is aborted."""
 
 
+@dataclass(eq=False)
 class HaServer:
     """Serves a log to slaves.
 
@@ -48,23 +48,16 @@ class HaServer:
     certificate names of slaves; empty allows any certificate, or none.
     """
 
-    def __init__(
-        self,
-        source: LogSource,
-        settings: HaSettings,
-        connected: ConnectedSlaves,
-        on_ack: Callable[[], None],
-        tasks: Tasks,
-        *,
-        names: frozenset[str] = frozenset(),
-    ) -> None:
-        self._source = source
-        self._settings = settings
-        self.connected = connected
-        self.on_ack = on_ack
-        self.tasks = tasks
-        self._names = names
-        self.limited_log: Final = RateLimitedLog(log)
+    source: LogSource
+    settings: HaSettings
+    connected: ConnectedSlaves
+    on_ack: Callable[[], None]
+    tasks: Tasks
+    _: KW_ONLY
+    names: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.limited_log = RateLimitedLog(log)
         self._slaves: set[_SlaveConnection] = set()
         self._unjoined = PendingConnections[_SlaveConnection](_UNJOINED_MAX, self._evict)
         self._listener: Listener | None = None
@@ -78,7 +71,7 @@ class HaServer:
 
     async def start(self, address: Address, options: ChannelOptions) -> None:
         """Listen. Raises OSError."""
-        first_ms = min(options.frame_timeout_ms, self._settings.first_ms)  # for TLS
+        first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
         options = replace(options, frame_timeout_ms=first_ms)
         self._unjoined.limit = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
         self._listener = await listen_raw(address, lambda: _SlaveConnection(self), options)
@@ -120,11 +113,11 @@ class HaServer:
     def open_session(self, slave: _SlaveConnection, host: str) -> MasterSession:
         """Return the session of a new connection, which has not joined."""
         self._unjoined.add(slave, host)
-        return MasterSession(self._source, self._settings, secrets.token_hex(16), _now_ms())
+        return MasterSession(self.source, self.settings, secrets.token_hex(16), _now_ms())
 
     def rejects_certificate(self, names: frozenset[str]) -> bool:
         """Whether a certificate with these names does not belong to a replica."""
-        return bool(self._names) and not self._names & names
+        return bool(self.names) and not self.names & names
 
     def _evict(self, slave: _SlaveConnection, host: str, count: int) -> None:
         text = "HA: closing a connection that has not joined; host %s has %d such connections"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy_broker.replication.ha.epochs import EpochState
@@ -42,23 +43,20 @@ class _State(enum.Enum):
     CLOSED = "closed"
 
 
+@dataclass(eq=False)
 class SlaveSession:
     """One new connection to a master. nonce: a unique string."""
 
-    def __init__(
-        self,
-        log: LogTarget,
-        settings: HaSettings,
-        *,
-        broker_name: str,
-        broker_id: int,
-        nonce: str,
-        now_ms: float,
-    ) -> None:
-        self._log = log
-        self._settings = settings
+    log: LogTarget
+    settings: HaSettings
+    _: KW_ONLY
+    broker_name: InitVar[str]
+    broker_id: InitVar[int]
+    nonce: str
+    now_ms: InitVar[float]
+
+    def __post_init__(self, broker_name: str, broker_id: int, now_ms: float) -> None:
         self._name, self._id = broker_name, broker_id
-        self._nonce = nonce
         self._hello_nonce = ""
         self._reader = FrameReader()
         self._state = _State.HELLO
@@ -124,7 +122,7 @@ class SlaveSession:
         """Handle a frame. Its body is written together with those of the frames after it."""
         if self._state is not _State.COPIES:
             return [self._close("a frame before the welcome message")]
-        log = self._log
+        log = self.log
         expected = self._pieces_at + self._pieces_bytes if self._pieces else log.max_offset
         if message.offset != expected and (self._pieces or not log.is_empty):
             return [self._close(f"the master sends from {message.offset}, but this log ends at {expected}")]
@@ -144,7 +142,7 @@ class SlaveSession:
     def _write(self) -> None:
         if self._pieces:
             pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
-            self._log.append(self._pieces_at, b"".join(pieces))
+            self.log.append(self._pieces_at, b"".join(pieces))
 
     def _on_control(self, message: ControlMessage) -> list[Effect]:
         if isinstance(message, Hello):
@@ -159,7 +157,7 @@ class SlaveSession:
         if self._state is not _State.HELLO:
             return []  # too late: the master is already treated as RocketMQ's
         self._state, self._hello_nonce = _State.JOIN, hello.nonce
-        log = self._log
+        log = self.log
         tail = log.tail(_TAIL_BYTES)
         join = Join(
             broker_name=self._name,
@@ -169,14 +167,14 @@ class SlaveSession:
             max_offset=log.max_offset,
             tail_bytes=len(tail),
             tail_crc=zlib.crc32(tail),
-            nonce=self._nonce,
-            proof=proof(self._settings.secret, "slave", hello.nonce, self._nonce),
+            nonce=self.nonce,
+            proof=proof(self.settings.secret, "slave", hello.nonce, self.nonce),
         )
         return [Send(encode_control(join))]
 
     def _on_welcome(self, welcome: Welcome) -> list[Effect]:
-        log, epochs = self._log, welcome.epochs
-        expected = proof(self._settings.secret, "master", self._nonce, self._hello_nonce)
+        log, epochs = self.log, welcome.epochs
+        expected = proof(self.settings.secret, "master", self.nonce, self._hello_nonce)
         if not is_proof(welcome.proof, expected):
             return [self._close("the master does not know the secret (haSecret)", is_final=True)]
         newest = epochs[-1].number if epochs else 0
@@ -194,21 +192,21 @@ class SlaveSession:
     # -- sending ------------------------------------------------------------------------------
 
     def _send_due(self, now_ms: float) -> list[Effect]:
-        if self._state is not _State.CLOSED and now_ms - self._last_received_ms > self._settings.silence_ms:
+        if self._state is not _State.CLOSED and now_ms - self._last_received_ms > self.settings.silence_ms:
             return [self._close(f"silent for {now_ms - self._last_received_ms:.0f} ms")]
         if self._state is _State.HELLO:
-            if self._settings.handshake and self._sent_ms < self._opened_ms:
+            if self.settings.handshake and self._sent_ms < self._opened_ms:
                 return self._send(REPORT.pack(CONTROL), now_ms)
-            if self._settings.handshake and now_ms - self._opened_ms < self._settings.hello_wait_ms:
+            if self.settings.handshake and now_ms - self._opened_ms < self.settings.hello_wait_ms:
                 return []
-            if self._settings.secret:
+            if self.settings.secret:
                 return [self._close("the master does not do the handshake that haSecret requires")]
             self._state = _State.COPIES
         if self._state is not _State.COPIES:
             return []
-        flushed = self._log.flushed_offset if self.wants_flushed else 0
-        now_at = (self._log.max_offset, flushed)
-        if now_at == self._reported and self._sent_ms + self._settings.heartbeat_ms >= now_ms:
+        flushed = self.log.flushed_offset if self.wants_flushed else 0
+        now_at = (self.log.max_offset, flushed)
+        if now_at == self._reported and self._sent_ms + self.settings.heartbeat_ms >= now_ms:
             return []
         self._reported = now_at
         return self._send(ack(*now_at) if self.is_joined else REPORT.pack(now_at[0]), now_ms)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,23 +36,20 @@ def check_group_name(name: str) -> None:
         )
 
 
+@dataclass(eq=False)
 class ConsumerOffsets:
     """Next queue offset by topic, group and queue."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        offsets_max: int = 1_000_000,
-        clock: Clock = system_clock,
-        disk: Disk | None = None,
-    ) -> None:
-        self.path = path
-        self._offsets_max = offsets_max
+    path: Path
+    _: KW_ONLY
+    offsets_max: int = 1_000_000
+    clock: Clock = system_clock
+    disk: InitVar[Disk | None] = None
+
+    def __post_init__(self, disk: Disk | None) -> None:
         self._count = 0
         self.is_missing = False
         """Whether `load` found no file."""
-        self._clock = clock
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._versions: dict[str, dict[int, int]] = {}
@@ -107,14 +105,14 @@ class ConsumerOffsets:
                     self._check_room(group, 1)
                 self._count += 1
             queues[queue_id] = offset
-            self._versions.setdefault(key, {})[queue_id] = self._clock()
+            self._versions.setdefault(key, {})[queue_id] = self.clock()
             self._is_changed = True
 
     def _check_room(self, group: str, more: int) -> None:
-        if self._count + more > self._offsets_max:
+        if self._count + more > self.offsets_max:
             raise GroupInvalid(
                 f"cannot store an offset of group {group}: this broker has {self._count}, the limit of "
-                f"maxConsumerOffsets is {self._offsets_max}"
+                f"maxConsumerOffsets is {self.offsets_max}"
             )
 
     def merge(self, master: ConsumerOffsetSerializeWrapper) -> None:
@@ -130,7 +128,7 @@ class ConsumerOffsets:
                 if versions is None:
                     is_news = self._from_master.setdefault(key, {}).get(queue_id) != offset
                     self._from_master[key][queue_id] = offset
-                    version = self._clock()
+                    version = self.clock()
                 else:
                     version = versions.get(key, {}).get(queue_id, 0)
                     is_news = version >= known.get(queue_id, 0)
@@ -169,7 +167,7 @@ class ConsumerOffsets:
             self._check_room(target, more)
             self._count += more
             self._table[f"{topic}@{target}"] = dict(queues)
-            self._versions[f"{topic}@{target}"] = dict.fromkeys(queues, self._clock())
+            self._versions[f"{topic}@{target}"] = dict.fromkeys(queues, self.clock())
             self._is_changed = True
 
     def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:

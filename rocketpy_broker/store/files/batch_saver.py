@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from rocketpy.errors import RocketError, StoreError
@@ -45,6 +45,7 @@ class ChangePending(Exception):
         self.wait = saving.waiters.append
 
 
+@dataclass(eq=False)
 class BatchSaver(Generic[C]):
     """Saves the changes of one state, in order.
 
@@ -53,18 +54,13 @@ class BatchSaver(Generic[C]):
     the error.
     """
 
-    def __init__(
-        self,
-        tasks: Tasks,
-        name: str,
-        *,
-        prepare: Callable[[Sequence[C]], Callable[[], None]],
-        use: Callable[[Sequence[C]], None],
-    ) -> None:
-        self._tasks = tasks
-        self._name = name
-        self._prepare = prepare
-        self._use = use
+    tasks: Tasks
+    name: str
+    _: KW_ONLY
+    prepare: Callable[[Sequence[C]], Callable[[], None]]
+    use: Callable[[Sequence[C]], None]
+
+    def __post_init__(self) -> None:
         self._pending: list[PendingChange[C]] = []
         self._task: asyncio.Task[None] | None = None
         self.saves = 0
@@ -75,7 +71,7 @@ class BatchSaver(Generic[C]):
         saving = PendingChange(change, [] if callback is None else [callback])
         self._pending.append(saving)
         if self._task is None:
-            self._task = self._tasks.spawn(self._run(), f"save of {self._name}")
+            self._task = self.tasks.spawn(self._run(), f"save of {self.name}")
         return saving
 
     async def save(self, change: C) -> None:
@@ -122,11 +118,11 @@ class BatchSaver(Generic[C]):
     async def _save(self, changes: list[C]) -> StoreError | None:
         self.saves += 1
         try:
-            await save_in_thread(self._prepare(changes))
+            await save_in_thread(self.prepare(changes))
         except StoreError as error:
-            log.error("%s: %d changes are not saved: %s", self._name, len(changes), error)
+            log.error("%s: %d changes are not saved: %s", self.name, len(changes), error)
             return error
-        self._use(changes)
+        self.use(changes)
         return None
 
     @staticmethod

@@ -283,9 +283,8 @@ class MappedFileQueue:
         self._unsynced_directory = True
         file = self.mapped_files.pop(0)
         file.close_idle()
-        self._opened.pop(
-            file, None
-        )  # a thread deletes it, and `close_idle` of all files must not close it too
+        # A thread deletes it, and `close_idle` of all files must not close it too.
+        self._opened.pop(file, None)
         return file
 
     def destroy(self) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 from rocketpy.errors import RecordCorrupt
@@ -45,25 +46,19 @@ class _QueueIncomplete(Exception):
     """A queue lacks messages older than the scan's start."""
 
 
+@dataclass(eq=False)
 class Recovery:
     """One recovery. `log` and `queues` are loaded; `dispatcher` puts into `queues` and `index`."""
 
-    def __init__(
-        self,
-        config: RecoveryConfig,
-        log: MessageLog,
-        queues: ConsumeQueueTable,
-        index: IndexService | None,
-        dispatcher: Dispatcher,
-        table: QueueTable,
-    ) -> None:
-        self._config = config
-        self._log = log
-        self._files = log.files
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._table = table
+    config: RecoveryConfig
+    log: MessageLog
+    queues: ConsumeQueueTable
+    index: IndexService | None
+    dispatcher: Dispatcher
+    table: QueueTable
+
+    def __post_init__(self) -> None:
+        self._files = self.log.files
         self._indexed_until = 0
         self._from_first = False
         """Whether the whole log must be read because a queue is to be rebuilt."""
@@ -78,13 +73,13 @@ class Recovery:
         checksums: of the queues' files, from the last stop, the newest file of each queue first.
         """
         report = RecoveryReport(clean)
-        self._log.classify_files(checkpoint)
+        self.log.classify_files(checkpoint)
         if not self._files.mapped_files:
             self._drop_all(report)
             return report
         damaged = self._check_checksums(checksums)
         self._drop_queues_missing_files(report)
-        for queue in self._queues.queues.values():
+        for queue in self.queues.queues.values():
             queue.recover(-1 if clean else checkpoint.dispatched_offset)
             self._check_last_unit(queue, report)
             queue.files.close_idle()
@@ -92,32 +87,32 @@ class Recovery:
         index_from = self._load_index(checkpoint, clean=clean)
         start = self._scan_start(checkpoint, index_from, clean=clean)
         scan = self._scan(start, index_from, report)
-        self._log.truncate_tail(scan, checkpoint, self._config, report)
-        for queue in self._queues.queues.values():
+        self.log.truncate_tail(scan, checkpoint, self.config, report)
+        for queue in self.queues.queues.values():
             if queue.max_physical_offset > scan.end:
                 queue.truncate(scan.end)
         report.end = scan.end
         if not clean:
-            for queue in self._queues.queues.values():
+            for queue in self.queues.queues.values():
                 queue.wipe_rest()
                 queue.files.close_idle()
-        if self._index is not None and not self._index.cut_from(report.end):
+        if self.index is not None and not self.index.cut_from(report.end):
             report.note("the index had records beyond the log's end; its newest file is rebuilt")
-            self._scan(self._file_start(self._index.end_offset), self._index.end_offset, report)
-        self._queues.fill(self._table, self._files.min_offset)
-        self._dispatcher.offset = report.end
+            self._scan(self._file_start(self.index.end_offset), self.index.end_offset, report)
+        self.queues.fill(self.table, self._files.min_offset)
+        self.dispatcher.offset = report.end
         self.tail = scan.tail
-        self._dispatcher.last_store_timestamp = scan.last_store_timestamp
+        self.dispatcher.last_store_timestamp = scan.last_store_timestamp
         return report
 
     # -- where to begin --------------------------------------------------------------------------
 
     def _load_index(self, checkpoint: Checkpoint, *, clean: bool) -> int:
         """Open the index; returns the offset from which records are to be indexed."""
-        index = self._index
+        index = self.index
         if index is None:
             return self._files.max_offset
-        progress = None if clean or not self._config.use_progress else checkpoint.progress
+        progress = None if clean or not self.config.use_progress else checkpoint.progress
         complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp, progress=progress)
         if progress is not None and complete:
             return checkpoint.dispatched_offset
@@ -127,12 +122,12 @@ class Recovery:
             index.destroy()
             return self._files.min_offset
         if clean and (complete or checkpoint.index_files == 0):
-            return max(self._queues.max_physical_offset(), index.end_offset + 1, checkpoint.log_end)
+            return max(self.queues.max_physical_offset(), index.end_offset + 1, checkpoint.log_end)
         return max(index.end_offset, self._files.min_offset)
 
     def _scan_start(self, checkpoint: Checkpoint, index_from: int, *, clean: bool) -> int:
         mapped_files = self._files.mapped_files
-        if not self._queues.queues or self._from_first:
+        if not self.queues.queues or self._from_first:
             return mapped_files[0].start
         if clean:
             start = max(mapped_files[max(0, len(mapped_files) - 3)].start, checkpoint.tail_offset)
@@ -140,23 +135,23 @@ class Recovery:
             start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
         else:
             start = self._checkpoint_file(checkpoint.min_timestamp).start
-        if self._index is not None and index_from < start:
+        if self.index is not None and index_from < start:
             start = self._file_start(index_from)
         return start
 
     def _is_dispatched(self, checkpoint: Checkpoint) -> bool:
         """Whether all queues are complete up to the checkpoint's dispatched offset, as it says."""
         progress = checkpoint.progress
-        if progress is None or not self._config.use_progress:
+        if progress is None or not self.config.use_progress:
             return False
         start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
-        units = sum(queue.next_offset for queue in self._queues.queues.values())
+        units = sum(queue.next_offset for queue in self.queues.queues.values())
         return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
     def _checkpoint_file(self, timestamp: int) -> MappedFile:
         """Return the newest file whose first record is not newer than that, else the first file."""
         for file in reversed(self._files.mapped_files):
-            view = self._log.first_record(file)
+            view = self.log.first_record(file)
             if view is not None and 0 < view.store_timestamp <= timestamp:
                 return file
         return self._files.mapped_files[0]
@@ -183,24 +178,24 @@ class Recovery:
             return self._scan_again(index_from, report)
         except _QueueIncomplete as incomplete:
             report.note(f"{incomplete}; rebuilding all queues")
-        for queue in self._queues.queues.values():
+        for queue in self.queues.queues.values():
             if not self._has_expired(queue):
                 queue.destroy()
         return self._scan_again(index_from, report)
 
     def _scan_again(self, index_from: int, report: RecoveryReport) -> RecordScan:
-        if self._index is not None:
+        if self.index is not None:
             index_from = max(index_from, self._indexed_until)
-        for cursor in self._table.values():  # the records that were read before are not in their queues
+        for cursor in self.table.values():  # the records that were read before are not in their queues
             cursor.next_offset = 0
         return self._scan_once(self._files.min_offset, index_from, report, gaps_allowed=True)
 
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
     ) -> RecordScan:
-        bulk = BulkScan(self._queues, self._put, index_from, check_crc=self._config.check_crc)
-        dispatched = self._queues.max_physical_offset()
-        scan = self._log.scan(start, dispatched, check_crc=self._config.check_crc, bulk=bulk.take)
+        bulk = BulkScan(self.queues, self._put, index_from, check_crc=self.config.check_crc)
+        dispatched = self.queues.max_physical_offset()
+        scan = self.log.scan(start, dispatched, check_crc=self.config.check_crc, bulk=bulk.take)
         report.scanned_from = start
         for view in scan:
             request, needed = self._request(view, gaps_allowed=gaps_allowed)
@@ -214,18 +209,18 @@ class Recovery:
     def _put(self, batch: list[DispatchRequest], index_from: int) -> None:
         """Dispatch; records below `index_from` are not indexed."""
         split = bisect_left(batch, index_from, key=itemgetter(1))
-        self._dispatcher.put(batch[:split], indexed=False)
+        self.dispatcher.put(batch[:split], indexed=False)
         if split < len(batch):
-            self._dispatcher.put(batch[split:])
+            self.dispatcher.put(batch[split:])
             self._indexed_until = batch[-1][1] + batch[-1][2]
 
     def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
         """The dispatch request of a record, and whether its consume queue lacks it."""
-        cursor = self._table[view.topic, view.queue_id]
+        cursor = self.table[view.topic, view.queue_id]
         request = dispatch_request(cursor, view)
         if view.sys_flag & NOT_IN_QUEUE:
             return request, False
-        queue = self._queues.queues.get((view.topic, view.queue_id))
+        queue = self.queues.queues.get((view.topic, view.queue_id))
         if queue is not None and view.physical_offset + view.size <= queue.max_physical_offset:
             if view.queue_offset * UNIT_BYTES < queue.files.min_offset:
                 first = queue.files.min_offset // UNIT_BYTES
@@ -269,7 +264,7 @@ class Recovery:
         checked = 0
         damaged: set[tuple[str, int]] = set()
         for one in checksums:
-            queue = self._queues.queues.get((one.topic, one.queue_id))
+            queue = self.queues.queues.get((one.topic, one.queue_id))
             checked += one.covered
             if queue is not None and (checked > CHECKSUM_BYTES_MAX or queue.is_intact(one)):
                 queue.adopt_checksums([one])
@@ -282,7 +277,7 @@ class Recovery:
     def _drop_damaged(self, damaged: Iterable[tuple[str, int]], report: RecoveryReport) -> None:
         """Rebuild these queues from the whole log, which also shows whether a kept one is right."""
         for topic, queue_id in damaged:
-            queue = self._queues.get_or_add(topic, queue_id)
+            queue = self.queues.get_or_add(topic, queue_id)
             is_kept = self._has_expired(queue)
             how = "kept for its offsets, since its messages have expired" if is_kept else "rebuilt"
             report.note(f"queue {topic}/{queue_id} differs from its checksum of the last stop: {how}")
@@ -299,7 +294,7 @@ class Recovery:
 
     def _drop_queues_missing_files(self, report: RecoveryReport) -> None:
         """Queues that lack a file are rebuilt: in the middle, or in front of a log that has its start."""
-        for queue in self._queues.queues.values():
+        for queue in self.queues.queues.values():
             files = queue.files
             lacks_front = files.min_offset > 0 == self._files.min_offset and not queue.begins_blank()
             if files.strays or lacks_front:
@@ -340,16 +335,16 @@ class Recovery:
         place = (view.physical_offset, view.size, view.topic, view.queue_id, view.queue_offset)
         if place != (offset, size, queue.topic, queue.queue_id, number):
             return False
-        return not check_code or tags_code == self._dispatcher.tags_code_of(view)
+        return not check_code or tags_code == self.dispatcher.tags_code_of(view)
 
     def _drop_all(self, report: RecoveryReport) -> None:
         """Delete all queues and the index: without a commit log there is nothing to consume, as in 4.6.0."""
         self._files.drop_strays()
-        for queue in self._queues.queues.values():
+        for queue in self.queues.queues.values():
             if queue.files.mapped_files:
                 report.note(f"no commit log: queue {queue.topic}/{queue.queue_id} is dropped")
             queue.destroy()
-        self._queues.clear()
-        if self._index is not None:
-            self._index.load(clean=True, checkpoint_timestamp=0)
-            self._index.destroy()
+        self.queues.clear()
+        if self.index is not None:
+            self.index.load(clean=True, checkpoint_timestamp=0)
+            self.index.destroy()

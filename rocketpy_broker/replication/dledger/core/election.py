@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 
 from rocketpy_broker.replication.dledger.core.events import Outbox
 from rocketpy_broker.replication.dledger.core.log_view import LedgerView
@@ -81,25 +82,20 @@ class _Round:
         self.codes: Counter[int] = Counter()
 
 
+@dataclass(eq=False)
 class LeaderElector:
     """The election on one peer. rng: returns random numbers in [0, 1)."""
 
-    def __init__(
-        self,
-        settings: RaftSettings,
-        state: RaftState,
-        view: LedgerView,
-        outbox: Outbox,
-        rng: Callable[[], float],
-        now_ms: float,
-    ) -> None:
-        self._settings = settings
-        self._state = state
-        self._view = view
-        self._outbox = outbox
-        self._rng = rng
+    settings: RaftSettings
+    state: RaftState
+    view: LedgerView
+    outbox: Outbox
+    rng: Callable[[], float]
+    now_ms: InitVar[float]
+
+    def __post_init__(self, now_ms: float) -> None:
         self._increment_term_next = True
-        self._probe_next = state.term >= 0
+        self._probe_next = self.state.term >= 0
         self._vote_round: _Round | None = None
         self._heartbeat_round: _Round | None = None
         self._last_round_ms = 0.0
@@ -112,7 +108,7 @@ class LeaderElector:
 
     def on_vote(self, request_id: int, request: VoteRequest, now_ms: float) -> None:
         """Respond to a candidate. The vote is durable before the response is sent: both are in one Ready."""
-        state = self._state
+        state = self.state
         response = VoteResponse(
             group=request.group,
             leader_id=request.leader_id,
@@ -125,11 +121,11 @@ class LeaderElector:
             self._defer_to_newer_term(request.term, now_ms)
         elif response.vote_result is VoteResult.ACCEPT and request.leader_id is not None:
             state.vote(request.leader_id)
-        self._outbox.respond(request_id, response)
+        self.outbox.respond(request_id, response)
 
     def _decide_vote(self, request: VoteRequest) -> VoteResult:
-        state, view = self._state, self._view
-        if request.leader_id not in self._settings.peers:
+        state, view = self.state, self.view
+        if request.leader_id not in self.settings.peers:
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.leader_id == state.self_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -147,11 +143,11 @@ class LeaderElector:
 
     def on_heartbeat(self, request_id: int, request: HeartBeatRequest, now_ms: float) -> None:
         """Respond to a leader."""
-        self._outbox.respond(request_id, self._answer_heartbeat(request, now_ms))
+        self.outbox.respond(request_id, self._answer_heartbeat(request, now_ms))
 
     def _answer_heartbeat(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
-        state, leader = self._state, request.leader_id
-        if leader is None or leader not in self._settings.peers:
+        state, leader = self.state, request.leader_id
+        if leader is None or leader not in self.settings.peers:
             return HeartBeatResponse(code=RaftResponseCode.UNKNOWN_MEMBER, term=state.term)
         if leader == state.self_id:
             return HeartBeatResponse(code=RaftResponseCode.UNEXPECTED_MEMBER, term=state.term)
@@ -163,7 +159,7 @@ class LeaderElector:
 
     def accept_leader(self, leader: str, term: int, now_ms: float) -> RaftResponseCode:
         """Follow a peer that claims to lead `term`. Returns SUCCESS, or why not: the term may be over."""
-        state = self._state
+        state = self.state
         if term < state.term:
             return RaftResponseCode.EXPIRED_TERM
         state.enter_term(term)
@@ -177,8 +173,8 @@ class LeaderElector:
     def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
         # A waiting candidate keeps its time. Otherwise a peer with many unsuccessful rounds delays the
         # others.
-        keeps_time = self._state.role is Role.CANDIDATE and self._vote_round is None
-        self._state.enter_term(term)
+        keeps_time = self.state.role is Role.CANDIDATE and self._vote_round is None
+        self.state.enter_term(term)
         self._increment_term_next = self._probe_next = False
         self._vote_round = self._heartbeat_round = None
         election_ms = now_ms + self._election_wait_ms()
@@ -188,26 +184,26 @@ class LeaderElector:
 
     def tick(self, now_ms: float) -> None:
         """Do what is due in the current role."""
-        match self._state.role:
+        match self.state.role:
             case Role.LEADER:
                 self._tick_leader(now_ms)
             case Role.FOLLOWER:
-                if now_ms - self._last_leader_contact_ms > self._settings.silence_ms:
-                    self._state.become_candidate()
+                if now_ms - self._last_leader_contact_ms > self.settings.silence_ms:
+                    self.state.become_candidate()
                     self._next_election_ms = now_ms
             case Role.CANDIDATE:
                 self._tick_candidate(now_ms)
 
     def step_down(self, highest_term: int, now_ms: float) -> None:
         """Stop leading. highest_term: the highest known term."""
-        self._state.become_candidate(highest_term)
+        self.state.become_candidate(highest_term)
         self._increment_term_next = True
         self._heartbeat_round = None
         self._next_election_ms = now_ms + self._election_wait_ms()
 
     def _election_wait_ms(self) -> float:
-        low, high = self._settings.vote_interval_ms_min, self._settings.vote_interval_ms_max
-        return self._last_round_ms + low + self._rng() * (high - low)
+        low, high = self.settings.vote_interval_ms_min, self.settings.vote_interval_ms_max
+        return self._last_round_ms + low + self.rng() * (high - low)
 
     # -- as a candidate -----------------------------------------------------------------------
 
@@ -215,11 +211,11 @@ class LeaderElector:
         if self._vote_round is None:
             if now_ms >= self._next_election_ms:
                 self._start_election(now_ms)
-        elif now_ms - self._vote_round.began_ms > self._settings.vote_wait_ms:
+        elif now_ms - self._vote_round.began_ms > self.settings.vote_wait_ms:
             self._finish_election(self._vote_round, now_ms, is_over=True)
 
     def _start_election(self, now_ms: float) -> None:
-        state = self._state
+        state = self.state
         if self._increment_term_next and not self._probe_next:
             state.increment_term()
             self._increment_term_next = False
@@ -231,16 +227,16 @@ class LeaderElector:
             vote_round.results[VoteResult.ACCEPT] += 1
         else:
             vote_round.results[VoteResult.REJECT_ALREADY_VOTED] += 1
-        for peer in self._settings.others:
+        for peer in self.settings.others:
             request = VoteRequest(
-                group=self._settings.group,
+                group=self.settings.group,
                 leader_id=state.self_id,
-                ledger_end_index=self._view.end_index,
-                ledger_end_term=self._view.end_term,
+                ledger_end_index=self.view.end_index,
+                ledger_end_term=self.view.end_term,
                 remote_id=peer,
                 term=state.term,
             )
-            vote_round.open.add(self._outbox.request(peer, request))
+            vote_round.open.add(self.outbox.request(peer, request))
         self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
     def on_vote_response(self, number: int, response: VoteResponse | None, now_ms: float) -> None:
@@ -255,30 +251,30 @@ class LeaderElector:
             VoteResult.REJECT_EXPIRED_VOTE_TERM,
             VoteResult.REJECT_TERM_SMALL_THAN_LEDGER,
         ):
-            self._state.highest_term = max(self._state.highest_term, response.term)
+            self.state.highest_term = max(self.state.highest_term, response.term)
         self._finish_election(vote_round, now_ms, is_over=not vote_round.open)
 
     def _finish_election(self, vote_round: _Round, now_ms: float, *, is_over: bool) -> None:
-        outcome = tally_votes(vote_round.results, self._settings.quorum, is_over=is_over)
+        outcome = tally_votes(vote_round.results, self.settings.quorum, is_over=is_over)
         if outcome is None:
             return
         self._vote_round = None
         self._last_round_ms = now_ms - vote_round.began_ms
         self._next_election_ms = now_ms + self._election_wait_ms()
-        if self._state.highest_term > vote_round.term:
+        if self.state.highest_term > vote_round.term:
             outcome = ElectionResult.WAIT_TO_VOTE_NEXT
         elif vote_round.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
-            self._next_election_ms += self._settings.silence_ms
+            self._next_election_ms += self.settings.silence_ms
         if vote_round.is_probe:
             self._probe_next = (
-                vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] < self._settings.quorum
+                vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] < self.settings.quorum
             )
             return
         self._increment_term_next = outcome is ElectionResult.WAIT_TO_VOTE_NEXT
         if outcome is ElectionResult.REVOTE_IMMEDIATELY:
             self._next_election_ms = now_ms
         elif outcome is ElectionResult.PASSED:
-            self._state.become_leader()
+            self.state.become_leader()
             self._increment_term_next = True  # should it become a candidate again
             self._last_quorum_ms = now_ms
             self._send_heartbeats(now_ms)
@@ -286,25 +282,25 @@ class LeaderElector:
     # -- as the leader ------------------------------------------------------------------------
 
     def _tick_leader(self, now_ms: float) -> None:
-        if now_ms - self._last_quorum_ms > self._settings.silence_ms:
-            self.step_down(self._state.term, now_ms)
+        if now_ms - self._last_quorum_ms > self.settings.silence_ms:
+            self.step_down(self.state.term, now_ms)
         elif now_ms >= self._next_heartbeat_ms:
             self._send_heartbeats(now_ms)
 
     def _send_heartbeats(self, now_ms: float) -> None:
-        state = self._state
+        state = self.state
         heartbeat_round = self._heartbeat_round = _Round(state.term, now_ms)
-        self._next_heartbeat_ms = now_ms + self._settings.heartbeat_ms
+        self._next_heartbeat_ms = now_ms + self.settings.heartbeat_ms
         heartbeat_round.codes[RaftResponseCode.SUCCESS] += 1
-        for peer in self._settings.others:
+        for peer in self.settings.others:
             request = HeartBeatRequest(
-                group=self._settings.group,
+                group=self.settings.group,
                 leader_id=state.self_id,
                 local_id=state.self_id,
                 remote_id=peer,
                 term=state.term,
             )
-            heartbeat_round.open.add(self._outbox.request(peer, request))
+            heartbeat_round.open.add(self.outbox.request(peer, request))
         self._count_heartbeats(heartbeat_round, now_ms)
 
     def on_heartbeat_response(self, number: int, response: HeartBeatResponse, now_ms: float) -> None:
@@ -313,20 +309,20 @@ class LeaderElector:
         if heartbeat_round is None or number not in heartbeat_round.open:
             return
         heartbeat_round.open.discard(number)
-        if response.code == RaftResponseCode.EXPIRED_TERM and response.term > self._state.term:
+        if response.code == RaftResponseCode.EXPIRED_TERM and response.term > self.state.term:
             self.step_down(response.term, now_ms)
         elif response.code == RaftResponseCode.INCONSISTENT_LEADER:
-            self.step_down(self._state.term, now_ms)
+            self.step_down(self.state.term, now_ms)
         else:
             heartbeat_round.codes[response.code] += 1
             self._count_heartbeats(heartbeat_round, now_ms)
 
     def _count_heartbeats(self, heartbeat_round: _Round, now_ms: float) -> None:
         accepted = heartbeat_round.codes[RaftResponseCode.SUCCESS]
-        if accepted >= self._settings.quorum:
+        if accepted >= self.settings.quorum:
             self._last_quorum_ms = now_ms
-        elif accepted + heartbeat_round.codes[RaftResponseCode.TERM_NOT_READY] >= self._settings.quorum:
+        elif accepted + heartbeat_round.codes[RaftResponseCode.TERM_NOT_READY] >= self.settings.quorum:
             # Java peers have to enter the term first.
             self._next_heartbeat_ms = min(
-                self._next_heartbeat_ms, now_ms + self._settings.vote_interval_ms_min
+                self._next_heartbeat_ms, now_ms + self.settings.vote_interval_ms_min
             )

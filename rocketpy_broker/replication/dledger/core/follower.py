@@ -11,6 +11,8 @@ Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import Outbox
@@ -28,22 +30,17 @@ _SUCCESS = RaftResponseCode.SUCCESS
 _INCONSISTENT = RaftResponseCode.INCONSISTENT_STATE
 
 
+@dataclass(eq=False)
 class Follower:
     """The follower's part of a peer. Responses are sent after the write that they confirm; see `Ready`."""
 
-    def __init__(
-        self,
-        settings: RaftSettings,
-        state: RaftState,
-        view: LedgerView,
-        outbox: Outbox,
-        elector: LeaderElector,
-    ) -> None:
-        self._settings = settings
-        self._state = state
-        self._view = view
-        self._outbox = outbox
-        self._elector = elector
+    settings: RaftSettings
+    state: RaftState
+    view: LedgerView
+    outbox: Outbox
+    elector: LeaderElector
+
+    def __post_init__(self) -> None:
         self._followed: tuple[int, str | None] = (-1, None)
         self._matched = -1
         self._is_compared = False
@@ -72,15 +69,15 @@ class Follower:
     def tick(self, now_ms: float) -> None:
         """Report a gap that was not closed in time to the leader."""
         for index, (request_id, request, came_ms) in list(self._early.items()):
-            if now_ms - came_ms > self._settings.push_timeout_ms:
+            if now_ms - came_ms > self.settings.push_timeout_ms:
                 del self._early[index]
                 self._respond(request_id, request, _INCONSISTENT)
 
     def _accept_leader(self, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
         leader = request.leader_id
-        if leader is None or leader not in self._settings.peers or leader == self._state.self_id:
+        if leader is None or leader not in self.settings.peers or leader == self.state.self_id:
             return RaftResponseCode.UNKNOWN_MEMBER
-        code = self._elector.accept_leader(leader, request.term, now_ms)
+        code = self.elector.accept_leader(leader, request.term, now_ms)
         if code is _SUCCESS and self._followed != (request.term, leader):
             self._followed = (request.term, leader)
             self._matched, self._is_compared = -1, False
@@ -90,17 +87,17 @@ class Follower:
     def _respond(self, request_id: int, request: PushEntryRequest, code: RaftResponseCode) -> None:
         is_old = code is RaftResponseCode.EXPIRED_TERM
         response = PushEntryResponse(
-            begin_index=self._view.begin_index,
+            begin_index=self.view.begin_index,
             code=code,
-            end_index=self._view.end_index,
+            end_index=self.view.end_index,
             group=request.group,
             index=request.entry.index if request.entry is not None else None,
-            term=self._state.term if is_old else request.term,
+            term=self.state.term if is_old else request.term,
         )
-        self._outbox.respond(request_id, response)
+        self.outbox.respond(request_id, response)
 
     def _commit(self, request: PushEntryRequest) -> None:
-        self._state.commit(min(request.commit_index, self._matched))
+        self.state.commit(min(request.commit_index, self._matched))
 
     # -- APPEND -------------------------------------------------------------------------------
 
@@ -108,7 +105,7 @@ class Follower:
         is_early = self._is_compared and entry.index > self._matched + 1
         if is_early and entry.index in self._early:
             self._respond(request_id, request, RaftResponseCode.REPEATED_PUSH)
-        elif is_early and len(self._early) < self._settings.in_flight_max:
+        elif is_early and len(self._early) < self.settings.in_flight_max:
             self._early[entry.index] = request_id, request, now_ms
         else:
             self._respond(request_id, request, self._append(entry))
@@ -125,7 +122,7 @@ class Follower:
             self._commit(request)
 
     def _append(self, entry: Entry) -> RaftResponseCode:
-        local = self._view.find(entry.index)
+        local = self.view.find(entry.index)
         if entry.index <= self._matched:
             return _SUCCESS if local == entry else _INCONSISTENT
         if entry.index > self._matched + 1:
@@ -137,8 +134,8 @@ class Follower:
 
     def _put(self, entry: Entry) -> bool:
         """Write an entry after the previous one, which equals the leader's, and replace what was there."""
-        view = self._view
-        if entry.index <= self._state.committed_index:
+        view = self.view
+        if entry.index <= self.state.committed_index:
             return False
         if entry.index <= view.end_index:
             view.truncate_after(entry.index - 1)
@@ -150,14 +147,14 @@ class Follower:
     # -- COMPARE and TRUNCATE -----------------------------------------------------------------
 
     def _compare(self, entry: Entry) -> RaftResponseCode:
-        if self._view.find(entry.index) != entry:
+        if self.view.find(entry.index) != entry:
             return _INCONSISTENT
         self._matched, self._is_compared = max(self._matched, entry.index), True
         return _SUCCESS
 
     def _truncate(self, entry: Entry) -> RaftResponseCode:
         """Make this entry the last one; it is written if it is missing or differs (QUIRKS 60)."""
-        view, committed = self._view, self._state.committed_index
+        view, committed = self.view, self.state.committed_index
         if view.find(entry.index) == entry:
             view.truncate_after(max(entry.index, self._matched, committed))
         elif entry.index <= max(committed, self._matched):

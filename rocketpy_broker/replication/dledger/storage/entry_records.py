@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 
 from rocketpy.errors import RecordCorrupt
@@ -39,6 +40,7 @@ def record_of(entry: Entry, *, check_crc: bool = False) -> RecordView:
     return view
 
 
+@dataclass(eq=False)
 class EntryRecordScan:
     """Iterates over the records up to `until`: a `RecordScan`.
 
@@ -46,37 +48,31 @@ class EntryRecordScan:
     committed entry. An entry without a record is skipped.
     """
 
-    def __init__(
-        self,
-        old: MappedFileQueue,
-        data: MappedFileQueue,
-        start: int,
-        until: int,
-        *,
-        check_crc: bool = True,
-        bulk: BulkReader | None = None,
-    ) -> None:
-        self._old = old
-        self._data = data
-        self._check_crc = check_crc
-        self._bulk = bulk
-        self._until = until
+    old: MappedFileQueue
+    data: MappedFileQueue
+    start: InitVar[int]
+    until: int
+    _: KW_ONLY
+    check_crc: bool = True
+    bulk: BulkReader | None = None
+
+    def __post_init__(self, start: int) -> None:
         self.end = start
         self.stop: RecordCorrupt | None = None
         self.last_store_timestamp = 0
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
-        if self._old.mapped_files and self.end < self._old.max_offset:
+        if self.old.mapped_files and self.end < self.old.max_offset:
             yield from self._scan_old()
-        entries = EntryScan(self._data, self.end, accept_any)
+        entries = EntryScan(self.data, self.end, accept_any)
         for entry in entries:
-            if entry.end_pos > self._until:
+            if entry.end_pos > self.until:
                 break
             self.end = entry.end_pos
             self.tail.advance(self.end)
             try:
-                view = record_of(entry, check_crc=self._check_crc)
+                view = record_of(entry, check_crc=self.check_crc)
             except RecordCorrupt as error:
                 logger.error("entry %d has no message record: %s", entry.index, error)
                 continue
@@ -85,12 +81,12 @@ class EntryRecordScan:
 
     def _scan_old(self) -> Iterator[RecordView]:
         """Scan the old log, which ends with a blank record; the ledger starts after it."""
-        scan = LogScan(self._old, self.end, check_crc=self._check_crc, bulk=self._bulk)
+        scan = LogScan(self.old, self.end, check_crc=self.check_crc, bulk=self.bulk)
         for view in scan:
             self.last_store_timestamp = view.store_timestamp
             yield view
         self.last_store_timestamp = max(self.last_store_timestamp, scan.last_store_timestamp)
-        self.end = self._data.min_offset
+        self.end = self.data.min_offset
 
 
 class JoinedFiles:

@@ -306,7 +306,7 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
             waiting = other.send_nowait(Message("Waiting", b"x"), timeout_ms=60_000)
             ended = producer.send_nowait(Message("Closed", b"x"), timeout_ms=60_000)
             assert producer._dispatcher is not None
-            publish_info = producer._dispatcher._publish_infos["Closed"]
+            publish_info = producer._dispatcher.publish_infos["Closed"]
             await until(lambda: publish_info._pause is not None)
             await producer.close(timeout_ms=0)
             with pytest.raises(ClientClosed):

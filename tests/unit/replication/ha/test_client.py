@@ -67,7 +67,7 @@ class Master:
 
     def has_sent_all_to(self, slave: HaClient) -> bool:
         """Whether the slave has the whole log."""
-        return slave._driver.store.max_physical_offset == self.store.max_physical_offset
+        return slave.driver.store.max_physical_offset == self.store.max_physical_offset
 
     async def sends_all_to(self, slave: HaClient) -> None:
         """Wait until the slave has the whole log."""
@@ -155,7 +155,7 @@ async def test_a_rush_is_dispatched_without_more_news(
         await copying(slave)
         await until(lambda: slave._backlog_handle is None)
         master.put(RUSH)
-        store = slave._driver.store
+        store = slave.driver.store
         await until(lambda: master.has_sent_all_to(slave) and store.dispatch_behind_bytes == 0)
         assert store.max_offset_in_queue("T", 0) == RUSH
 
@@ -223,7 +223,7 @@ async def test_data_received_during_a_disk_wait_is_kept(tmp_path: Path) -> None:
 
             async def keep_busy() -> None:
                 while not master.has_sent_all_to(slave):
-                    async with slave._driver.paused():
+                    async with slave.driver.paused():
                         for _ in range(50):
                             await asyncio.sleep(0)
 
