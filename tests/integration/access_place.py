@@ -22,6 +22,7 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 
 ACCOUNTS = """
 accounts:
@@ -41,7 +42,6 @@ SIGNERS = {
     "operator": Signer("operator", "operator-secret"),
     "wrong": Signer("operator", "wrong-secret"),
 }
-SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from rocketpy import (
     Sql,
 )
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL
+from tests.integration.small import SMALL
 from tests.waiting import until
 
 # A delay level that is not there counts as the last one, so retries come at once.

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rocketpy_broker import Broker, EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 
 
 @pytest.fixture

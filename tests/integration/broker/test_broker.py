@@ -37,9 +37,8 @@ from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, 
 from rocketpy_broker.config.model import ListenConfig
 from rocketpy_broker.store.files.batch_saver import ChangePending
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
-
-SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
 
 @pytest.fixture

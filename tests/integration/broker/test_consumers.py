@@ -33,8 +33,8 @@ from rocketpy.protocol.message.batch import encode_batch
 from rocketpy.protocol.message.record import decode_all
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import Broker, EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import until
 
 SUSPEND = 2

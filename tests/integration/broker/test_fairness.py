@@ -12,8 +12,9 @@ from rocketpy.protocol.bodies import HeartbeatData, ProducerData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL, pull, send, send_header
+from tests.integration.broker.test_broker import pull, send, send_header
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 
 IN_FLIGHT = 500
 

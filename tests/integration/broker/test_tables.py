@@ -33,9 +33,10 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
 from rocketpy_broker.store.files.disk import OsDisk
-from tests.integration.broker.test_broker import SMALL, records, send, send_header
+from tests.integration.broker.test_broker import records, send, send_header
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import until
 
 

@@ -39,9 +39,9 @@ from rocketpy.protocol.headers import QueryConsumerOffsetResponseHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.sdk_groups import FIRST, Seen, consuming, of_topic, send, texts
 from tests.integration.sdk_peers import Names, Peer, stored
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 REFUSAL = "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=me"

@@ -36,10 +36,10 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.transport import Address, Channel
 from rocketpy_broker import Broker, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Peer
 from tests.integration.security.test_access import ACCOUNTS
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 LISTEN = ListenConfig(address=Address("tcp", "127.0.0.1", 0))

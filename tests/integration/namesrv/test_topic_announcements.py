@@ -14,9 +14,9 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from rocketpy_broker import Broker, load_broker_config
 from rocketpy_broker.services.cluster import registration
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_peers import Names
+from tests.integration.small import SMALL
 
 HEADER = CreateTopicRequestHeader(
     topic="Made", default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,

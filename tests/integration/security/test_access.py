@@ -43,6 +43,7 @@ from rocketpy.protocol.remoting.frame import CODEC_ROCKETMQ
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.mqproducer.place import eventually
 from tests.waiting import LIMIT_S
 
@@ -63,7 +64,6 @@ accounts:
   admin: true
 """
 SIGNERS = {"application": Signer("application", "its-secret"), "operator": Signer("operator", "other-secret")}
-SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from rocketpy.protocol.remoting.command import decode_command
 from rocketpy.protocol.remoting.frame import FrameDecoder
 from rocketpy_broker import Broker, load_broker_config
 from tests.golden_data import RecordedFrame
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.broker.test_replay import Replay
+from tests.integration.small import SMALL
 
 RECORDED = "127.0.0.1:20050"
 ACCOUNTS = """

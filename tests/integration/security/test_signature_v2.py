@@ -28,9 +28,10 @@ from rocketpy.protocol.remoting.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNE
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_ROCKETMQ
 from rocketpy_broker import Broker, load_broker_config
-from tests.integration.access_place import SMALL, Servers, is_refused, keys, send_fields
+from tests.integration.access_place import Servers, is_refused, keys, send_fields
 from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import FIRST, Seen
+from tests.integration.small import SMALL
 from tests.mqproducer.place import eventually
 
 MINE = ("my-account", "my-secret")

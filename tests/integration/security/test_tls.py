@@ -25,10 +25,9 @@ from rocketpy_broker.replication.ha.client import HaClientState
 from tests.integration.ha_pair import Pair, pair
 from tests.integration.raft_group import PeerTls, group
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.mqproducer.place import eventually
 from tests.waiting import LIMIT_S, until
-
-SMALL = {"mappedFileSizeCommitLog": "1048576", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from rocketpy.protocol.headers import SendMessageRequestHeaderV2 as SendHeader
 from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
 from rocketpy_broker.cli import main
 from rocketpy_broker.store import MessageStore, StoreConfig
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.processes import start, stop
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 DEV = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0")

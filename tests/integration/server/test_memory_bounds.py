@@ -34,10 +34,11 @@ from rocketpy.transport.memory_budget import ConnectionMemory
 from rocketpy_broker import Broker, EmbeddedCluster
 from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
-from tests.integration.broker.test_broker import SMALL, send
+from tests.integration.broker.test_broker import send
 from tests.integration.broker.test_consumers import pull_request
 from tests.integration.raw_client import RawClient
 from tests.integration.server.test_embedded import Silent
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 KIB, MIB = 1 << 10, 1 << 20

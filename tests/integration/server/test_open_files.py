@@ -18,9 +18,10 @@ import pytest
 from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.broker.open_files import share_open_files
 from rocketpy_broker.store.files.disk import OsDisk, spare_descriptors
-from tests.integration.broker.test_broker import SMALL, send
+from tests.integration.broker.test_broker import send
 from tests.integration.processes import COMMAND
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 FLOOD = 1500

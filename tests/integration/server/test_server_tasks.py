@@ -21,8 +21,9 @@ from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.namesrv.route_table import RouteTable
 from rocketpy_broker.store import MessageStore
 from tests.background import Bug, assert_logged, kill, running
-from tests.integration.broker.test_broker import SMALL, send
+from tests.integration.broker.test_broker import send
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 

@@ -8,7 +8,8 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,9 @@ sys.exit(main(sys.argv[3:]))
 """A server on a disk whose calls block while a file exists, like on a network disk without connection."""
 
 
-async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> tuple[Process, Path]:
-    """A broker that has stored a message, and the file that makes `call` hang."""
+@asynccontextmanager
+async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> AsyncIterator[tuple[Process, Path]]:
+    """A broker that has stored a message, and the file that makes `call` hang. It does not outlive a test."""
     marker = tmp_path / "hang"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HANGING, str(marker), call, "broker", "--listen", "127.0.0.1:0",
@@ -53,7 +55,12 @@ async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> tuple[Pr
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         assert b" ready at " in await process.stdout.readline()
-    return process, marker
+    try:
+        yield process, marker
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 async def probe(port: int, path: str) -> tuple[int, str]:
@@ -128,48 +135,48 @@ async def test_sigterm_under_load_loses_nothing_acknowledged(tmp_path: Path, flu
 @pytest.mark.parametrize("call", ["fdatasync", "pwrite"])
 async def test_a_hanging_disk_does_not_prevent_the_end(tmp_path: Path, call: str) -> None:
     """A supervisor would wait for a process that cannot end. pwrite blocks the event loop, too."""
-    process, marker = await hanging_broker(tmp_path, call, "--stop-timeout", "1")
-    marker.touch()
-    begin = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    status, errors = await ended(process)
-    assert status == 3
-    assert time.monotonic() - begin >= 1
-    (line,) = [line for line in errors.splitlines() if "not stopped cleanly" in line]
-    assert "the stop took 1 s" in line
-    assert "stopping: " in line
+    async with hanging_broker(tmp_path, call, "--stop-timeout", "1") as (process, marker):
+        marker.touch()
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        status, errors = await ended(process)
+        assert status == 3
+        assert time.monotonic() - begin >= 1
+        (line,) = [line for line in errors.splitlines() if "not stopped cleanly" in line]
+        assert "the stop took 1 s" in line
+        assert "stopping: " in line
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """An operator in a hurry would have to look for kill -9."""
     port = free_port()
     arguments = ("--stop-timeout", "3600", "--set", f"metricsPort={port}")
-    process, marker = await hanging_broker(tmp_path, "fdatasync", *arguments)
-    assert (await probe(port, "/readyz"))[0] == 200
-    marker.touch()
-    process.send_signal(signal.SIGTERM)
-    last = "stopping: the last flush of the store"
-    async with asyncio.timeout(LIMIT_S):
-        while last not in (await probe(port, "/readyz"))[1]:
-            pass
-    assert (await probe(port, "/readyz"))[0] == 503
-    assert (await probe(port, "/livez"))[0] == 200  # it must not be killed for that
-    process.send_signal(signal.SIGINT)
-    status, errors = await ended(process)
-    assert status == 3
-    assert f"SIGINT came again; it was still {last}" in errors
+    async with hanging_broker(tmp_path, "fdatasync", *arguments) as (process, marker):
+        assert (await probe(port, "/readyz"))[0] == 200
+        marker.touch()
+        process.send_signal(signal.SIGTERM)
+        last = "stopping: the last flush of the store"
+        async with asyncio.timeout(LIMIT_S):
+            while last not in (await probe(port, "/readyz"))[1]:
+                pass
+        assert (await probe(port, "/readyz"))[0] == 503
+        assert (await probe(port, "/livez"))[0] == 200  # it must not be killed for that
+        process.send_signal(signal.SIGINT)
+        status, errors = await ended(process)
+        assert status == 3
+        assert f"SIGINT came again; it was still {last}" in errors
 
 
 async def test_a_disk_that_recovers_within_the_bound_is_waited_for(tmp_path: Path) -> None:
     """A slow flush would cost the next start a recovery."""
-    process, marker = await hanging_broker(tmp_path, "fdatasync", "--stop-timeout", "3600")
-    marker.touch()
-    process.send_signal(signal.SIGTERM)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(process.wait(), 0.5)
-    marker.unlink()
-    status, errors = await ended(process)
-    assert (status, "not stopped cleanly" in errors) == (0, False)
+    async with hanging_broker(tmp_path, "fdatasync", "--stop-timeout", "3600") as (process, marker):
+        marker.touch()
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.5)
+        marker.unlink()
+        status, errors = await ended(process)
+        assert (status, "not stopped cleanly" in errors) == (0, False)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

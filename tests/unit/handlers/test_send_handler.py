@@ -18,6 +18,7 @@ from rocketpy.protocol.message.record import host_bytes
 from rocketpy.protocol.message.sysflag import MessageSysFlag, TopicSysFlag
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command
 from rocketpy.runtime.tasks import Tasks
+from rocketpy.transport import channel
 from rocketpy_broker.config.model import ConsumeConfig, SendConfig, TopicsConfig
 from rocketpy_broker.handlers.send.response import ParkedResponse, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters
@@ -29,7 +30,7 @@ from rocketpy_broker.store.files.disk import OsDisk
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, send_header, served
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import message
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 PREPARED = MessageSysFlag.TRANSACTION_PREPARED
 READ = 4
@@ -50,8 +51,11 @@ async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
     assert record.properties == b"TAGS\x01t\x02CLUSTER\x01DefaultCluster\x02"
 
 
-async def test_sends_of_one_buffer_are_written_together(tmp_path: Path) -> None:
+async def test_sends_of_one_buffer_are_written_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipelining producer assigns offsets to the wrong messages when responses change their order."""
+    monkeypatch.setattr(channel, "_TURN_S", LIMIT_S)  # a slow turn would end after some of the sends
 
     class Disk(OsDisk):
         """Counts writes to the commit log; those of the periodic flush to other files may come any time."""

@@ -10,8 +10,8 @@ from rocketpy.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfi
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import RegisterBrokerRequestHeader
 from rocketpy_broker import Broker, EmbeddedCluster, load_broker_config
-from tests.integration.broker.test_broker import SMALL
 from tests.integration.raw_client import RawClient
+from tests.integration.small import SMALL
 
 CLUSTER = "DefaultCluster"
 OTHER = "OtherCluster"
