@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rocketpy import AdminClient
+from rocketpy.admin.brokers import BrokerSummary
 from tests.interop import probe
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, answers, lines_of
 from tests.interop.processes import (
@@ -19,6 +22,7 @@ from tests.interop.processes import (
     OurBroker,
     OurNameServer,
 )
+from tests.waiting import LIMIT_S
 
 Make = Literal["java", "our"]
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
@@ -218,3 +222,13 @@ def stopping(servers: Sequence[NameServerProcess | BrokerProcess]) -> Iterator[N
                 server.kill()
             else:
                 server.stop()
+
+
+async def only_broker(admin: AdminClient) -> BrokerSummary:
+    """The one broker of a cluster, once it reports its state: not in the first second of Java's."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            (broker,) = await admin.brokers.list()
+            if broker.error is None:
+                return broker
+            await asyncio.sleep(0.1)

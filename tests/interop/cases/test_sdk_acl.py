@@ -25,7 +25,7 @@ from rocketpy import (
 from rocketpy.config import Credentials
 from rocketpy.errors import BrokerError
 from tests.interop.accounts import has_acl_2, refusals, serve_with_accounts, write_accounts
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import Cluster, only_broker
 from tests.interop.java_peer import JavaPeer
 from tests.interop.sides import ALL_VERSIONS, NEWER, OPERATOR, OUR_SDK, Side, serve
 from tests.mqconsumer.group import BROKER_SETTINGS, FIRST, Seen, until
@@ -163,8 +163,7 @@ async def test_only_an_operator_administers(servers: Cluster) -> None:
     topic = servers.topic("administered")
     async with AdminClient(client=client(servers, OPERATOR)) as admin:
         await admin.create_topic(topic, 2)
-        (broker,) = await admin.brokers.list()
-        assert broker.error is None
+        await only_broker(admin)
         if has_acl_2(servers.version):
             with pytest.raises(BrokerError, match="request type 54 not supported"):
                 await admin.accounts.list()
