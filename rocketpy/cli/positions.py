@@ -61,7 +61,7 @@ class Position(NamedTuple):
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return the time of an option, in ms since 1970. Raises ConfigInvalid for what is no time and no age."""
+    """Return the time of an option, in ms since 1970. Raises ConfigInvalid for an invalid one."""
     position = parse_position(text)
     if position.kind is not Kind.TIME:
         raise ConfigInvalid(f"{option} {text}: give an age such as 2h, or a time such as 2026-01-31T12:00")
