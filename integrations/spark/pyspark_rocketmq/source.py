@@ -319,9 +319,11 @@ def _whole(
         for response in responses
         if not isinstance(response, RocketError) and response.status is PullStatus.FOUND
     ]
+    if len(found) < len(responses):
+        return None
     data = b"".join(found)
     starts = scan(data)
-    if len(found) < len(responses) or starts is None:
+    if starts is None:
         return None
     offsets = read_numbers(data, "queue_offset", starts)
     if current.begin + len(offsets) < current.end or (np.diff(offsets, prepend=current.begin - 1) != 1).any():
