@@ -22,8 +22,8 @@ The tree::
       TaskFailed            a background task ended unexpectedly
     InvariantError          a bug in this project; not a RocketError, so that broad handlers do not hide it
 
-Each `RocketError` answers two questions of a sender: *may the message be stored?* (`outcome`) and *what
-helps?* (`retry`).
+Each `RocketError` tells a sender two things: *may the message be stored?* (`outcome`) and *what helps?*
+(`retry`).
 """
 
 from __future__ import annotations

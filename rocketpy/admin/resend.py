@@ -97,8 +97,8 @@ async def _send(
     body, header.sys_flag = _body(message)
     command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body)
     # Sent once: a repeated request might store it twice.
-    answer = await client.connections.get(address).request(command, _TIMEOUT_MS)
-    return parse_response(answer, queue, message.message_id)
+    response = await client.connections.get(address).request(command, _TIMEOUT_MS)
+    return parse_response(response, queue, message.message_id)
 
 
 def _header(

@@ -106,10 +106,10 @@ class PeerConnection:
         if pool.signer is None and not pool.hooks:
             return self._require_channel().request(command, timeout_ms)
         signed = pool.sign(self.address, command)
-        answer = self._require_channel().request(signed, timeout_ms)
+        response = self._require_channel().request(signed, timeout_ms)
         if pool.hooks:
-            answer.add_done_callback(partial(pool.notify_response, self.address, signed))
-        return answer
+            response.add_done_callback(partial(pool.notify_response, self.address, signed))
+        return response
 
     def put_oneway(self, command: Command) -> None:
         """Send a oneway request on the open channel. Raises ConnectionLost without one."""
@@ -245,13 +245,13 @@ class ConnectionPool:
             )
         return signed
 
-    def notify_response(self, address: str, request: Command, answer: asyncio.Future[Command]) -> None:
+    def notify_response(self, address: str, request: Command, response: asyncio.Future[Command]) -> None:
         """Pass a response to the hooks, if there is one."""
-        if answer.cancelled() or answer.exception() is not None:
+        if response.cancelled() or response.exception() is not None:
             return
         for hook in self.hooks:
             try:
-                hook.after_response(address, request, answer.result())
+                hook.after_response(address, request, response.result())
             except Exception:  # the caller gets the response in any case
                 log.exception("an RPC hook failed on the response to request code %d", request.code)
 

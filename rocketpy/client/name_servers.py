@@ -152,13 +152,13 @@ class NameServers:
         self, code: int, header: Header | None, body: bytes = b""
     ) -> Callable[[PeerConnection], Awaitable[Command]]:
         async def send(connection: PeerConnection) -> Command:
-            answer = await connection.request(Command.request(code, header, body), self._timeout_ms)
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
+            response = await connection.request(Command.request(code, header, body), self._timeout_ms)
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
                 raise ConnectFailed(
                     f"{connection.address} is a broker, not a name server; "
                     "name servers listen on port 9876 by default"
                 )
-            return answer
+            return response
 
         return send
 
@@ -197,14 +197,14 @@ class NameServers:
         send = self._request(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
             try:
-                number, answer = await self._first(number, send)
+                number, response = await self._first(number, send)
             except TransportError as error:
                 if unknown is None:
                     raise
                 raise unknown from error
-            if answer.code == ResponseCode.SUCCESS:
+            if response.code == ResponseCode.SUCCESS:
                 try:
-                    route = TopicRouteData.decode(answer.body)
+                    route = TopicRouteData.decode(response.body)
                     check_route(topic, route)
                 except RemoteProtocolError as error:
                     text = f"name server {self.addresses[number]}: {error}"
@@ -213,8 +213,8 @@ class NameServers:
                     number = self._next(number)
                     continue
                 return route
-            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise BrokerError(answer.code, answer.remark, f"name server {self.addresses[number]}")
+            if response.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise BrokerError(response.code, response.remark, f"name server {self.addresses[number]}")
             unknown = unknown or RouteNotFound(
                 f"name server {self.addresses[number]} knows no broker for topic {topic}"
             )
@@ -223,10 +223,10 @@ class NameServers:
 
     async def brokers(self) -> list[BrokerData]:
         """Return every broker of every cluster, in order of name. Raises TransportError, BrokerError."""
-        answer = await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
-        table = ClusterInfo.decode(answer.body).broker_addr_table
+        response = await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, f"name server {self.current.address}")
+        table = ClusterInfo.decode(response.body).broker_addr_table
         return [data for _, data in sorted(table.items())]
 
     async def topics(self, cluster: str | None = None, *, include_system: bool = False) -> list[str]:
@@ -247,10 +247,10 @@ class NameServers:
         return sorted(name for name in known - system if not name.startswith(_SYSTEM_PREFIXES))
 
     async def _names(self, code: int, header: Header | None = None) -> set[str]:
-        answer = await self.request(code, header)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark, f"name server {self.current.address}")
-        return set(TopicList.decode(answer.body).topic_list)
+        response = await self.request(code, header)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, f"name server {self.current.address}")
+        return set(TopicList.decode(response.body).topic_list)
 
     def _next(self, number: int) -> int:
         """Make the next name server the current one, unless a concurrent request has done so.

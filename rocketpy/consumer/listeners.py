@@ -28,7 +28,7 @@ from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counte
 log: Final = logging.getLogger("rocketpy.consumer")
 
 _TELEMETRY_CHECK_NS: Final = 100_000_000
-"""How often inactive telemetry is checked: OpenTelemetry takes 20 µs to answer."""
+"""How often inactive telemetry is checked: a check of OpenTelemetry takes 20 µs."""
 
 
 class ProcessListeners(ListenerFanout[ProcessListener]):

@@ -185,14 +185,14 @@ class Producer(_AdminApi[producer.Producer]):
 
         def send() -> None:
             try:
-                answer = self._inner.send_nowait(message, **how)
+                pending = self._inner.send_nowait(message, **how)
             except FlowControlled:  # by bytes; `send` waits
-                answer = joined(self._inner.send(message, **how), "send")
+                pending = joined(self._inner.send(message, **how), "send")
             except Exception as error:  # noqa: BLE001 - the caller gets it
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
                 return
-            answer.add_done_callback(lambda done: _copy(done, future))
+            pending.add_done_callback(lambda done: _copy(done, future))
 
         try:
             background.call_soon(send)

@@ -188,14 +188,14 @@ class MessageTrace:
     def _send(self, body: str, keys: set[str], count: int) -> None:
         try:
             message = Message(self._config.topic, body.encode(), keys=sorted(keys))
-            answer = self._sender.send_nowait(message)
+            future = self._sender.send_nowait(message)
         except RocketError as error:
             self._drop(count, error)
         else:
-            answer.add_done_callback(lambda done: self._sent(count, done))
+            future.add_done_callback(lambda done: self._sent(count, done))
 
-    def _sent(self, count: int, answer: asyncio.Future[SendResult]) -> None:
-        error = None if answer.cancelled() else answer.exception()
+    def _sent(self, count: int, future: asyncio.Future[SendResult]) -> None:
+        error = None if future.cancelled() else future.exception()
         if error is not None:
             self._drop(count, error)
 

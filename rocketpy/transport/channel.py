@@ -151,7 +151,7 @@ class Channel(StreamProtocol):
         self._budget = budget
         self.memory: ConnectionMemory = ConnectionMemory(None)
         """The memory that the server uses for it."""
-        self._frame_bytes = self._answer_bytes = 0  # the last counts
+        self._frame_bytes = self._response_bytes = 0  # the last counts
         self._closed = self._loop.create_future()
         self._closed_here = False
         self._is_ending = False
@@ -341,7 +341,7 @@ class Channel(StreamProtocol):
         """The peer has read enough; continue with the backlog."""
         self._writable.set()
         self.is_writable = True
-        self._count_answers(self._unsent_bytes())
+        self._count_responses(self._unsent_bytes())
         if self._backlog:
             self._turns.enter(self)
         self._update_reading()
@@ -456,32 +456,32 @@ class Channel(StreamProtocol):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="internal error; see the server's log")
 
     def _handle(self, request: Command) -> None:
-        answer = self.run_handler(request, self._endpoint.handle)
+        response = self.run_handler(request, self._endpoint.handle)
         if request.is_oneway:
             return
-        if answer is None:
+        if response is None:
             self._unanswered += 1
         else:
-            self._out += (answer,) if isinstance(answer, bytes) else self._parts(answer)
+            self._out += (response,) if isinstance(response, bytes) else self._parts(response)
 
-    def _parts(self, answer: Command | bytes) -> tuple[bytes, ...]:
+    def _parts(self, response: Command | bytes) -> tuple[bytes, ...]:
         """Return the frame of a response; of one with a large body the two parts, so that none is copied.
 
         A response that exceeds the frame limit becomes an error response.
         """
-        if isinstance(answer, bytes):
-            return (answer,)
+        if isinstance(response, bytes):
+            return (response,)
         # The limit of the peer is unknown: assume RocketMQ's, or the own one if that is higher.
         size_max = max(self._options.max_frame_bytes, MAX_FRAME_BYTES) - MAX_HEADER_BYTES
-        size = len(answer.body)
+        size = len(response.body)
         if size <= size_max:
             if size < self._options.write_high_bytes:
-                return (encode_command(answer),)
-            return encode_command_head(answer), answer.body
+                return (encode_command(response),)
+            return encode_command_head(response), response.body
         remark = f"the response would have {size} bytes; a frame has room for {size_max}"
         log.error("a request of %s is refused: %s", self.remote_address, remark)
         refusal = Command(
-            ResponseCode.SYSTEM_ERROR, answer.opaque, answer.flag, remark=remark, codec=answer.codec
+            ResponseCode.SYSTEM_ERROR, response.opaque, response.flag, remark=remark, codec=response.codec
         )
         return (encode_command(refusal),)
 
@@ -506,16 +506,16 @@ class Channel(StreamProtocol):
             transport.write(memoryview(data))  # which asyncio slices without a copy
         if self._served:
             unsent = transport.get_write_buffer_size()
-            if unsent != self._answer_bytes:
-                self._count_answers(unsent)
+            if unsent != self._response_bytes:
+                self._count_responses(unsent)
             limit = self._options.write_limit_bytes
             # A single response may exceed the limit.
             if unsent > limit and unsent > limit + max(map(len, out)):
                 self._fail(ConnectionLost(f"{self.remote_address} left {unsent} bytes unread"))
 
-    def _count_answers(self, unsent: int) -> None:
-        self._answer_bytes = unsent
-        self.memory.set("answers", unsent)
+    def _count_responses(self, unsent: int) -> None:
+        self._response_bytes = unsent
+        self.memory.set("responses", unsent)
 
     def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 from rocketpy.errors import ConnectionLost
 
-Kind = Literal["frame", "requests", "answers", "pulls", "subscriptions", "waiting"]
-KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "answers", "pulls", "subscriptions", "waiting")
-"""frame: an incomplete frame. requests: backlogged requests. answers: responses in the write buffer. pulls:
+Kind = Literal["frame", "requests", "responses", "pulls", "subscriptions", "waiting"]
+KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "responses", "pulls", "subscriptions", "waiting")
+"""frame: an incomplete frame. requests: backlogged requests. responses: those in the write buffer. pulls:
 held (long polling). subscriptions: of consumer groups, and the group names of a client. waiting: messages
 whose topic is being saved."""
 
@@ -85,7 +85,7 @@ class MemoryBudget:
     def _refresh(self) -> None:
         """Update the counts of unsent responses, which sockets drain without a callback."""
         for connection in self._connections:
-            if connection.sizes["answers"]:
+            if connection.sizes["responses"]:
                 connection.refresh()
 
     def relieve(self, needed: int, asking: ConnectionMemory | None) -> bool:
@@ -177,7 +177,7 @@ class ConnectionMemory:
     def refresh(self) -> None:
         """Update the count of unsent responses."""
         if self._budget is not None:
-            self._change(self._budget, "answers", self._unsent() - self.sizes["answers"])
+            self._change(self._budget, "responses", self._unsent() - self.sizes["responses"])
 
     def close(self, reason: str) -> None:
         """Close the connection, and stop counting for it."""

@@ -322,7 +322,7 @@ _REASONS: Final = {
 }
 
 
-_NOT_ANSWERED: Final = (
+_NO_RESPONSE: Final = (
     " before any response: it may require a client certificate, or not trust the given one; see its log"
 )
 """With TLS 1.3 a client gets the reason only after its first request, and often not at all."""
@@ -331,7 +331,7 @@ _NOT_ANSWERED: Final = (
 def ending_hint(transport: asyncio.BaseTransport | None) -> str:
     """Return a hint for the error of a connection that ended before any response; empty without TLS."""
     is_tls = transport is not None and transport.get_extra_info("ssl_object") is not None
-    return _NOT_ANSWERED if is_tls else ""
+    return _NO_RESPONSE if is_tls else ""
 
 
 def tls_reason(error: BaseException) -> str:

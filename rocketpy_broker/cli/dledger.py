@@ -74,7 +74,7 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
             raise ConfigInvalid("--peers needs --group")
         return await query_peers(options.group, _peers(options.peers))
     found = await find_peers(name_servers(options), options.name)
-    return [report for report in found if report.group or not report.answers]
+    return [report for report in found if report.group or not report.responds]
 
 
 def _nobody(options: argparse.Namespace) -> str:
@@ -96,7 +96,7 @@ def _has_problems(reports: Sequence[PeerReport]) -> bool:
     """Whether a group has no leader, or a peer does not respond or has a problem."""
     groups = {report.group for report in reports if report.group}
     led = {report.group for report in reports if report.role == "leader"}
-    return bool(groups - led) or any(not report.answers or report.problem for report in reports)
+    return bool(groups - led) or any(not report.responds or report.problem for report in reports)
 
 
 def _table(reports: Sequence[PeerReport]) -> list[tuple[str, ...]]:
@@ -110,7 +110,7 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
     """Return a row of the table. lag: entries that the peer lacks, according to its leader."""
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
     identity = (group, peer, report.address, _known(report.broker_id))
-    if not report.answers:
+    if not report.responds:
         return (*identity, "?", "-", "-", "-", "-", "-", f"does not respond: {report.problem}")
     return (
         *identity,

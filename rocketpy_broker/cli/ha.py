@@ -103,12 +103,12 @@ def _nobody(options: argparse.Namespace) -> str:
 def _has_problems(replicas: Sequence[BrokerReport]) -> bool:
     """Whether a broker does not respond, or a slave of this project does not copy."""
     return any(
-        not replica.answers or replica.state not in ("", HaClientState.COPIES.name) for replica in replicas
+        not replica.responds or replica.state not in ("", HaClientState.COPIES.name) for replica in replicas
     )
 
 
 def _table(replicas: Sequence[BrokerReport]) -> list[tuple[str, ...]]:
-    ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.answers}
+    ends = {each.name: each.max_offset for each in replicas if each.broker_id == MASTER_ID and each.responds}
     return [_COLUMNS, *(_row(each, ends.get(each.name)) for each in replicas)]
 
 
@@ -117,7 +117,7 @@ def _row(replica: BrokerReport, master_end: int | None) -> tuple[str, ...]:
     identity = (replica.name or "?", str(replica.broker_id), replica.address)
     is_slave = replica.broker_id != MASTER_ID
     lag = max(0, master_end - replica.max_offset) if is_slave and master_end is not None else None
-    if not replica.answers:
+    if not replica.responds:
         return (*identity, "?", "-", "-", "-", "-", f"does not respond: {replica.problem}")
     state = HaClientState[replica.state].value if replica.state in HaClientState.__members__ else "serves"
     return (

@@ -93,9 +93,9 @@ def _reasons(config: BrokerConfig, own_rank: tuple[int, int]) -> Iterator[str]:
 def _reason(replica: BrokerReport, own_rank: tuple[int, int]) -> Iterator[str]:
     who = f"slave {replica.broker_id} at {replica.address}"
     if replica.broker_id == MASTER_ID:
-        if replica.answers:
+        if replica.responds:
             yield f"the master at {replica.address} still responds"
-    elif not replica.answers:
+    elif not replica.responds:
         yield f"{who} does not respond: {replica.problem}"
     elif (replica.rank if replica.role else (own_rank[0], replica.max_offset)) > own_rank:
         theirs = f"epoch {replica.epoch} up to {replica.max_offset}"

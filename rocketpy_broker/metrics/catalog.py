@@ -53,7 +53,7 @@ CONNECTIONS: Final = _gauge("connections", "{connection}", "Open connections")
 CONNECTION_BYTES: Final = _gauge(
     "connections_memory",
     "By",
-    "Memory of connections: frame (received parts), requests (not handled yet), answers (unsent), "
+    "Memory of connections: frame (received parts), requests (not handled yet), responses (unsent), "
     "pulls (held), subscriptions, waiting (sends to new topics)",
     "kind",
 )

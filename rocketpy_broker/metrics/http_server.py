@@ -112,18 +112,18 @@ class _Connection(StreamProtocol):
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self._head = bytearray()
-        self._is_answered = False
+        self._has_responded = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._timer = self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_answered:
+        if self._has_responded:
             return  # ignored, because unread data would reset the connection when it is closed
         self._head += data
         if b"\r\n\r\n" in self._head:
-            self._answer()
+            self._handle_request()
         elif len(self._head) > _HEAD_BYTES_MAX:
             self._respond(Page("431 Request Header Fields Too Large", b"the request is too long\n"))
 
@@ -132,7 +132,7 @@ class _Connection(StreamProtocol):
             self._timer.cancel()
         self._server.closed(self)
 
-    def _answer(self) -> None:
+    def _handle_request(self) -> None:
         line, _, _ = bytes(self._head).partition(b"\r\n")
         words = line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
@@ -142,7 +142,7 @@ class _Connection(StreamProtocol):
         self._respond(self._server.page(method, target.partition("?")[0]), is_head=method == "HEAD")
 
     def _respond(self, page: Page, *, is_head: bool = False) -> None:
-        self._is_answered = True
+        self._has_responded = True
         self._head.clear()
         if self._transport is None:
             return

@@ -50,13 +50,13 @@ class SendTracing:
             if not request.flag & FLAG_ONEWAY and len(self._traced) < _TRACED_MAX:
                 self._traced[id(request)] = [("append", time.time_ns())]
             try:
-                answer = handler(channel, request)
+                response = handler(channel, request)
             except Exception:  # it is re-raised: the send failed, or is handled again later
                 self.forget(request)
                 raise
-            if answer is not None:
+            if response is not None:
                 self.forget(request)  # rejected
-            return answer
+            return response
 
         return handle
 

@@ -257,9 +257,11 @@ class NameServer:
             now_ms=self._now_ms(),
             account=account,
         )
-        answer = RegisterBrokerResponseHeader(ha_server_addr=master.ha_address, master_addr=master.address)
+        response_header = RegisterBrokerResponseHeader(
+            ha_server_addr=master.ha_address, master_addr=master.address
+        )
         order = self._kv_body(ORDER_TOPIC_NAMESPACE) or b""
-        return request.reply(header=answer, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
+        return request.reply(header=response_header, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
 
     def _account(self, channel: Channel, request: Command) -> str:
         """Return who sends a request: an account, or a host without one. Empty without access control."""

@@ -43,7 +43,7 @@ class PeerReport:
     address: str = ""
     broker_name: str = ""
     broker_id: int = -1
-    answers: bool = False
+    responds: bool = False
     role: str = ""
     term: int = -1
     leader: str = ""
@@ -69,7 +69,7 @@ async def find_peers(
 def _read(report: PeerReport, table: Mapping[str, str]) -> PeerReport:
     return replace(
         report,
-        answers=True,
+        responds=True,
         group=table.get("dledgerGroup", ""),
         peer=table.get("dledgerSelfId", ""),
         role=table.get("dledgerRole", ""),
@@ -112,15 +112,16 @@ async def _query_peer(
             if secret:
                 await authenticate(channel, secret, group, self_id, peer)
             request = to_request(MetadataRequest(group=group, remote_id=peer))
-            answer = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
+            response = read_response(await channel.request(request, _TIMEOUT_MS), RaftRequestCode.METADATA)
         finally:
             channel.close()
     except RocketError as error:
         return replace(report, problem=str(error))
-    if answer.code != RaftResponseCode.SUCCESS or not isinstance(answer, MetadataResponse):
+    if response.code != RaftResponseCode.SUCCESS or not isinstance(response, MetadataResponse):
         return replace(
-            report, problem=f"responds {answer.code}: check the group and the id of the peer at this address"
+            report,
+            problem=f"responds {response.code}: check the group and the id of the peer at this address",
         )
-    leader = answer.leader_id or ""
+    leader = response.leader_id or ""
     role = "" if not leader else "leader" if leader == peer else "follower"
-    return replace(report, answers=True, leader=leader, role=role)
+    return replace(report, responds=True, leader=leader, role=role)

@@ -31,7 +31,7 @@ class BrokerReport:
     name: str
     broker_id: int
     address: str
-    answers: bool = False
+    responds: bool = False
     role: str = ""
     """Empty for a broker of RocketMQ."""
     epoch: int = 0
@@ -70,7 +70,7 @@ async def find_broker_addresses(
     namesrv: Sequence[Address], name: str | None = None, options: ChannelOptions | None = None
 ) -> list[tuple[str, int, str]]:
     """Return name, id and address of the brokers that a name server knows. Raises RocketError."""
-    cluster, server = await _first_answer(namesrv, options)
+    cluster, server = await _first_response(namesrv, options)
     tls = server.scheme == "tls"
     return [
         (broker, broker_id, f"tls://{address}" if tls and "://" not in address else address)
@@ -108,7 +108,7 @@ def _read(replica: BrokerReport, table: Mapping[str, str]) -> BrokerReport:
         replica,
         name=table.get("haBrokerName", replica.name),
         broker_id=int(table.get("haBrokerId", replica.broker_id)),
-        answers=True,
+        responds=True,
         role=table.get("haRole", ""),
         epoch=int(table.get("haEpoch", 0)),
         max_offset=int(table["commitLogMaxOffset"]),
@@ -118,7 +118,7 @@ def _read(replica: BrokerReport, table: Mapping[str, str]) -> BrokerReport:
     )
 
 
-async def _first_answer(
+async def _first_response(
     namesrv: Sequence[Address], options: ChannelOptions | None
 ) -> tuple[ClusterInfo, Address]:
     failure: RocketError | None = None

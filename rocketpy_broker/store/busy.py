@@ -1,6 +1,6 @@
 """Detects that the store cannot keep up and rejects messages, so that producers send to other brokers.
 
-RocketMQ's brokers queue sends before a thread pool. They answer SYSTEM_BUSY to sends that waited there for
+RocketMQ's brokers queue sends before a thread pool. They respond SYSTEM_BUSY to sends that waited there for
 200 ms, and to all sends while a write into the page cache takes a second. Here one event loop does the work,
 so a request waits in a socket's buffer for as long as the loop is late. A timer measures how late that is. If
 it exceeds the limit five times in a row, messages are rejected until the loop is on time again; a single

@@ -15,8 +15,8 @@ from rocketpy_otel.tracing import Tracing, is_suppressed
 class SettleSpans:
     """A `SettleListener` that creates a CLIENT span per event, linked to the context of its message.
 
-    as_child: whether the span of a returned message continues its sender's trace. The answer to a broker's
-    transaction check always does: it has no other cause.
+    as_child: whether the span of a returned message continues its sender's trace. The response to a
+    broker's transaction check always does: it has no other cause.
     """
 
     def __init__(self, tracing: Tracing, *, as_child: bool) -> None:

@@ -38,7 +38,7 @@ OUTCOME: Final = "rocketpy.outcome"
 TRANSACTION_STATE: Final = "rocketpy.transaction.state"
 """How a local transaction ended; not in the conventions."""
 TRANSACTION_ASKED: Final = "rocketpy.transaction.asked"
-"""Whether a broker's check caused the answer; not in the conventions."""
+"""Whether it ended because of a broker's check; not in the conventions."""
 
 EVENT_RETRY: Final = "retry"
 """A failed attempt of a send or nack, with its error, and for a send with its queue."""

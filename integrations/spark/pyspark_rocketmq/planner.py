@@ -258,11 +258,11 @@ class Planner:
         """Make a request about each queue, several at the same time, and retry while servers restart."""
         until = self._until()
 
-        def answer(queue: QueueName) -> int:
+        def request_one(queue: QueueName) -> int:
             return _with_retries(partial(request, _queue(queue)), until)
 
         with ThreadPoolExecutor(_AT_A_TIME) as threads:
-            return dict(zip(queues, threads.map(answer, queues), strict=True))
+            return dict(zip(queues, threads.map(request_one, queues), strict=True))
 
     def _until(self) -> float:
         """The monotonic time at which requests of a call end, in seconds."""

@@ -255,7 +255,7 @@ class _Task:
         if bad:
             result = results[bad[0]]
             error = RuntimeError(
-                f"{result.queue.broker_name} answered {result.status.value}: stored without the "
+                f"{result.queue.broker_name} responded {result.status.value}: stored without the "
                 "configured durability; set requireSendOk=false to accept this"
             )
             raise self._failed((numbers[bad[0]],), result.queue.topic, error)

@@ -83,9 +83,9 @@ class Guard:
         cookie = f"rocketpy_console_{(request.scope.get('server') or ('', 0))[1]}"
         token = request.query_params.get("token")
         if request.method == "GET" and token is not None and _equal(token, self._settings.token):
-            answer = RedirectResponse(request.url.path, HTTPStatus.SEE_OTHER)
-            answer.set_cookie(cookie, self._session, httponly=True, samesite="strict")
-            return answer
+            redirect = RedirectResponse(request.url.path, HTTPStatus.SEE_OTHER)
+            redirect.set_cookie(cookie, self._session, httponly=True, samesite="strict")
+            return redirect
         if not _equal(request.cookies.get(cookie, ""), self._session):
             text = "Open the link that `rocketpy console` printed when it started: it contains the token."
             return _refused(HTTPStatus.UNAUTHORIZED, text)

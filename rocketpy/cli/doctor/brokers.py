@@ -117,7 +117,7 @@ def _check_masters(findings: Findings, places: Iterable[Place]) -> None:
 
 async def _read_state(findings: Findings, client: ClientInstance, place: Place) -> State | None:
     try:
-        answer = await _request(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
+        response = await _request(client, place, RequestCode.GET_BROKER_RUNTIME_INFO)
     except RocketError as error:
         findings.problem(
             "reach",
@@ -127,11 +127,11 @@ async def _read_state(findings: Findings, client: ClientInstance, place: Place) 
             "or open its port in the firewall",
         )
         return None
-    if answer.code != ResponseCode.SUCCESS:
-        add_refusal(findings, place.subject, answer.remark)
+    if response.code != ResponseCode.SUCCESS:
+        add_refusal(findings, place.subject, response.remark)
         return None
     try:
-        table = KVTable.decode(answer.body).table
+        table = KVTable.decode(response.body).table
     except RocketError as error:
         findings.not_checked("reach", place.subject, error)
         return None
@@ -153,10 +153,10 @@ async def _read(
 ) -> T | None:
     """Return what a broker responds; None if there is a finding instead."""
     try:
-        answer = await _request(client, place, code)
-        if answer.code == ResponseCode.SUCCESS:
-            return decode(answer.body)
-        add_refusal(findings, place.subject, answer.remark)
+        response = await _request(client, place, code)
+        if response.code == ResponseCode.SUCCESS:
+            return decode(response.body)
+        add_refusal(findings, place.subject, response.remark)
     except RocketError as error:
         findings.not_checked(check, place.subject, error)
     return None

@@ -56,19 +56,19 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
 async def _check(findings: Findings, client: ClientInstance, address: str) -> Knowledge | None:
     subject = f"name server {address}"
     try:
-        answer = await _request(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
+        response = await _request(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
     except RocketError as error:
         await _explain(findings, subject, Address.parse(address), error)
         return None
-    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+    if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         remedy = "Give the address of a name server; they listen on port 9876 by default, brokers on 10911"
         findings.problem("name server", subject, "it is a broker, not a name server", remedy)
         return None
-    if answer.code != ResponseCode.SUCCESS:
-        add_refusal(findings, subject, answer.remark)
+    if response.code != ResponseCode.SUCCESS:
+        add_refusal(findings, subject, response.remark)
         return None
     try:
-        known = Knowledge(ClusterInfo.decode(answer.body))
+        known = Knowledge(ClusterInfo.decode(response.body))
         topics = await _request(client, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         if topics.code != ResponseCode.SUCCESS:
             add_refusal(findings, subject, topics.remark)
@@ -148,9 +148,9 @@ async def _read_routes(client: ClientInstance, address: str, known: Knowledge, n
     async def read(topic: str) -> None:
         async with limit:
             header = GetRouteInfoRequestHeader(topic=topic)
-            answer = await _request(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
-        if answer.code == ResponseCode.SUCCESS:
-            known.routes[topic] = TopicRouteData.decode(answer.body)
+            response = await _request(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
+        if response.code == ResponseCode.SUCCESS:
+            known.routes[topic] = TopicRouteData.decode(response.body)
 
     await asyncio.gather(*map(read, names))
 

@@ -28,7 +28,7 @@ from rocketpy.message.columns import MessageColumns
 from rocketpy.runtime.tasks import joined
 
 _IN_FLIGHT_MAX: Final = 10_000
-"""Few enough that a broker with 1,000 messages per second answers each in time."""
+"""Few enough that a broker with 1,000 messages per second responds to each in time."""
 _TIMEOUT_MS: Final = 15_000
 _GROUP: Final = "rocketpy-cli"
 _BATCH_LINES: Final = 1000

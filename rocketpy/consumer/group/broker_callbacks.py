@@ -142,7 +142,7 @@ class ClientRemotingProcessor:
     def _later(
         self, member: GroupMember, channel: Channel, request: Command, work: Coroutine[Any, Any, bytes]
     ) -> None:
-        async def answer() -> None:
+        async def respond() -> None:
             try:
                 response = request.reply(body=await work)
             except Exception as error:  # noqa: BLE001 - the broker gets the error
@@ -151,7 +151,7 @@ class ClientRemotingProcessor:
                     member.tasks.fail("consume directly", error)
             channel.reply(response)
 
-        member.tasks.spawn(answer(), "consume directly")
+        member.tasks.spawn(respond(), "consume directly")
 
     async def _consumed(self, group: GroupRegistration, message: MessageExt) -> bytes:
         began_ms = self._client.now_ms()

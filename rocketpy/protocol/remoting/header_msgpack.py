@@ -1,9 +1,9 @@
-"""Header codec 77: MessagePack, between ends that both announced that they read it.
+"""Header codec 77: MessagePack, between two peers that both support it.
 
 An array of seven: code, opaque, flag, version, language (by number), remark (text or nil), ext fields
-(map of text to text, or nil). No RocketMQ peer is ever sent one: an end first sets
-`FLAG_READS_MSGPACK` in the flag of an ordinary request, and only when the answer carries
-the same bit does it write this codec. docs/internals/wire.md describes the whole exchange.
+(map of text to text, or nil). It is never sent to a RocketMQ peer: a client first sets
+`FLAG_READS_MSGPACK` in the flag of an ordinary request, and uses this codec only if the response has the same
+bit. docs/internals/wire.md describes the whole exchange.
 """
 
 from __future__ import annotations

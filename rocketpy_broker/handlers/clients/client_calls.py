@@ -131,10 +131,10 @@ class ClientCallHandler:
             if not header.client_addr or header.client_addr == info.client_id
         }
         query = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        answers = await asyncio.gather(*(self._request_status(member, query) for member in members.values()))
+        statuses = await asyncio.gather(*(self._request_status(member, query) for member in members.values()))
         table = {
             client_id: body.message_queue_table
-            for client_id, body in zip(members, answers, strict=True)
+            for client_id, body in zip(members, statuses, strict=True)
             if body is not None
         }
         return request.reply(body=GetConsumerStatusBody(consumer_table=table).encode())
@@ -144,8 +144,10 @@ class ClientCallHandler:
     ) -> GetConsumerStatusBody | None:
         command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, query)
         try:
-            answer = await member.request(command, _STATUS_MS)
-            return GetConsumerStatusBody.decode(answer.body) if answer.code == 0 and answer.body else None
+            response = await member.request(command, _STATUS_MS)
+            return (
+                GetConsumerStatusBody.decode(response.body) if response.code == 0 and response.body else None
+            )
         except RocketError as error:
             log.warning("no consumer status from %s: %s", member.remote_address, error)
             return None
@@ -180,13 +182,13 @@ class ClientCallHandler:
         command = Command.request(request.code, body=body)
         command.ext = fields
         try:
-            answer = await cast(Channel, member).request(command, _CALL_MS)
+            received = await cast(Channel, member).request(command, _CALL_MS)
         except RequestTimeout as error:
             raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {who} Timeout: {error}") from error
         except RocketError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"invoke consumer {who} Exception: {error}") from error
-        response = request.reply(answer.code, remark=answer.remark, body=answer.body)
-        response.ext = answer.ext_fields()
+        response = request.reply(received.code, remark=received.remark, body=received.body)
+        response.ext = received.ext_fields()
         return response
 
 

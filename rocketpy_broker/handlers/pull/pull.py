@@ -111,7 +111,7 @@ class PullHandler:
         code = _code(result.status, header.queue_offset)
         if self._may_come(code) and self._hold(channel, pull, code):
             return None
-        return self._answer(pull, code, result)
+        return self._response(pull, code, result)
 
     @property
     def _is_slave(self) -> bool:
@@ -145,7 +145,7 @@ class PullHandler:
             result.next_begin_offset = offset
         return result
 
-    def _answer(self, pull: _Pull, code: int, result: GetMessageResult) -> Command:
+    def _response(self, pull: _Pull, code: int, result: GetMessageResult) -> Command:
         header = pull.header
         body = b""
         broker_id = self._broker_for(header.consumer_group, result)
@@ -156,13 +156,13 @@ class PullHandler:
             code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, self._preferred(header.consumer_group)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
             self.on_offset_moved(header, result.next_begin_offset)
-        answer = PullMessageResponseHeader(
+        response_header = PullMessageResponseHeader(
             suggest_which_broker_id=broker_id,
             next_begin_offset=result.next_begin_offset,
             min_offset=result.min_offset,
             max_offset=result.max_offset,
         )
-        return pull.command.reply(code, remark=result.status.name, header=answer, body=body)
+        return pull.command.reply(code, remark=result.status.name, header=response_header, body=body)
 
     def _broker_for(self, group: str, result: GetMessageResult) -> int:
         """Return the id of the broker to pull from next: a slave if the consumer is far behind."""
@@ -226,8 +226,8 @@ class PullHandler:
         pull: _Pull = held.request
         channel = cast(Channel, held.channel)
         try:
-            answer = self._check_held(channel, pull)
-            if answer is None:
+            response = self._check_held(channel, pull)
+            if response is None:
                 must_skip = pull.wanted.accepts is not None and is_over()
                 result = self._unread(held) if must_skip else self._read(pull, held.offset, is_over)
                 code = _code(result.status, held.offset)
@@ -237,14 +237,14 @@ class PullHandler:
                 if result.status is GetMessageStatus.NO_MATCHED_MESSAGE and not is_behind:
                     held.offset = result.next_begin_offset
                     return
-                answer = self._answer(pull, code, result)
+                response = self._response(pull, code, result)
         except Rejected as rejected:
-            answer = error_response(pull.command, rejected)
+            response = error_response(pull.command, rejected)
         except RocketError as error:
             log.error("a held pull of %s failed: %s", held.topic, error)
-            answer = error_response(pull.command, error)
+            response = error_response(pull.command, error)
         self.holds.release(held)
-        channel.reply_held(answer)
+        channel.reply_held(response)
 
     def _check_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the response of access control if a held pull is no longer permitted. Raises Rejected."""
@@ -279,7 +279,7 @@ class PullHandler:
             if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:
                 # Its filter has dropped messages: move the consumer past them.
                 result.status, code = GetMessageStatus.NO_MATCHED_MESSAGE, ResponseCode.PULL_RETRY_IMMEDIATELY
-            return self._answer(pull, code, result)
+            return self._response(pull, code, result)
         except RocketError as error:
             return error_response(pull.command, error)
 

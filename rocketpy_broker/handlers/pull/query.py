@@ -108,11 +108,11 @@ class QueryHandler:
                     index_last_update_timestamp=0, index_last_update_phyoffset=0
                 ),
             )
-        answer = QueryMessageResponseHeader(
+        response_header = QueryMessageResponseHeader(
             index_last_update_timestamp=found.index_last_update_timestamp,
             index_last_update_phyoffset=found.index_last_update_offset,
         )
-        return request.reply(header=answer, body=b"".join(records))
+        return request.reply(header=response_header, body=b"".join(records))
 
     @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: Command) -> Command:

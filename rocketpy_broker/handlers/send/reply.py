@@ -134,8 +134,8 @@ class _Delivery:
         error = push.exception() if not push.cancelled() else None
         if push.cancelled() or error is not None:
             self._failure = f"push reply message fail. {error or 'the connection is closing'}"
-        elif (answer := push.result()).code != ResponseCode.SUCCESS:
-            self._failure = f"push reply message fail. {answer.remark}"
+        elif (response := push.result()).code != ResponseCode.SUCCESS:
+            self._failure = f"push reply message fail. {response.remark}"
         self.step()
 
     def stored(self, message: MessageInner, error: StoreError | None) -> None:
@@ -149,9 +149,9 @@ class _Delivery:
         """Count one step as finished."""
         self.waits_for -= 1
         if self.waits_for == 0 and not self._request.is_oneway:
-            self._channel.reply(self._answer())
+            self._channel.reply(self._response())
 
-    def _answer(self) -> Command:
+    def _response(self) -> Command:
         code = ResponseCode.SUCCESS if self._failure is None else ResponseCode.SYSTEM_ERROR
         header: SendMessageErrorHeader = SendMessageErrorHeader(
             msg_region=self._config.region_id, trace_on=self._config.trace_on

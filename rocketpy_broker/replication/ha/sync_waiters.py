@@ -97,9 +97,9 @@ class SyncWaiters(Generic[T]):
         return self._release(lambda _: True, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def _release(self, is_over: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:
-        groups, answers = self._groups, list[ReplicationResult[T]]()
+        groups, results = self._groups, list[ReplicationResult[T]]()
         while groups and is_over(groups[0]):
             group = groups.popleft()
             self._visible = max(self._visible, group.until)
-            answers.append(ReplicationResult(group.sends, code))
-        return answers
+            results.append(ReplicationResult(group.sends, code))
+        return results

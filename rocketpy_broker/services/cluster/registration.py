@@ -195,12 +195,12 @@ class Registrar:
             code = RequestCode.GET_ROUTEINTO_BY_TOPIC
             async with limit:
                 request = Command.request(code, GetRouteInfoRequestHeader(topic=name))
-                answer = await self._request(channel, request)
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                response = await self._request(channel, request)
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 return False
-            if answer.code != ResponseCode.SUCCESS:
-                raise refusal(code, answer, server.address)
-            return self._is_elsewhere(TopicRouteData.decode(answer.body))
+            if response.code != ResponseCode.SUCCESS:
+                raise refusal(code, response, server.address)
+            return self._is_elsewhere(TopicRouteData.decode(response.body))
 
         names = self.topics.names
         movable = await asyncio.gather(*map(is_movable, names))
@@ -242,23 +242,23 @@ class Registrar:
                 self._queue_topics(server, changed)
                 continue
             server.in_flight.add(self._changes)
-            answer = self._request(channel, self._registration(changed))
+            future = self._request(channel, self._registration(changed))
             channel.flush()
-            answer.add_done_callback(partial(self._on_response, server, changed, self._changes))
+            future.add_done_callback(partial(self._on_response, server, changed, self._changes))
 
     def _on_response(
         self,
         server: _NameServerState,
         changed: Mapping[str, TopicConfig],
         number: int,
-        answer: asyncio.Future[Command],
+        future: asyncio.Future[Command],
     ) -> None:
         """Handle the response to a registration of some topics; after a failure, register them again."""
         server.in_flight.discard(number)
-        if answer.cancelled():
+        if future.cancelled():
             return
         try:
-            response = answer.result()
+            response = future.result()
             if response.code == ResponseCode.SUCCESS:
                 self._accepted(server, {number})
                 self._apply_response(response)
@@ -402,10 +402,10 @@ class Registrar:
         """Return the address of another broker with this name and id, if the name server knows one."""
         server.was_asked = True
         try:
-            answer = await self._request(channel, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
-            if answer.code != ResponseCode.SUCCESS:
+            response = await self._request(channel, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
+            if response.code != ResponseCode.SUCCESS:
                 return None
-            data = ClusterInfo.decode(answer.body).broker_addr_table.get(self.config.name)
+            data = ClusterInfo.decode(response.body).broker_addr_table.get(self.config.name)
         except RocketError as error:
             log.info("cannot look for a broker of the same name at %s: %s", server.address, error)
             return None

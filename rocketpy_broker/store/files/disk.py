@@ -341,12 +341,12 @@ def lock_holder(path: Path) -> int | None:
 
 
 def _lock_holder(handle: int) -> int | None:
-    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
-        answer = fcntl.fcntl(handle, fcntl.F_GETLK, question)
+        found = fcntl.fcntl(handle, fcntl.F_GETLK, wanted)
     except OSError:
         return 0
-    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    kind, _, _, _, pid = _FLOCK.unpack(found)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 

@@ -321,7 +321,7 @@ def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
     """Queue offset of the message stored at `timestamp` (ms), else of the nearest in the same file.
 
     The file is the first that was written to at or after that time, else the last. Of two that are equally
-    near the earlier one; 0 without messages, and when a record cannot be read, as 4.6.0 answers.
+    near the earlier one; 0 without messages, and when a record cannot be read, as in 4.6.0.
     """
     numbers = queue.range_by_time(timestamp)
     if not numbers:

@@ -180,7 +180,7 @@ async def test_unsent_answers_are_bounded_in_total() -> None:
             cast(asyncio.Transport, client.writer.transport).pause_reading()
             client.writer.write(pulls)
         await until(lambda: figures(broker)["refusals"] >= 1)
-        assert figures(broker)["answers"] <= 6 * MIB
+        assert figures(broker)["responses"] <= 6 * MIB
         assert (await good.call_frame(encode_command(pull_request(0)))).code == 0
 
 

@@ -143,9 +143,9 @@ class LeaderElector:
 
     def on_heartbeat(self, request_id: int, request: HeartBeatRequest, now_ms: float) -> None:
         """Respond to a leader."""
-        self.outbox.respond(request_id, self._answer_heartbeat(request, now_ms))
+        self.outbox.respond(request_id, self._heartbeat_response(request, now_ms))
 
-    def _answer_heartbeat(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
+    def _heartbeat_response(self, request: HeartBeatRequest, now_ms: float) -> HeartBeatResponse:
         state, leader = self.state, request.leader_id
         if leader is None or leader not in self.settings.peers:
             return HeartBeatResponse(code=RaftResponseCode.UNKNOWN_MEMBER, term=state.term)
