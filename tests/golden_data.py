@@ -48,9 +48,9 @@ def frames(scenario: str, room: str = "remoting") -> list[RecordedFrame]:
 
 @cache
 def essential() -> list[Json]:
-    """One request and its answer for each request code, codec and response code.
+    """One request and its response for each request code, codec and response code.
 
-    Keys: name, code, kind, request, requestHex and, where there was an answer, response, responseHex.
+    Keys: name, code, kind, request, requestHex and, where there was one, response, responseHex.
     """
     return cast(list[Json], _read_json(GOLDEN / "remoting" / "essential.json"))
 

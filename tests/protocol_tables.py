@@ -92,7 +92,7 @@ RESPONSE_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: headers.GetBrokerAclConfigResponseHeader,
     RequestCode.REGISTER_FILTER_SERVER: headers.RegisterFilterServerResponseHeader,
 }
-"""Request code to the class of the header of its answer, where that has fields; refusals have none."""
+"""Request code to the class of the header of its response, where that has fields; refusals have none."""
 
 
 HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
@@ -189,4 +189,4 @@ RESPONSE_BODIES: Final[dict[int, type[bodies.Body]]] = {
     RequestCode.QUERY_CONSUME_QUEUE: bodies.QueryConsumeQueueResponseBody,
     RequestCode.QUERY_DATA_VERSION: bodies.DataVersion,
 }
-"""Request code to the class of the JSON body of its answer."""
+"""Request code to the class of the JSON body of its response."""

@@ -155,7 +155,7 @@ async def _greedy_pulls(connection: RawConnection) -> None:
     await connection.stay_open()
 
 
-async def _unread_answers(connection: RawConnection) -> None:
+async def _unread_responses(connection: RawConnection) -> None:
     """Pulls of many messages whose responses are not read."""
     await connection.connect("broker")
     await connection.send(_pull("attack-unread") * connection.rng.randint(5, 40))
@@ -274,7 +274,7 @@ HOSTILE: Final[Mapping[str, Callable[[RawConnection], Awaitable[None]]]] = {
     "slow senders": _slow,
     "floods of requests": _flood,
     "greedy held pulls": _greedy_pulls,
-    "unread answers": _unread_answers,
+    "unread responses": _unread_responses,
     "idle": _idle,
     "long subscriptions": _long_subscription,
     "new groups": _new_groups,

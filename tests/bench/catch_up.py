@@ -154,7 +154,7 @@ def log_end(broker: BrokerProcess) -> int:
     """The end of its commit log. Raises OSError while it does not respond."""
     code, _, body = probe.ask(broker.address, _RUNTIME_INFO)
     if code:
-        raise ConnectionError(f"{broker.name} answers {code}")
+        raise ConnectionError(f"{broker.name} responds {code}")
     return int(probe.table(body)["commitLogMaxOffset"])
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.bench.ha`: master and slave, RocketMQ's pair and rocketpy's in alternating rounds.
 
-Three things. *SYNC_MASTER*: sends that are answered once the slave has them, by Java's producer in one warm
-JVM. *lag*: the same producer waits for no slave (WAIT=false), so that the master runs at full load; how late
-each message is on the slave. *catch-up*: a slave that was stopped comes back `--behind` bytes later. Pairs
+Three things. *SYNC_MASTER*: sends that are acknowledged once the slave has them, by Java's producer in one
+warm JVM. *lag*: the same producer waits for no slave (WAIT=false), so the master runs at full load; how
+late each message is on the slave. *catch-up*: a slave that was stopped comes back `--behind` bytes later. Pairs
 stay up and warm; both brokers of a pair and the producer share the machine. Nothing is pinned.
 """
 

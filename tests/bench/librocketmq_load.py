@@ -54,7 +54,7 @@ def measure_load(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Respond to requests until the input ends."""
     producer: Any = None
     for line in sys.stdin:
         what = json.loads(line)

@@ -67,13 +67,13 @@ class LoadProcess:
         """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""
         broker_before, client_before = usage(server.broker_pid), usage(self._process.pid)
         slave_before = slave_cpu_s(server)
-        answer = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
-        broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, answer["sent"])
+        result = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
+        broker, client, sent = usage(server.broker_pid), usage(self._process.pid), max(1, result["sent"])
         return Sample(
-            rate=answer["sent"] / answer["seconds"],
-            failed=answer["failed"],
-            p50_us=answer["p50_us"],
-            p99_us=answer["p99_us"],
+            rate=result["sent"] / result["seconds"],
+            failed=result["failed"],
+            p50_us=result["p50_us"],
+            p99_us=result["p99_us"],
             broker_cpu_us=(broker.cpu_s - broker_before.cpu_s) / sent * 1e6,
             client_cpu_us=(client.cpu_s - client_before.cpu_s) / sent * 1e6,
             broker_resident_bytes=broker.resident_bytes,
@@ -97,8 +97,8 @@ class LoadProcess:
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
+                result: dict[str, Any] = json.loads(line)
+                return result
         raise RuntimeError(f"the load process ended with {self._process.wait()} on {what}; see its log")
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
 """`python -m tests.bench.otel`: the cost of telemetry for a sending client, in CPU time per message.
 
 Rounds of every kind take turns, and the median over the rounds is reported, so that other work on the machine
-weighs on all alike. The peer answers from memory in the same process (its time is the same in every kind).
+weighs on all alike. The peer responds from memory in the same process (its time is the same in every kind).
 
     off        telemetry=False
     api        opentelemetry-api with nobody listening: at most 3 % more than off

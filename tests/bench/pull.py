@@ -80,11 +80,11 @@ async def read_all(server: Server) -> int:
         if not data:
             raise ConnectionError(f"{server.name} closed the connection")
         for frame in decoder.feed(data):
-            answer = decode_command(frame)
+            response = decode_command(frame)
             waiting -= 1
-            if answer.code == ResponseCode.SUCCESS:
-                offsets[answer.opaque] = answer.header_as(PullMessageResponseHeader).next_begin_offset
-                ask(answer.opaque)
+            if response.code == ResponseCode.SUCCESS:
+                offsets[response.opaque] = response.header_as(PullMessageResponseHeader).next_begin_offset
+                ask(response.opaque)
     writer.close()
     return sum(offsets.values())
 

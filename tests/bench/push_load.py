@@ -23,7 +23,7 @@ HANDLERS = ("async", "threads", "loop")
 LITE = "lite"  # in place of a handler: a lite-pull consumer
 
 
-class Stretch:
+class Measurement:
     """Counts messages, and how old each was when its handler began."""
 
     def __init__(self, wanted: int, timed: bool, done: Callable[[], object]) -> None:
@@ -56,7 +56,7 @@ class Stretch:
         self.handle(message)
 
     def report(self) -> dict[str, Any]:
-        """The answer line."""
+        """The result line."""
         ordered = sorted(self.micros[: self.wanted])
         places = {
             name: ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0
@@ -66,7 +66,7 @@ class Stretch:
 
 
 async def serve(handler: str) -> None:
-    """Answer requests until the input ends."""
+    """Respond to requests until the input ends."""
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(await measure_load(json.loads(line), handler)), flush=True)
@@ -76,7 +76,7 @@ async def measure_load(what: dict[str, Any], handler: str) -> dict[str, Any]:
     """Consume as `what` says."""
     done = asyncio.Event()
     timed = what["do"] == "latency"
-    counted = Stretch(
+    counted = Measurement(
         what["messages"], timed, partial(asyncio.get_running_loop().call_soon_threadsafe, done.set)
     )
     if handler == LITE:
@@ -96,7 +96,7 @@ async def measure_load(what: dict[str, Any], handler: str) -> dict[str, Any]:
     return counted.report()
 
 
-async def poll(what: dict[str, Any], counted: Stretch) -> dict[str, Any]:
+async def poll(what: dict[str, Any], counted: Measurement) -> dict[str, Any]:
     """Drain by a lite-pull consumer."""
     config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer(what["group"], what["namesrv"], config=config)

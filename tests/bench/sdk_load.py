@@ -34,7 +34,7 @@ class Tally:
     nanoseconds: list[int] = field(default_factory=list)
 
     def report(self, seconds: float) -> dict[str, Any]:
-        """The answer line."""
+        """The result line."""
         ordered = sorted(self.nanoseconds) or [0]
         at = {"p50_us": 0.5, "p99_us": 0.99, "max_us": 1.0}
         places = {
@@ -45,7 +45,7 @@ class Tally:
 
 
 async def serve() -> None:
-    """Answer requests until the input ends. Each name server has two producers, one that gathers sends."""
+    """Respond to requests until the input ends. Each name server has two producers, one with batching."""
     producers: dict[tuple[str, bool, str], Producer] = {}
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):

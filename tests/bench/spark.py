@@ -310,7 +310,7 @@ def run_once(way: Way, spark: Any) -> Sample:
     before, began = spent(), time.perf_counter()
     way.run(way.rows)
     seconds = time.perf_counter() - began
-    time.sleep(0.5)  # what the broker does behind its answers belongs to these rows
+    time.sleep(0.5)  # what the broker does after its responses belongs to these rows
     broker, workers, jvm_s = (
         (after - earlier) / way.rows * 1e6 for after, earlier in zip(spent(), before, strict=True)
     )

@@ -73,7 +73,7 @@ class Table:
 
 
 async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, delay_s: float = 0.0) -> float:
-    """Messages a second of clients that each send when all have their answer."""
+    """Messages a second of clients that each send when all have their response."""
     kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
     busy = BusyConfig(enabled=False)  # this load never yields to the loop for long
     config = StoreConfig(root=root, flush=FlushConfig(disk_type=kind), busy=busy)
@@ -155,8 +155,8 @@ def java(
     output = peer.run(
         "StoreBench", str(conf), *arguments, home=work / "home", timeout_s=600, environment=environment
     )
-    answer: dict[str, float] = json.loads(output.splitlines()[-1])
-    return answer
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
+    return result
 
 
 # -- the rows --------------------------------------------------------------------------------------
@@ -171,8 +171,8 @@ def appends(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None
             table.add(row, "ours", fresh(work, lambda root: step(root, total, clients, sync)))  # noqa: B023
             if peer is not None:
                 arguments = ("append", str(total), str(clients))
-                answer = fresh_java(peer, work, *arguments, sync=sync)
-                table.add(row, "java", answer["messages"] / answer["seconds"])
+                result = fresh_java(peer, work, *arguments, sync=sync)
+                table.add(row, "java", result["messages"] / result["seconds"])
     for delay_ms in (1, 5):
         for clients in CLIENTS:
             row = f"append, sync flush + {delay_ms} ms, {clients} clients, msgs/s"
@@ -181,8 +181,8 @@ def appends(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None
             table.add(row, "ours", rate)
             if peer is not None and slow_sync(work) is not None:
                 arguments = ("append", str(total), str(clients))
-                answer = fresh_java(peer, work, *arguments, sync=True, delay_ms=delay_ms)
-                table.add(row, "java", answer["messages"] / answer["seconds"])
+                result = fresh_java(peer, work, *arguments, sync=True, delay_ms=delay_ms)
+                table.add(row, "java", result["messages"] / result["seconds"])
 
 
 def step(root: Path, count: int, clients: int, sync: bool, delay_s: float = 0.0) -> float:

@@ -118,9 +118,9 @@ async def test_each_page_fits_and_stays_within_its_policy(width: int, scheme: st
             for name, path in PAGES.items():
                 if name in {"group", "cluster"}:
                     await charted(page, base + path)
-                answer = await page.goto(base + path.format(**values))
-                assert answer is not None
-                assert answer.status == 200, name
+                response = await page.goto(base + path.format(**values))
+                assert response is not None
+                assert response.status == 200, name
                 assert await page.evaluate(WIDER) <= 0, f"{name} is wider than {width} px"
                 await page.keyboard.press("Tab")
                 assert "content" in (await page.evaluate(FOCUSED)).lower(), f"{name} has no skip link"

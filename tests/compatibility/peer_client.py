@@ -137,7 +137,7 @@ class Sends:
         return state_of(message)
 
     async def requests(self) -> None:
-        """Requests that a consumer of each version answers; a look-up by key."""
+        """Requests that a consumer of each version responds to; a look-up by key."""
         async with self.producer() as producer:
             # The earlier version takes seconds.
             has_ms = "timeout_ms" in inspect.signature(producer.request).parameters

@@ -1,8 +1,8 @@
 """A SYNC_MASTER under load, killed for good: `python -m tests.crash.ha_kill --rounds 100`.
 
 Each round has a new master and a new slave, in processes of their own. The master is killed at a random
-instant; then the slave is killed, or stopped, and its store opened: every message that the master answered
-with SEND_OK must be in it, at the place that the answer named.
+instant; then the slave is killed, or stopped, and its store opened: every message that the master
+acknowledged with SEND_OK must be in it, at the place in the response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONNECTIONS = 4
 class HaRounds(Rounds):
     """One round with one pair; the slave's store is checked."""
 
-    answered = 0
+    acked = 0
     """Messages that the master acknowledged before it was killed."""
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class HaRounds(Rounds):
             master.kill()
             self.kills += 1
             await asyncio.wait_for(asyncio.gather(*load), 20)
-            self.answered = len(self.acknowledged)
+            self.acked = len(self.acknowledged)
             slave.send_signal(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
             await slave.wait()
         finally:
@@ -80,18 +80,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    answered = problems = 0
+    acked = problems = 0
     started = time.monotonic()
     for done in range(options.rounds):
         with tempfile.TemporaryDirectory(prefix="rocketpy-ha-kill-") as root:
             rounds = HaRounds(Path(root), Random(options.seed + done))
             asyncio.run(rounds.run())
-        answered += rounds.answered
+        acked += rounds.acked
         problems += len(rounds.problems)
-        print(f"{done + 1} masters killed, {answered} messages acknowledged", *rounds.problems, flush=True)
+        print(f"{done + 1} masters killed, {acked} messages acknowledged", *rounds.problems, flush=True)
     seconds = time.monotonic() - started
-    print(f"{options.rounds} masters killed, {answered} acknowledged, {problems} problems, {seconds:.0f} s")
-    return 1 if problems or not answered else 0
+    print(f"{options.rounds} masters killed, {acked} acknowledged, {problems} problems, {seconds:.0f} s")
+    return 1 if problems or not acked else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A real broker under load, killed repeatedly with SIGKILL: `python -m tests.crash.kill --rounds 100`.
 
 All rounds work on one store, so that each start recovers what the kill before left. After each kill a copy is
-opened: every acknowledged message must be at the place that its answer named, and nothing that was not sent.
+opened: every acknowledged message must be at the place in its response, and nothing that was not sent.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class Rounds:
             frames.append(encode_command(command))
         client.writer.write(b"".join(frames))
         while waiting:
-            answer = await client.next()
-            queue_id, body = waiting.pop(answer.opaque)
-            if answer.code == ResponseCode.SUCCESS:
-                self.acknowledged[queue_id, int(answer.ext_fields()["queueOffset"])] = body
+            response = await client.next()
+            queue_id, body = waiting.pop(response.opaque)
+            if response.code == ResponseCode.SUCCESS:
+                self.acknowledged[queue_id, int(response.ext_fields()["queueOffset"])] = body
 
     def _look(self) -> None:
         """Open a copy of the killed store."""

@@ -2,8 +2,8 @@
 
 Three brokers in processes of their own, a name server, and our SDK sending. Each round kills the leader with
 SIGKILL at a random instant, waits until a send comes through again, and starts it again. At the end every
-message that was answered with SEND_OK must be readable where its answer said. Times are from the kill: until
-another peer leads, until the name server has it as the master, until the first SEND_OK.
+message that was acknowledged with SEND_OK must be readable at the place in its response. Times are from the
+kill: until another peer leads, until the name server has it as the master, until the first SEND_OK.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Shell:
         settings = termios.tcgetattr(slave)
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, settings)
-        os.write(master, b"y\n")  # the answer to a question
+        os.write(master, b"y\n")  # confirms
         # A shell ignores SIGINT in its background jobs, and processes inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:

@@ -51,17 +51,17 @@ signal.pause()
 """
 
 
-def processes_that_answer(url: str, program: Program, count: int) -> set[str]:
-    """The processes that answer requests; each sends a message."""
+def processes_that_respond(url: str, program: Program, count: int) -> set[str]:
+    """The processes that respond to requests; each sends a message."""
     found: set[str] = set()
 
-    def all_answered() -> bool:
-        answer = HTTP.get(url)
-        assert answer.status_code == 200, program.output
-        found.add(re.findall(r"sent by process (\d+)", answer.text)[0])
+    def all_have_responses() -> bool:
+        response = HTTP.get(url)
+        assert response.status_code == 200, program.output
+        found.add(re.findall(r"sent by process (\d+)", response.text)[0])
         return len(found) == count
 
-    wait_until(all_answered)
+    wait_until(all_have_responses)
     return found
 
 
@@ -70,7 +70,7 @@ def test_gunicorn_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) ->
     write_files("prefork", tmp_path)
     with running(tmp_path, namesrv, *GUNICORN, "--workers", "2", "wsgi") as server:
         url = server.wait_for(r"Listening at: (http://\S+)")[1]
-        pids = processes_that_answer(f"{url}/gunicorn", server, 2)
+        pids = processes_that_respond(f"{url}/gunicorn", server, 2)
         assert str(server.process.pid) not in pids
         assert server.stop() == 0
     assert b"/gunicorn" in {message.body for message in stored(namesrv, "Visits")}
@@ -101,7 +101,7 @@ def test_uwsgi_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> No
     options = command.replace(":8000", address).split()
     with running(tmp_path, namesrv, "-c", start, *options) as server:
         server.wait_for(r"spawned uWSGI worker 4")
-        processes_that_answer(f"http://{address}/uwsgi", server, 2)
+        processes_that_respond(f"http://{address}/uwsgi", server, 2)
         server.stop()
     assert b"/uwsgi" in {message.body for message in stored(namesrv, "Visits")}
     assert "Traceback" not in server.output

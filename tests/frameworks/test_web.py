@@ -108,12 +108,12 @@ def test_flask_sends_in_workers(tmp_path: Path, namesrv: str) -> None:
     gunicorn = ("-m", "gunicorn", "--workers", "2", "--threads", "4", "--bind", "127.0.0.1:0")
     with running(tmp_path, namesrv, *gunicorn, "app:create_app()") as server:
         url = url_of(server)
-        answers = [HTTP.post(f"{url}/orders", json={"number": number}) for number in range(8)]
-        assert {answer.status_code for answer in answers} == {202}
+        responses = [HTTP.post(f"{url}/orders", json={"number": number}) for number in range(8)]
+        assert {response.status_code for response in responses} == {202}
         assert HTTP.get(f"{url}/ready").json() == {"problems": []}
         assert server.stop() == 0
     found = {message.message_id for message in stored(namesrv, "Orders")}
-    assert {answer.json()["message_id"] for answer in answers} <= found
+    assert {response.json()["message_id"] for response in responses} <= found
     assert "Traceback" not in server.output
     assert "ResourceWarning" not in server.output
 
@@ -141,8 +141,8 @@ def test_django_sends_after_the_commit_and_consumes(tmp_path: Path, namesrv: str
         running(tmp_path, namesrv, *gunicorn, "wsgi") as server,
     ):
         url = f"{url_of(server)}/orders"
-        answers = [HTTP.post(url, json={"drink": drink}) for drink in ("mocha", "matcha", "chai")]
-        assert [answer.status_code for answer in answers] == [202, 202, 202], server.output
+        responses = [HTTP.post(url, json={"drink": drink}) for drink in ("mocha", "matcha", "chai")]
+        assert [response.status_code for response in responses] == [202, 202, 202], server.output
         assert HTTP.post(url, json={"food": "cake"}).status_code == 500
         with sqlite3.connect(tmp_path / "db.sqlite3") as database:
 

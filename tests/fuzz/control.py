@@ -20,7 +20,7 @@ _PATIENT = ProducerConfig(send_timeout_ms=10_000)
 class ControlClient:
     """Sends a message every 20 ms until the block ends, then reads all of them back.
 
-    Asks the name server for the route every 100 ms. Raises Failure when a send is not answered within its
+    Asks the name server for the route every 100 ms. Raises Failure when a send gets no response within its
     time-out or a message does not come back as it was sent.
     """
 

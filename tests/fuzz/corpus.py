@@ -33,7 +33,7 @@ PROPERTY_TOKENS = (
     b"\xc3",
 )
 
-_ANSWERED_WITH_RECORDS = {RequestCode.PULL_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
+_RESPONSES_WITH_RECORDS = {RequestCode.PULL_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}
 _LONGEST = 8192
 """Longer recordings only make the inputs slower, not stranger."""
 
@@ -84,7 +84,7 @@ def records() -> list[bytes]:
     found += [
         _body_of_response(entry["response"])
         for entry in golden_data.catalog()
-        if entry["code"] in _ANSWERED_WITH_RECORDS and entry.get("response")
+        if entry["code"] in _RESPONSES_WITH_RECORDS and entry.get("response")
     ]
     whole = [data for data in found if data and _is_records(data)]
     return [*whole, *map(_with_ipv6, whole)]
@@ -144,7 +144,7 @@ def _body_class(info: golden_data.Json) -> type[Any] | None:
 
 @cache
 def peer_bodies() -> list[bytes]:
-    """Bodies of requests and answers of DLedger's peers."""
+    """Bodies of requests and responses of DLedger's peers."""
     found = {
         frame.data[-frame.info["bodyLength"] :] for frame in golden_data.frames("raft-frames", "dledger")
     }

@@ -1,4 +1,4 @@
-"""Runs one target over many inputs and keeps count: answers, errors by type, time and memory."""
+"""Runs one target over many inputs and keeps count: results, errors by type, time and memory."""
 
 from __future__ import annotations
 

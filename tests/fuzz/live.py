@@ -1,7 +1,7 @@
 """Fuzzes a port that is served: mutated frames over real sockets.
 
-What must hold: each request that can be read is answered, each stream that cannot be read is closed, what
-is answered can be decoded, and nothing is answered or logged as an internal error. (Requests that the broker
+What must hold: each request that can be read gets a response, each stream that cannot be read is closed,
+responses can be decoded, and nothing is reported or logged as an internal error. (Requests that the broker
 may keep waiting, long-polled pulls, may end with the connection.)
 """
 
@@ -41,9 +41,9 @@ LIVE_TARGETS = tuple(_SERVED)
 _CONNECTIONS = 8
 """How many work at once."""
 _INPUTS_A_CONNECTION = 24
-_ANSWER_SECONDS = 60
+_RESPONSE_SECONDS = 60
 _UNKNOWN_CODE = 9999
-"""Every server answers this with REQUEST_CODE_NOT_SUPPORTED: the mark after a connection's inputs."""
+"""Every server responds to this with REQUEST_CODE_NOT_SUPPORTED: the mark after a connection's inputs."""
 _MAY_WAIT = {RequestCode.PULL_MESSAGE}
 _INTERNAL_ERROR = "internal error"
 
@@ -79,7 +79,7 @@ def _request_frames(target: str, any_code: bool) -> list[Frame]:
 class _Sent:
     """One input on its way.
 
-    opaque: of the answer it must get; None when none is due. ends_stream: nothing can be read behind it,
+    opaque: of the response it must get; None when none is due. ends_stream: nothing can be read behind it,
     because it cannot be read, or is_unfinished and so waits for more.
     """
 
@@ -123,7 +123,7 @@ def _with_opaque(frame: Frame, opaque: int) -> bytes | None:
 
 @dataclass(slots=True)
 class _Connection:
-    """One connection: inputs out, answers in."""
+    """One connection: inputs out, responses in."""
 
     address: str
     waiting: dict[int, _Sent] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class _Connection:
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         self.waiting = {sent.opaque: sent for sent in inputs if sent.opaque is not None}
-        self.phase = "waiting for answers"
+        self.phase = "waiting for responses"
         _reset_when_closed(writer)
         writer.write(b"".join(sent.data for sent in inputs))
         ends = inputs[-1].ends_stream
@@ -147,15 +147,17 @@ class _Connection:
         else:
             writer.write(encode_command(Command(_UNKNOWN_CODE, opaque=mark)))
         try:
-            await self._take_answers(reader, None if ends else mark)
+            await self._take_responses(reader, None if ends else mark)
         except ConnectionError:
             self.outcomes["closed"] += 1
             assert ends, "the connection was reset behind frames that can be read"
         finally:
             writer.transport.abort()
-        self.outcomes["no answer due"] += sum(sent.opaque is None and not sent.ends_stream for sent in inputs)
+        self.outcomes["no response due"] += sum(
+            sent.opaque is None and not sent.ends_stream for sent in inputs
+        )
 
-    async def _take_answers(self, reader: asyncio.StreamReader, mark: int | None) -> None:
+    async def _take_responses(self, reader: asyncio.StreamReader, mark: int | None) -> None:
         marked = mark is None
         while not (mark is not None and marked and all(_may_wait(sent) for sent in self.waiting.values())):
             data = await reader.read(1 << 18)
@@ -163,18 +165,18 @@ class _Connection:
                 assert mark is None, "the connection was closed behind frames that can be read"
                 self.outcomes["closed"] += 1
                 return
-            for answer in map(decode_command, self.decoder.feed(data)):
-                marked = marked or answer.opaque == mark
-                self._count(answer, mark)
+            for response in map(decode_command, self.decoder.feed(data)):
+                marked = marked or response.opaque == mark
+                self._count(response, mark)
         self.outcomes["left waiting"] += len(self.waiting)
 
-    def _count(self, answer: Command, mark: int | None) -> None:
-        assert not (answer.remark or "").startswith(_INTERNAL_ERROR), f"answered {answer.remark!r}"
-        if not answer.is_response:
+    def _count(self, response: Command, mark: int | None) -> None:
+        assert not (response.remark or "").startswith(_INTERNAL_ERROR), f"responded {response.remark!r}"
+        if not response.is_response:
             self.outcomes["asked back"] += 1
-        elif answer.opaque != mark:
-            self.waiting.pop(answer.opaque, None)
-            self.outcomes[_name(answer.code)] += 1
+        elif response.opaque != mark:
+            self.waiting.pop(response.opaque, None)
+            self.outcomes[_name(response.code)] += 1
 
 
 def _reset_when_closed(writer: asyncio.StreamWriter) -> None:
@@ -227,7 +229,7 @@ async def run_live(
 def _groups(target: str, seed: int, index: int, end: int, result: Result) -> Iterator[list[_Sent]]:
     """The frames of each connection: many readable inputs, or one unreadable one.
 
-    (A server that meets bytes it cannot read drops the connection and the answers that were still to come.)
+    (A server that meets bytes it cannot read drops the connection and the responses that were still to come.)
     """
     group: list[_Sent] = []
     for opaque in itertools.count(1):
@@ -258,7 +260,7 @@ async def _work(target: str, address: str, seed: int, groups: Iterator[list[_Sen
     for group in groups:
         connection = _Connection(address)
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(_RESPONSE_SECONDS):
                 await connection.run(group, mark=group[-1].index + (1 << 30))
         except (AssertionError, RemoteProtocolError, TimeoutError, OSError) as error:
             raise Failure(_description(target, seed, group, connection, error)) from error

@@ -194,7 +194,7 @@ _FILE_BYTES = 1 << 16
 
 
 def make_peer_frames(rng: Random) -> bytes:
-    """Requests and answers of peers, in an order that may mean something."""
+    """Requests and responses of peers, in an order that may mean something."""
     return b"".join(_peer_frame(rng) for _ in range(rng.randrange(1, 16)))
 
 
@@ -264,10 +264,10 @@ def _a_response(rng: Random) -> Command:
             begin_index=rng.choice(_INDEXES),
             end_index=rng.choice(_INDEXES),
         )
-    answer = Command.request(0).reply(RaftResponseCode.SUCCESS, body=message.encode())
+    response = Command.request(0).reply(RaftResponseCode.SUCCESS, body=message.encode())
     if rng.random() < 0.05:
-        answer.code, answer.body = 1, b""
-    return answer
+        response.code, response.body = 1, b""
+    return response
 
 
 class _PeerRun:
@@ -292,7 +292,7 @@ class _PeerRun:
         self.node.step(Tick(), self.now_ms)
         self.settle()
         if command.is_response:
-            self._answered(command)
+            self._on_response(command)
         else:
             self.tokens += 1
             self.node.step(RequestReceived(self.tokens, read_request(command)), self.now_ms)
@@ -302,7 +302,7 @@ class _PeerRun:
             self.node.push(self.now_ms)
         self.settle()
 
-    def _answered(self, command: Command) -> None:
+    def _on_response(self, command: Command) -> None:
         if not self.calls:
             return
         call = self.calls.pop(command.version % len(self.calls))

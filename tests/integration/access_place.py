@@ -110,9 +110,9 @@ class Servers:
 
     async def send(self, by: str, topic: str, body: bytes = b"x", **properties: str) -> Sent:
         """Store one message and return where it is."""
-        answer = await self.ask(by, RequestCode.SEND_MESSAGE_V2, send_fields(topic, **properties), body)
-        assert answer.code == 0, answer
-        header = answer.header_as(SendMessageResponseHeader)
+        response = await self.ask(by, RequestCode.SEND_MESSAGE_V2, send_fields(topic, **properties), body)
+        assert response.code == 0, response
+        header = response.header_as(SendMessageResponseHeader)
         return Sent(decode_message_id(header.msg_id)[1], header.queue_offset, header.msg_id)
 
     async def send_half(self, by: str, topic: str, group: str, body: bytes = b"half") -> Sent:
@@ -164,12 +164,12 @@ def producer_beat(client_id: str, group: str) -> bytes:
 async def asked(
     client: RawClient, by: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
 ) -> Command:
-    """The answer to one request on this connection."""
+    """The response to one request on this connection."""
     request = Command.request(code, None, body)
     request.ext = SIGNERS[by].sign(fields or {}, body, code=code) if by else dict(fields or {})
     return await client.call_frame(encode_command(request))
 
 
-def is_refused(answer: Command) -> bool:
+def is_refused(response: Command) -> bool:
     """Whether the gate refused it, and not a handler."""
-    return (answer.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")
+    return (response.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")

@@ -28,13 +28,13 @@ class RawClient:
         """The response to one frame. Requests of the server before it are left to `next`."""
         self.writer.write(frame)
         async with asyncio.timeout(LIMIT_S):
-            while not (answers := [command for command in self.received if command.is_response]):
+            while not (responses := [command for command in self.received if command.is_response]):
                 await self._read()
-        self.received.remove(answers[0])
-        return answers[0]
+        self.received.remove(responses[0])
+        return responses[0]
 
     async def call(self, code: int, header: Header | None = None, body: bytes = b"") -> Command:
-        """The answer to one request."""
+        """The response to one request."""
         return await self.call_frame(encode_command(Command.request(code, header, body)))
 
     async def next(self) -> Command:

@@ -127,14 +127,14 @@ def _elements(body: bytes) -> list[int]:
 
 
 def refuses(code: int) -> Script:
-    """Answer every send with a code."""
+    """Respond to every send with a code."""
     return lambda _channel, request: (
         request.reply(code, remark="because") if request.code in SENDS else stored(request)
     )
 
 
 def silent(_channel: Channel, request: Command) -> Command | None:
-    """Never answer a send."""
+    """Never respond to a send."""
     return None if request.code in SENDS else stored(request)
 
 
@@ -176,12 +176,12 @@ class Names(Peer):
     """
 
     def __init__(self, **routes: dict[str, str]) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.routes = routes
         self.queues = 2
         self.broker_id = 0
 
-    def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
+    def respond(self, channel: Channel, request: Command) -> Command | bytes | None:
         """A route, or that there is none; all brokers; all topics."""
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             found = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rocketpy import AdminClient
 from rocketpy.admin.brokers import BrokerSummary
 from tests.interop import probe
-from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, answers, lines_of
+from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer, lines_of, results_of
 from tests.interop.processes import (
     BrokerProcess,
     JavaBroker,
@@ -31,7 +31,7 @@ PATIENT: Mapping[str, object] = {
 }
 JAVA_CONF: Mapping[str, object] = {
     **PATIENT,
-    "longPollingEnable": "false",  # an empty pull is answered after one second and not after twenty
+    "longPollingEnable": "false",  # an empty pull gets its response after one second and not after twenty
 }
 _names = itertools.count(1)
 
@@ -53,13 +53,13 @@ class Cluster:
         return f"{stem}_{next(_names)}"
 
     def produce(self, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Do send steps with DefaultMQProducer (see java/Produce.java); one answer a step."""
+        """Do send steps with DefaultMQProducer (see java/Produce.java); one result per step."""
         return self.drive("Produce", *steps)
 
     def consume(self, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Do read steps with DefaultMQPullConsumer (see java/Consume.java); no answer may be an error."""
+        """Do read steps with DefaultMQPullConsumer (see java/Consume.java); no result may be an error."""
         found = self.drive("Consume", *steps)
-        failed = [answer for answer in found if "error" in answer]
+        failed = [result for result in found if "error" in result]
         assert not failed, failed
         return found
 
@@ -71,7 +71,7 @@ class Cluster:
         found: list[dict[str, Any]] = []
 
         def has_all() -> bool:
-            found[:] = [answer for answer in self.consume({"do": "pull", "topic": topic}) if "body" in answer]
+            found[:] = [result for result in self.consume({"do": "pull", "topic": topic}) if "body" in result]
             return len(found) >= count
 
         probe.wait_until(has_all, f"{count} messages of {topic}")
@@ -108,14 +108,14 @@ class Cluster:
 
     def warm_up(self) -> None:
         """Make the first send, which takes a cold JVM longer than an example is ready to wait."""
-        (answer,) = self.produce({"how": "sync", "topic": "WarmUp", "body": "00"})
-        assert answer.get("status") == "SEND_OK", answer
+        (result,) = self.produce({"how": "sync", "topic": "WarmUp", "body": "00"})
+        assert result.get("status") == "SEND_OK", result
 
     def drive(self, driver: str, *steps: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run steps with one of the drivers; return its results."""
         arguments = (self.namesrv.address, f"interop_{driver.lower()}")
         steps_in = lines_of(steps)
-        return answers(self.peer.run_warm(driver, *arguments, jvm=self.java_properties, stdin=steps_in)[0])
+        return results_of(self.peer.run_warm(driver, *arguments, jvm=self.java_properties, stdin=steps_in)[0])
 
     def report(self) -> str:
         """The end of every server's logs, and the stacks of their JVMs."""

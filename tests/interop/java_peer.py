@@ -213,7 +213,7 @@ class JavaPeer:
     ) -> list[dict[str, Any]]:
         """Run a driver in its own JVM: `steps` go in and results come out as JSON lines."""
         stdin = lines_of(steps)
-        return answers(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
+        return results_of(self.run(driver, *args, home=home, stdin=stdin, properties=properties))
 
     def _resolve(self, folder: Path) -> None:
         goal = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Drocketmq.version={self.version}"]
@@ -268,7 +268,7 @@ def lines_of(steps: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(step) + "\n" for step in steps)
 
 
-def answers(output: str) -> list[dict[str, Any]]:
+def results_of(output: str) -> list[dict[str, Any]]:
     """The results in a driver's output; other lines are a logger's."""
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 

@@ -34,8 +34,8 @@ def ask(
     codec, size = header_length >> 24, header_length & 0xFFFFFF
     if codec == 1:
         return *_binary_header(rest[:size]), rest[size:]
-    answer = json.loads(rest[:size])
-    return answer["code"], answer.get("extFields") or {}, rest[size:]
+    header = json.loads(rest[:size])
+    return header["code"], header.get("extFields") or {}, rest[size:]
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
@@ -115,7 +115,7 @@ def wait_until(
 
 
 def _binary_header(data: bytes) -> tuple[int, dict[str, Any]]:
-    """Code and fields of a header in RocketMQ's binary coding, in which a server may be set to answer."""
+    """Code and fields of a header in RocketMQ's binary coding, in which a server may be set to respond."""
     (code,), at = struct.unpack_from(">h", data), 13
     (remark,) = struct.unpack_from(">i", data, at)
     at += 4 + remark

@@ -53,7 +53,7 @@ class ServerProcess:
     """One server in its own directory. Start with `with` or `start()`; `stop()` is safe to call twice."""
 
     kind: ClassVar[str] = "server"
-    ready_words: ClassVar[str] = ""  # what it prints when it serves: a port that answers might be another's
+    ready_words: ClassVar[str] = ""  # what it prints when it serves: a port that responds might be another's
     stop_timeout_s: ClassVar[float] = 30
 
     def __init__(self, run: Path, name: str, port: int) -> None:
@@ -174,7 +174,7 @@ class JvmProcess(ServerProcess):
 
 
 class NameServerProcess(ServerProcess):
-    """Shared parts of both name servers: namesrv.conf, and readiness when it answers a cluster query."""
+    """Shared parts of both name servers: namesrv.conf, and readiness when it responds to a cluster query."""
 
     kind = "name server"
 

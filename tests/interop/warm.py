@@ -72,20 +72,20 @@ class WarmJvm:
         try:
             process.stdin.write(json.dumps(what).encode() + b"\n")
             process.stdin.flush()
-            answer = json.loads(process.stdout.readline() or b"{}")
-            output = process.stdout.read(answer.get("bytes", 0))
+            result = json.loads(process.stdout.readline() or b"{}")
+            output = process.stdout.read(result.get("bytes", 0))
         except BrokenPipeError:
-            answer, output = {}, b""
+            result, output = {}, b""
         finally:
             watch.cancel()
             watch.join()
-        if len(output) != answer.get("bytes"):
+        if len(output) != result.get("bytes"):
             self._end(process)
             raise DriverFailed(
                 f"{what['main']} {what['args']} "
                 + (f"took more than {timeout_s:g} s{hung[0]}" if hung else "ended its JVM")
             )
-        return answer["failed"], output.decode(), answer["errors"]
+        return result["failed"], output.decode(), result["errors"]
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()

@@ -205,7 +205,7 @@ async def test_look_ups(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     assert reports(caplog, topic)
 
 
-async def test_an_answer_is_bounded(place: Place) -> None:
+async def test_a_response_is_bounded(place: Place) -> None:
     """A frame of 64 KB could take all of a consumer's memory."""
     four = zlib.compress(bytes(4 << 20))
     topic = await filled(place, "bombs", queues=1)

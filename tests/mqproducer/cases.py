@@ -461,7 +461,7 @@ async def test_namespace(place: Place) -> None:
         queue = (await place.made(producer, topic))[2]
         result = await producer.send(message(topic, b"mine", keys="k"), queue=queue)
         assert (result.queue, queue.topic) == (queue, topic)
-        (stored,) = await place.read(f"NS1%{topic}", 1)  # a Java broker fills its queues after it answers
+        (stored,) = await place.read(f"NS1%{topic}", 1)  # a Java broker fills its queues after it responds
         assert await producer.max_offset(queue) == 1
         async with PullConsumer("readers", client=client) as consumer:
             assert await consumer.fetch_queues(topic) == await producer.fetch_publish_message_queues(topic)
@@ -614,13 +614,13 @@ class _RpcNotes:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.answered: list[tuple[int, int]] = []
+        self.responses: list[tuple[int, int]] = []
 
     def before_request(self, address: str, request: Command) -> None:
         self.asked.append(request.code)
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        self.answered.append((request.code, response.code))
+        self.responses.append((request.code, response.code))
 
 
 async def test_rpc_hook(place: Place) -> None:
@@ -630,7 +630,7 @@ async def test_rpc_hook(place: Place) -> None:
     async with place.producer(client=client, config=ProducerConfig(batching=False)) as producer:
         await producer.send(message(place.topic("rpc")))
     assert {RequestCode.GET_ROUTEINTO_BY_TOPIC, RequestCode.SEND_MESSAGE_V2} <= set(hook.asked)
-    assert (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS) in hook.answered
+    assert (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS) in hook.responses
 
 
 async def test_check_forbidden(place: Place) -> None:

@@ -31,7 +31,7 @@ class Place:
         return f"mq_{stem}_{next(_names)}"
 
     def producer(self, group: str = "mqproducer_cases", **settings: Any) -> Producer:
-        """A producer for these servers, which may be slow to make their first answers."""
+        """A producer for these servers, which may be slow to send their first responses."""
         settings.setdefault("config", ProducerConfig(send_timeout_ms=15_000))
         return Producer(group, settings.pop("namesrv", self.namesrv), **settings)
 
@@ -57,7 +57,7 @@ class Place:
 
     @asynccontextmanager
     async def replier(self, topic: str) -> AsyncIterator[None]:
-        """While entered, each request of a topic (which must exist) is answered by ``re: `` and its body."""
+        """While entered, each request of a topic (which must exist) gets the reply ``re: `` and its body."""
         async with (
             PullConsumer("mqproducer_repliers", self.namesrv) as consumer,
             self.producer("replies") as sender,

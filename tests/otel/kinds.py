@@ -155,10 +155,10 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
     processed = {span.parent_id: span for span in collector.named(f"process {topic}")}
     causes = [single, first, second, oneway, half]
     assert set(processed) == {span.span_id for span in causes}
-    answered = collector.span(f"process {asked}")
+    handled = collector.span(f"process {asked}")
     reply = collector.span(f"send {cluster}_REPLY_TOPIC")
-    assert (answered.parent_id, reply.parent_id) == (request.span_id, answered.span_id)
-    assert {span.kind for span in (*processed.values(), answered)} == {consuming}
+    assert (handled.parent_id, reply.parent_id) == (request.span_id, handled.span_id)
+    assert {span.kind for span in (*processed.values(), handled)} == {consuming}
     assert [processed[cause.span_id].links for cause in causes] == [[cause.span_id] for cause in causes]
 
     received = collector.named(f"receive {topic}") + collector.named(f"receive {asked}")
@@ -220,7 +220,7 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
         _has(span, "process", topic, {**member, **attributes}, ids=1)
         known = cause.attributes.get("messaging.message.id", span.attributes["messaging.message.id"])
         assert span.attributes["messaging.message.id"] == known
-    _has(answered, "process", asked, {**member, **normal, size: 7}, ids=1)
+    _has(handled, "process", asked, {**member, **normal, size: 7}, ids=1)
     for span in received:
         got = {
             **sent,

@@ -82,8 +82,8 @@ async def _traffic(broker: Broker, namesrv: str) -> None:
         body = HeartbeatData(client_id="me", consumer_data_set=groups, producer_data_set=senders).encode()
         await channel.request(Command.request(RequestCode.HEART_BEAT, body=body), 3000)
         back = ConsumerSendMsgBackRequestHeader(offset=first.physical_offset, group="readers", delay_level=17)
-        answer = await channel.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, back), 3000)
-        assert answer.code == 0, answer.remark
+        response = await channel.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, back), 3000)
+        assert response.code == 0, response.remark
 
 
 class _Silent:
@@ -103,9 +103,9 @@ async def http(broker: Broker, request: str) -> tuple[int, str]:
     assert broker.http is not None
     reader, writer = await asyncio.open_connection(*broker.http.address)
     writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    answer = (await reader.read()).decode()
+    response = (await reader.read()).decode()
     writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
+    head, _, body = response.partition("\r\n\r\n")
     return int(head.split()[1]), body
 
 

@@ -91,7 +91,7 @@ async def test_the_end_of_a_transaction_is_a_span(state: LocalTransactionState) 
     assert counted == {"send": 1, "settle": 1}
 
 
-async def test_a_brokers_question_is_answered_in_the_senders_trace() -> None:
+async def test_a_brokers_check_gets_its_response_in_the_senders_trace() -> None:
     """A trace would not show how a transaction ended whose sender did not know its state."""
     recorder = Recorder()
     async with (

@@ -1,4 +1,4 @@
-"""Random and mutated bytes: each decoder answers with a value or its own error, and allocates little.
+"""Random and mutated bytes: each decoder returns a value or its own error, and allocates little.
 
 The cases come from a seeded generator, so a failure repeats: its seed is in the message. `HOSTILE_CASES`
 in the environment sets their number for each decoder.

@@ -87,7 +87,7 @@ class Node:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a sender is not answered, or something is not shown yet."""
+        """Whether a sender has no response, or something is not shown yet."""
         return bool(self.unflushed) or (self.waiting is not None and self.waiting.ends_ms is not None)
 
     @property
@@ -149,7 +149,7 @@ class Node:
             self._held_before = self.held_until
             self.store = self.waiting = None
             self.unflushed = []
-            self.unanswered = set()  # their senders are never answered
+            self.unanswered = set()  # their senders never get a response
             self.crash_at = 0
             self._lose()
             if self.world.alone is self:
@@ -190,7 +190,7 @@ class Node:
         if self.is_awake and rng.random() < 0.5:
             self.run(self.hand_on)
         if self.is_awake and self.waiting is not None:
-            self.answer(self.waiting.expire(self.world.now))
+            self.respond(self.waiting.expire(self.world.now))
 
     def dispatch(self, store: MessageStore) -> None:
         """Bring queues and index up to the written or copied records."""
@@ -257,16 +257,16 @@ class Node:
         """Sends that waited for the disk now wait for a slave."""
         until = store.flushed_offset if self.world.flushes else store.max_physical_offset
         while self.unflushed and self.unflushed[0][1] <= until and self.waiting is not None:
-            self.answer(self.waiting.park(*self.unflushed.pop(0), self.world.now))
+            self.respond(self.waiting.park(*self.unflushed.pop(0), self.world.now))
 
     def acked(self) -> None:
         """A slave may have more than before."""
         if self.waiting is not None:
-            self.answer(self.waiting.acked())
+            self.respond(self.waiting.acked())
 
-    def answer(self, answers: list[ReplicationResult[Sent]]) -> None:
+    def respond(self, results: list[ReplicationResult[Sent]]) -> None:
         """Respond to the sends."""
-        for sends, code in answers:
+        for sends, code in results:
             self.unanswered.difference_update(sends)
             if code == ResponseCode.SUCCESS:
                 self.world.acknowledge(self, sends)
@@ -279,4 +279,4 @@ class Node:
         shown = store.dispatcher.offset
         assert not self.world.flushes or shown <= store.flushed_offset, f"{self.number} shows too much (I5)"
         early = [sent for sent in self.unanswered if sent.end <= shown]
-        assert not early, f"{self.number} shows {len(early)} messages that are not answered (I5)"
+        assert not early, f"{self.number} shows {len(early)} messages without a response (I5)"

@@ -4,9 +4,9 @@ Two models, each decided without a search, whose time would explode with what ha
 
 - a register a key, whose writes all differ: the zones of Gibbons and Korach (Testing shared memories, 1997),
   key by key, since a history is linearizable just when each object's part of it is (Herlihy and Wing, 1990);
-- a log: an append's answer says which place it got, so the order is known.
+- a log: an append's response says which place it got, so the order is known.
 
-A call that was never answered, or with "unknown", may take effect at any time behind its call, or never.
+A call that never returned, or with "unknown", may take effect at any time behind its call, or never.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 UNKNOWN = math.inf
-"""The `answered` of a call without a response."""
+"""The `returned` of a call without a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A write or a read of a register. called, answered: moments of the same clock, no two alike.
+    """A write or a read of a register. called, returned: moments of the same clock, no two alike.
 
     value: that was written or read; None: the register was never written. No value is written twice.
     """
@@ -33,16 +33,16 @@ class Operation:
     key: int
     value: int | None
     called: float
-    answered: float = UNKNOWN
+    returned: float = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An entry that is in the log at `index`; answered: when its client got the response."""
+    """An entry that is in the log at `index`; returned: when its client got the response."""
 
     index: int
     called: float
-    answered: float = UNKNOWN
+    returned: float = UNKNOWN
 
 
 def unlinearizable_key(operations: Iterable[Operation]) -> int | None:
@@ -58,7 +58,7 @@ def misplaced_append(log: Iterable[Appended]) -> Appended | None:
     newest_call = -math.inf
     for entry in sorted(log, key=lambda entry: entry.index):
         newest_call = max(newest_call, entry.called)
-        if entry.answered < newest_call:
+        if entry.returned < newest_call:
             return entry
     return None
 
@@ -73,15 +73,15 @@ def _is_linearizable(operations: list[Operation]) -> bool:
     values = {operation.value: [operation] for operation in operations if operation.kind == "write"}
     values[None] = [Operation("write", 0, None, -math.inf, -math.inf)]
     for read in operations:
-        if read.kind == "read" and read.answered < UNKNOWN:
+        if read.kind == "read" and read.returned < UNKNOWN:
             written = values.get(read.value)
-            if written is None or read.answered < written[0].called:
+            if written is None or read.returned < written[0].called:
                 return False
             written.append(read)
     claims: list[tuple[float, float]] = []
     brief: list[tuple[float, float]] = []
     for found in values.values():
-        ended = min(operation.answered for operation in found)
+        ended = min(operation.returned for operation in found)
         called = max(operation.called for operation in found)
         if ended < called:
             claims.append((ended, called))

@@ -51,8 +51,8 @@ class Checker:
         self.history.called(proposal_id, body)
 
     def ended(self, result: ProposalResult, find: Find) -> None:
-        """A client was answered. find: the entries of the peer that answered it."""
-        check(result.proposal_id not in self.results, f"proposal {result.proposal_id} was answered twice")
+        """A client got a response. find: the entries of the peer that sent it."""
+        check(result.proposal_id not in self.results, f"proposal {result.proposal_id} got two responses")
         self.results[result.proposal_id] = result.code
         self.history.ended(result, find)
         if result.code is not RaftResponseCode.SUCCESS:

@@ -1,7 +1,7 @@
 """A peer's disk in the simulation. It survives kills and power failures.
 
 Written and flushed state are kept apart. A power cut leaves the flushed one, or some of what was written
-since. A shell that flushes before it answers loses nothing by that.
+since. A shell that flushes before it responds loses nothing by that.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class History:
     def __init__(self) -> None:
         self._moments = itertools.count()
         self._called: dict[int, tuple[float, list[bytes]]] = {}
-        self._answered: dict[int, float] = {}
+        self._returned: dict[int, float] = {}
         self._refused: set[int] = set()
         self._reads: list[Operation] = []
 
@@ -42,14 +42,14 @@ class History:
         self._called[proposal_id] = next(self._moments), body.split(b" ")[:3]
 
     def ended(self, result: ProposalResult, find: Find) -> None:
-        """A client is answered. find: the entries of the peer that answers."""
+        """A client gets a response. find: the entries of the peer that responds."""
         proposal_id = result.proposal_id
         if result.code in REFUSED:
             self._refused.add(proposal_id)
         if result.code is not RaftResponseCode.SUCCESS:
             return
         called, (kind, *words) = self._called[proposal_id]
-        self._answered[proposal_id] = moment = next(self._moments)
+        self._returned[proposal_id] = moment = next(self._moments)
         if kind == b"read":
             key = int(words[1])
             is_whole, value = _value(find, result.index, key)
@@ -65,11 +65,11 @@ class History:
                 continue
             if int(proposal_id) in self._refused:
                 return f"{entry.body!r:.40} was refused, and is entry {index}"
-            called, answered = (
+            called, returned = (
                 self._called[int(proposal_id)][0],
-                self._answered.get(int(proposal_id), UNKNOWN),
+                self._returned.get(int(proposal_id), UNKNOWN),
             )
-            log.append(Appended(index, called, answered))
+            log.append(Appended(index, called, returned))
         misplaced = misplaced_append(log)
         if misplaced is not None:
             return f"{misplaced} lies behind what was called for later"
@@ -78,7 +78,7 @@ class History:
 
     def _writes(self) -> list[Operation]:
         return [
-            Operation("write", int(words[2]), proposal_id, called, self._answered.get(proposal_id, UNKNOWN))
+            Operation("write", int(words[2]), proposal_id, called, self._returned.get(proposal_id, UNKNOWN))
             for proposal_id, (called, words) in self._called.items()
             if words[0] == b"write" and proposal_id not in self._refused
         ]

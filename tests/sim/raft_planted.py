@@ -100,7 +100,7 @@ def _time_out_as_success(self: Proposals, node: RaftNode, now_ms: float) -> None
 
 
 def _write_without_flush(self: RaftDisk) -> None:
-    """Answers leave all the same."""
+    """Responses leave all the same."""
 
 
 def _elected_by_own_vote_only(self: RaftState) -> None:

@@ -88,7 +88,7 @@ def _history(text: str) -> list[Operation]:
 
 @pytest.mark.parametrize("text", _lines(BAD))
 def test_a_bad_history_is_found(text: str) -> None:
-    """A group that loses writes or answers reads from the past would count as right."""
+    """A group that loses writes or returns old values would count as right."""
     assert unlinearizable_key(_history(text)) == 0
 
 
@@ -100,8 +100,8 @@ def test_a_good_history_passes(text: str) -> None:
 
 def _fits_by_trying(operations: list[Operation]) -> bool:
     """Linearizability by its definition: some order of all completed calls and of some others."""
-    ended = [operation for operation in operations if operation.answered < UNKNOWN]
-    open_ended = [operation for operation in operations if operation.answered == UNKNOWN]
+    ended = [operation for operation in operations if operation.returned < UNKNOWN]
+    open_ended = [operation for operation in operations if operation.returned == UNKNOWN]
     return any(
         _is_legal(order)
         for count in range(len(open_ended) + 1)
@@ -113,11 +113,11 @@ def _fits_by_trying(operations: list[Operation]) -> bool:
 def _is_legal(order: tuple[Operation, ...]) -> bool:
     value = None
     for at, operation in enumerate(order):
-        if any(later.answered < operation.called for later in order[at + 1 :]):
+        if any(later.returned < operation.called for later in order[at + 1 :]):
             return False
         if operation.kind == "write":
             value = operation.value
-        elif operation.answered < UNKNOWN and operation.value != value:
+        elif operation.returned < UNKNOWN and operation.value != value:
             return False
     return True
 
@@ -128,8 +128,8 @@ def test_the_zones_agree_with_the_definition(random: Random, count: int) -> None
     moments = random.sample(range(20), 2 * count)
     operations = []
     for at in range(count):
-        called, answered = sorted(moments[2 * at : 2 * at + 2])
-        end = UNKNOWN if random.random() < 0.2 else answered
+        called, returned = sorted(moments[2 * at : 2 * at + 2])
+        end = UNKNOWN if random.random() < 0.2 else returned
         if random.random() < 0.5:
             operations.append(Operation("write", 0, at, called, end))
         else:

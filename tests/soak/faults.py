@@ -121,13 +121,13 @@ async def fault_run(
     running: Servers,
     *,
     rounds: int,
-    stretch_s: float,
+    interval_s: float,
     refresh_ms: int = REFRESH_MS,
     recover_within_s: float = REFRESH_MS / 1000,
 ) -> FaultReport:
     """Kill and restart each server in turn under load, `rounds` times; then read everything back.
 
-    stretch_s: how long the load runs without faults, and how long without the killed server.
+    interval_s: how long the load runs without faults, and how long without the killed server.
     refresh_ms: how often clients refresh their routes. recover_within_s: what takes longer is a problem.
     """
     config = ClientConfig(namesrv=running.addresses, route_refresh_ms=refresh_ms)
@@ -138,11 +138,11 @@ async def fault_run(
     report, load = FaultReport(), Load(config)
     async with load.sending():
         for server in itertools.chain.from_iterable(running.in_turn() for _ in range(rounds)):
-            await asyncio.sleep(stretch_s)
-            rate = load.rate(stretch_s)
+            await asyncio.sleep(interval_s)
+            rate = load.rate(interval_s)
             await asyncio.to_thread(server.kill)
             report.kills += 1
-            await asyncio.sleep(stretch_s)
+            await asyncio.sleep(interval_s)
             await asyncio.to_thread(server.start)
             started = time.monotonic()
             again = f"{server.name} to be sent to again, at {rate:.0f} msgs/s"
@@ -213,14 +213,16 @@ def main() -> int:
     parser.add_argument("--make", choices=["our", "java"], default="our", help="whose servers")
     parser.add_argument("--version", default=DEFAULT_VERSION, help="RocketMQ's (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="kills of each server (default: %(default)s)")
-    parser.add_argument("--stretch", type=float, default=5, help="seconds between (default: %(default)s)")
+    parser.add_argument(
+        "--interval", type=float, default=5, help="seconds between kill and restart (default: %(default)s)"
+    )
     options = parser.parse_args()
     peer = JavaPeer.prepare(options.version) if options.make == "java" else None
     with (
         tempfile.TemporaryDirectory(prefix="rocketpy-faults-") as directory,
         servers(Path(directory), peer) as running,
     ):
-        report = asyncio.run(fault_run(running, rounds=options.rounds, stretch_s=options.stretch))
+        report = asyncio.run(fault_run(running, rounds=options.rounds, interval_s=options.interval))
     for problem in report.problems[:20]:
         print(problem)
     print(report)

@@ -29,7 +29,7 @@ _SAMPLE_SECONDS = 0.5
 class PieceReport:
     """The results of one piece.
 
-    unknown: sends without an answer, which may be stored or not. early and late: median memory in the second
+    unknown: sends without a response, which may be stored or not. early and late: median memory in the second
     and in the last quarter of the piece; with a kill the servers' are of two processes. members_killed and
     duplicates: of a crowd.
     """

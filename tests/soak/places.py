@@ -50,7 +50,7 @@ class Places:
         if self.acked.get(number) == place:
             del self.acked[number]
         else:
-            self.read[number] = place  # its answer is still to come, or was lost with a connection
+            self.read[number] = place  # its response is still to come, or was lost with a connection
 
     def settle(self) -> None:
         """No more messages follow: acknowledged ones that were not read there are lost."""

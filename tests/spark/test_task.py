@@ -93,23 +93,23 @@ async def task(
 
 async def test_rows_are_copied_when_their_request_may_leave() -> None:
     """A worker would hold another request of long rows beside those that maxInFlightBytes allows."""
-    answered = 0
-    answered_at_copy: list[int] = []
+    responses = 0
+    responses_at_copy: list[int] = []
 
     class Recording(Columns):
         def messages(self, piece: Piece, prefix: str) -> Sequence[Message]:
-            answered_at_copy.append(answered)
+            responses_at_copy.append(responses)
             return super().messages(piece, prefix)
 
     def slow(channel: Channel, request: Command) -> Command | None:
-        def answer() -> None:
-            nonlocal answered
-            answered += 1
+        def respond() -> None:
+            nonlocal responses
+            responses += 1
             channel.reply(stored(request))
 
         if request.code not in SENDS:
             return stored(request)
-        asyncio.get_running_loop().call_later(0.05, answer)
+        asyncio.get_running_loop().call_later(0.05, respond)
         return None
 
     async with Peer(slow) as broker, Names() as names:
@@ -118,7 +118,7 @@ async def test_rows_are_copied_when_their_request_may_leave() -> None:
         sink = SinkOptions.read(given)
         columns = Recording([("body", "string")], sink)
         await asyncio.to_thread(send_rows, [rows_of(15)], columns, sink, PLACE)
-    assert answered_at_copy == [0, 1, 2]
+    assert responses_at_copy == [0, 1, 2]
 
 
 async def test_rows_travel_in_batches_with_their_ids() -> None:
@@ -415,13 +415,13 @@ async def test_an_older_spark_asks_for_the_end_before_the_start() -> None:
 
 async def test_a_broker_that_is_busy_for_a_moment_is_asked_again() -> None:
     """A restart between the planning of two micro-batches would end the query, though tasks would wait."""
-    answer, refused = offsets_of(0, 9), set[int]()
+    respond, refused = offsets_of(0, 9), set[int]()
 
     def script(channel: Channel, request: Command) -> Command | bytes | None:
         if request.code not in refused:
             refused.add(request.code)
             return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark="starting")
-        return answer(channel, request)
+        return respond(channel, request)
 
     async with Peer(script) as broker, Names() as names:
         names.queues = 1
@@ -725,23 +725,23 @@ async def test_a_busy_broker_is_given_time() -> None:
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
 async def test_the_rest_of_a_long_batch_is_sent_again(code: ResponseCode) -> None:
     """Rows that take several requests would fail their task in a moment of load, or all be sent again."""
-    answers: list[int] = []
+    codes: list[int] = []
 
     def script(_channel: Channel, request: Command) -> Command:
         if request.code not in SENDS:
             return stored(request)
-        answers.append(code if len(answers) == 1 else ResponseCode.SUCCESS)
-        return stored(request) if answers[-1] == 0 else request.reply(code, remark="not now")
+        codes.append(code if len(codes) == 1 else ResponseCode.SUCCESS)
+        return stored(request) if codes[-1] == 0 else request.reply(code, remark="not now")
 
     report, broker = await task(script, LONG_IDS)
     assert report.rows == 10
     bodies = []
-    for command, answer in zip(broker.sends, answers, strict=True):
-        if answer == ResponseCode.SUCCESS and command.code == RequestCode.SEND_BATCH_MESSAGE:
+    for command, sent_code in zip(broker.sends, codes, strict=True):
+        if sent_code == ResponseCode.SUCCESS and command.code == RequestCode.SEND_BATCH_MESSAGE:
             bodies += [element.body for element in decode_batch(command.body)]
-        elif answer == ResponseCode.SUCCESS:
+        elif sent_code == ResponseCode.SUCCESS:
             bodies.append(command.body)
-    assert answers.count(code) == 1
+    assert codes.count(code) == 1
     assert sorted(bodies) == [b"body %d" % number for number in range(10)]
 
 
@@ -773,7 +773,7 @@ async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
                 asked += 1
                 if asked == 2:
                     names.routes["T"] = {"a": broker.address}
-            return names.answer(channel, request)
+            return names.respond(channel, request)
 
         names.script = script
         sink = SinkOptions.read({"nameServer": names.address, "topic": "T"})
@@ -796,7 +796,7 @@ async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> N
         unanswered.add(request.opaque)
         together.append(len(unanswered))
 
-        def answer() -> None:
+        def respond() -> None:
             nonlocal refused
             unanswered.discard(request.opaque)
             if refused:
@@ -806,7 +806,7 @@ async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> N
                 stored_bodies.extend(element.body for element in decode_batch(request.body))
                 channel.reply(stored(request))
 
-        asyncio.get_running_loop().call_later(0.01, answer)
+        asyncio.get_running_loop().call_later(0.01, respond)
         return None
 
     async with Peer(script) as broker, Names() as names:

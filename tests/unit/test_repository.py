@@ -97,7 +97,7 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_differences_answer_every_quirk_once() -> None:
+def test_differences_have_every_quirk_once() -> None:
     """A quirk of RocketMQ could be left without a decision of this project."""
     rows = re.findall(r"^\| (\d+)(?:–(\d+))? \|", _differences(), re.MULTILINE)
     numbers = [number for first, last in rows for number in range(int(first), int(last or first) + 1)]

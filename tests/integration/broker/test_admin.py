@@ -83,29 +83,29 @@ async def commit(client: RawClient, group: str, offset: int) -> None:
 
 async def test_topics_and_groups_show_their_progress(client: RawClient) -> None:
     """QUIRKS 8: the tools topicStatus, consumerProgress and brokerConsumeStats would show nothing."""
-    answer = await client.call(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T"))
-    assert answer.body.startswith(b'{"offsetTable":{{"')
-    topic = TopicStatsTable.decode(answer.body).offset_table
+    response = await client.call(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T"))
+    assert response.body.startswith(b'{"offsetTable":{{"')
+    topic = TopicStatsTable.decode(response.body).offset_table
     assert (topic[QUEUE].min_offset, topic[QUEUE].max_offset, len(topic)) == (0, 3, 4)
     assert topic[QUEUE].last_update_timestamp > 0
     unknown = await client.call(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="X"))
     assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
-    answer = await client.call(
+    response = await client.call(
         RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(consumer_group="c")
     )
-    progress = ConsumeStats.decode(answer.body).offset_table[QUEUE]
+    progress = ConsumeStats.decode(response.body).offset_table[QUEUE]
     assert (progress.broker_offset, progress.consumer_offset) == (3, 2)
     assert 0 < progress.last_timestamp <= topic[QUEUE].last_update_timestamp
-    answer = await client.call(
+    response = await client.call(
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=False)
     )
-    everything = ConsumeStatsList.decode(answer.body)
+    everything = ConsumeStatsList.decode(response.body)
     assert everything.total_diff == 0  # the group does not exist yet, only its offsets
     await pull(client)
-    answer = await client.call(
+    response = await client.call(
         RequestCode.GET_BROKER_CONSUME_STATS, GetConsumeStatsInBrokerHeader(is_order=False)
     )
-    assert ConsumeStatsList.decode(answer.body).total_diff == 1
+    assert ConsumeStatsList.decode(response.body).total_diff == 1
 
 
 async def test_time_spans_and_groups_of_a_topic(client: RawClient) -> None:
@@ -121,8 +121,8 @@ async def test_time_spans_and_groups_of_a_topic(client: RawClient) -> None:
     assert spans[0].min_time_stamp <= spans[0].consume_time_stamp <= spans[0].max_time_stamp
     assert spans[0].delay_time >= 0
     who = QueryTopicConsumeByWhoRequestHeader(topic="T")
-    answer = await client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, who)
-    assert GroupList.decode(answer.body).group_list == ["c"]
+    response = await client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, who)
+    assert GroupList.decode(response.body).group_list == ["c"]
 
 
 async def test_offsets_are_copied_and_compared(client: RawClient) -> None:
@@ -131,30 +131,30 @@ async def test_offsets_are_copied_and_compared(client: RawClient) -> None:
     assert (await client.call(RequestCode.CLONE_GROUP_OFFSET, clone)).code == 0
     await commit(client, "c", 3)
     header = QueryCorrectionOffsetHeader(compare_group="c", topic="T")
-    answer = await client.call(RequestCode.QUERY_CORRECTION_OFFSET, header)
-    assert QueryCorrectionOffsetBody.decode(answer.body).correction_offsets[0] == 2
+    response = await client.call(RequestCode.QUERY_CORRECTION_OFFSET, header)
+    assert QueryCorrectionOffsetBody.decode(response.body).correction_offsets[0] == 2
     header = QueryCorrectionOffsetHeader(compare_group="c", topic="T", filter_groups="d")
-    answer = await client.call(RequestCode.QUERY_CORRECTION_OFFSET, header)
-    assert QueryCorrectionOffsetBody.decode(answer.body).correction_offsets[0] == 3
+    response = await client.call(RequestCode.QUERY_CORRECTION_OFFSET, header)
+    assert QueryCorrectionOffsetBody.decode(response.body).correction_offsets[0] == 3
 
 
 async def test_connections_are_listed(client: RawClient, member: RawClient) -> None:
     """The tools consumerConnection and producerConnection would show no client."""
     header = GetConsumerConnectionListRequestHeader(consumer_group="c")
-    answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-    found = ConsumerConnection.decode(answer.body)
+    response = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    found = ConsumerConnection.decode(response.body)
     assert [one.client_id for one in found.connection_set] == ["c@1"]
     assert found.connection_set[0].client_addr == "{}:{}".format(*member.writer.get_extra_info("sockname"))
     assert (found.message_model, found.subscription_table["T"].sub_string) == ("CLUSTERING", "*")
     header = GetConsumerConnectionListRequestHeader(consumer_group="nobody")
-    answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
-    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    response = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    assert response.code == ResponseCode.CONSUMER_NOT_ONLINE
     producers = GetProducerConnectionListRequestHeader(producer_group="p")
     assert (await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)).code == 1
     data = HeartbeatData(client_id="p@1", producer_data_set=[ProducerData(group_name="p")])
     await member.call(RequestCode.HEART_BEAT, body=data.encode())
-    answer = await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
-    assert ProducerConnection.decode(answer.body).connection_set[0].client_id == "p@1"
+    response = await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producers)
+    assert ProducerConnection.decode(response.body).connection_set[0].client_id == "p@1"
 
 
 async def reset(client: RawClient, *, timestamp: int, force: bool, language: str = "JAVA") -> Command:
@@ -166,16 +166,16 @@ async def reset(client: RawClient, *, timestamp: int, force: bool, language: str
 
 async def test_members_of_a_group_reset_their_offsets(client: RawClient, member: RawClient) -> None:
     """The tool resetOffsetByTime would only work while the group is stopped."""
-    answer = await reset(client, timestamp=0, force=True)
-    assert ResetOffsetBody.decode(answer.body).offset_table[QUEUE] == 0
+    response = await reset(client, timestamp=0, force=True)
+    assert ResetOffsetBody.decode(response.body).offset_table[QUEUE] == 0
     request = await member.next()
     assert (request.code, request.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
     assert ResetOffsetBody.decode(request.body).offset_table[QUEUE] == 0
     assert request.ext_fields() == {"topic": "T", "group": "c", "timestamp": "0", "isForce": "false"}
-    answer = await reset(
+    response = await reset(
         client, timestamp=-1, force=False, language="CPP"
     )  # without force, offsets only move back
-    assert ResetOffsetBody.decode(answer.body).offset_table[QUEUE] == 2
+    assert ResetOffsetBody.decode(response.body).offset_table[QUEUE] == 2
     for_c = ResetOffsetBodyForC.decode((await member.next()).body).offset_table
     assert (for_c[0].queue_id, for_c[0].offset) == (0, 2)
 
@@ -197,8 +197,8 @@ async def test_requests_are_forwarded_to_the_member(client: RawClient, member: R
     asked = await member.next()
     assert (asked.code, asked.header_as(GetConsumerRunningInfoRequestHeader)) == (307, info)
     member.writer.write(encode_command(asked.reply(remark="so far", body=b'{"properties":{}}')))
-    answer = await client.next()
-    assert (answer.code, answer.remark, answer.body) == (0, "so far", b'{"properties":{}}')
+    response = await client.next()
+    assert (response.code, response.remark, response.body) == (0, "so far", b'{"properties":{}}')
 
     (record, *_) = decode_all((await pull(client)).body)
     message_id = (await send(client, b"again")).ext_fields()["msgId"]
@@ -226,8 +226,8 @@ async def test_requests_are_forwarded_to_the_member(client: RawClient, member: R
 async def test_a_missing_member_is_reported(client: RawClient) -> None:
     """An operator's tool would wait for a client that does not exist."""
     info = GetConsumerRunningInfoRequestHeader(consumer_group="c", client_id="c@9")
-    answer = await client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, info)
-    assert (answer.code, answer.remark) == (1, "The Consumer <c> <c@9> not online")
+    response = await client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, info)
+    assert (response.code, response.remark) == (1, "The Consumer <c> <c@9> not online")
 
 
 async def test_a_member_that_leaves_during_a_request(client: RawClient, member: RawClient) -> None:
@@ -236,9 +236,9 @@ async def test_a_member_that_leaves_during_a_request(client: RawClient, member: 
     await ask(client, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, info))
     await member.next()
     member.writer.close()
-    answer = await client.next()
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "invoke consumer <c> <c@1>" in (answer.remark or "")
+    response = await client.next()
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "invoke consumer <c> <c@1>" in (response.remark or "")
 
 
 async def test_a_deleted_topic_has_no_queues(broker: Broker, client: RawClient) -> None:
@@ -257,8 +257,8 @@ async def test_a_deleted_topic_has_no_queues(broker: Broker, client: RawClient) 
     for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
         assert (await client.call(code)).code == 0
     assert (await pull(client, found - 1)).code == 0
-    answer = await client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-    names = TopicList.decode(answer.body).topic_list
+    response = await client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    names = TopicList.decode(response.body).topic_list
     assert "TBW102" in names
     assert "T" not in names
 
@@ -280,11 +280,11 @@ async def test_rates_and_totals_are_shown(client: RawClient) -> None:
     """The tools clusterList, brokerStatus and statsAll would show nothing."""
     await pull(client)
     header = ViewBrokerStatsDataRequestHeader(stats_name="GROUP_GET_NUMS", stats_key="T@c")
-    answer = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
-    assert BrokerStatsData.decode(answer.body).stats_minute.sum == 0  # counted from its first sample on
+    response = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    assert BrokerStatsData.decode(response.body).stats_minute.sum == 0  # counted from its first sample on
     header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_SIZE", stats_key="T")
-    answer = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
-    assert BrokerStatsData.decode(answer.body).stats_minute.sum == 0  # as above
+    response = await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    assert BrokerStatsData.decode(response.body).stats_minute.sum == 0  # as above
     header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_NUMS", stats_key="none")
     assert (await client.call(RequestCode.VIEW_BROKER_STATS_DATA, header)).code == 1
     table = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table

@@ -85,9 +85,9 @@ async def records(client: RawClient, **where: object) -> list[Record]:
 
 async def test_a_message_is_pulled_as_it_was_sent(client: RawClient) -> None:
     """QUIRKS 22: a consumer would get another message than the producer sent."""
-    answer = await send(client, b"body", text="KEYS\x01k\x02TAGS\x01t\x02", flag=7, born_timestamp=1234)
-    assert answer.code == 0
-    fields = answer.ext_fields()
+    response = await send(client, b"body", text="KEYS\x01k\x02TAGS\x01t\x02", flag=7, born_timestamp=1234)
+    assert response.code == 0
+    fields = response.ext_fields()
     (record,) = await records(client)
     assert (record.body, record.flag, record.born_timestamp) == (b"body", 7, 1234)
     assert properties.decode(record.properties) == {"KEYS": "k", "TAGS": "t", "CLUSTER": "DefaultCluster"}
@@ -97,15 +97,17 @@ async def test_a_message_is_pulled_as_it_was_sent(client: RawClient) -> None:
     assert (fields["queueId"], fields["queueOffset"]) == ("0", "0")
 
 
-async def test_sends_of_one_buffer_are_all_answered_in_order(client: RawClient) -> None:
+async def test_sends_of_one_buffer_get_responses_in_order(client: RawClient) -> None:
     """A pipelining producer would mix up its results."""
     for index in range(50):
         request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(queue_id=index % 2), b"%d" % index)
         request.opaque = 1000 + index
         client.writer.write(encode_command(request))
-    answers = [await client.next() for _ in range(50)]
-    assert [answer.opaque for answer in answers] == list(range(1000, 1050))
-    assert [answer.ext_fields()["queueOffset"] for answer in answers] == [str(i // 2) for i in range(50)]
+    responses = [await client.next() for _ in range(50)]
+    assert [response.opaque for response in responses] == list(range(1000, 1050))
+    assert [response.ext_fields()["queueOffset"] for response in responses] == [
+        str(i // 2) for i in range(50)
+    ]
     assert [record.body for record in await records(client, queue_id=1)] == [
         b"%d" % i for i in range(1, 50, 2)
     ]
@@ -115,9 +117,9 @@ async def test_a_batch_is_stored_as_single_messages(client: RawClient) -> None:
     """QUIRKS 18, 22, 23: consumers would see one message where a batch was sent."""
     body = encode_batch([(index, b"b%d" % index, b"KEYS\x01k%d\x02" % index) for index in range(3)])
     header = send_header(batch=True, text="WAIT\x01true\x02")
-    answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
-    assert answer.code == 0
-    assert answer.ext_fields()["msgId"].count(",") == 2
+    response = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
+    assert response.code == 0
+    assert response.ext_fields()["msgId"].count(",") == 2
     found = await records(client)
     assert [(record.flag, record.body, record.properties) for record in found] == [
         (index, b"b%d" % index, b"KEYS\x01k%d\x02" % index) for index in range(3)
@@ -149,8 +151,8 @@ async def test_a_batch_is_rejected_for_a_delay_only(
     """
     body = encode_batch([(0, b"first", b""), (0, b"DELAY\x013\x02", text)])
     header = send_header(batch=True, text=shared)
-    answer = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
-    assert answer.code == code
+    response = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, body)
+    assert response.code == code
     if code == ResponseCode.SUCCESS:
         assert [record.properties for record in await records(client)] == [b"", text]
 
@@ -166,7 +168,7 @@ async def test_names_that_end_in_a_reserved_one_are_names_like_any(client: RawCl
     assert not await records(client, sub="t")
 
 
-async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> None:
+async def test_a_oneway_send_is_stored_without_a_response(client: RawClient) -> None:
     """A response without a waiting request would be taken for that of another request."""
     request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"oneway")
     request.flag = FLAG_ONEWAY
@@ -181,12 +183,12 @@ async def test_a_oneway_send_is_stored_and_not_answered(client: RawClient) -> No
 
 
 @pytest.mark.parametrize("codec", [CODEC_ROCKETMQ, CODEC_MSGPACK])
-async def test_a_client_is_answered_in_its_codec(client: RawClient, codec: int) -> None:
+async def test_a_client_gets_responses_in_its_codec(client: RawClient, codec: int) -> None:
     """With -Drocketmq.serialize.type=ROCKETMQ, one connection would use two codecs."""
     request = Command.request(RequestCode.SEND_MESSAGE_V2, send_header(), b"body")
-    answer = await client.call_frame(encode_command(request, codec))
-    assert (answer.code, answer.codec) == (0, codec)
-    assert answer.ext_fields()["queueOffset"] == "0"
+    response = await client.call_frame(encode_command(request, codec))
+    assert (response.code, response.codec) == (0, codec)
+    assert response.ext_fields()["queueOffset"] == "0"
 
 
 async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
@@ -195,9 +197,11 @@ async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
         producer_group="g", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=-1,
         sys_flag=0, born_timestamp=1, flag=0,
     )  # fmt: skip
-    answer = await client.call(RequestCode.SEND_MESSAGE, header, b"body")
-    assert answer.code == 0
-    assert 0 <= int(answer.ext_fields()["queueId"]) < 4  # a negative queue id leaves the choice to the broker
+    response = await client.call(RequestCode.SEND_MESSAGE, header, b"body")
+    assert response.code == 0
+    assert (
+        0 <= int(response.ext_fields()["queueId"]) < 4
+    )  # a negative queue id leaves the choice to the broker
 
 
 @pytest.mark.parametrize(
@@ -216,10 +220,10 @@ async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
 )
 async def test_invalid_sends_are_rejected(client: RawClient, header: dict[str, object], code: int) -> None:
     """QUIRKS 18, 24: a producer would believe that a message is stored although it is not."""
-    answer = await send(client, b"x", **header)
-    assert answer.code == code
-    assert answer.remark
-    assert answer.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    response = await send(client, b"x", **header)
+    assert response.code == code
+    assert response.remark
+    assert response.ext_fields() == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
     assert (await send(client, b"after")).code == 0
 
 
@@ -248,8 +252,8 @@ async def test_pull_codes(client: RawClient) -> None:
         ({"queue_id": 1, "offset": 5}, 21, "NO_MESSAGE_IN_QUEUE"),
     ]
     for where, code, remark in cases:
-        answer = await pull(client, **where)  # type: ignore[arg-type] # from a dict
-        assert (answer.code, answer.remark) == (code, remark)
+        response = await pull(client, **where)  # type: ignore[arg-type] # from a dict
+        assert (response.code, response.remark) == (code, remark)
     assert (await pull(client, queue_id=4)).code == ResponseCode.SYSTEM_ERROR
 
 
@@ -291,7 +295,7 @@ async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
         assert found.ext_fields() == {"offset": "2"}
 
 
-async def test_unknown_and_forbidden_requests_are_answered(client: RawClient) -> None:
+async def test_unknown_and_forbidden_requests_get_responses(client: RawClient) -> None:
     """Better than QUIRKS 6: a client would run into its timeout."""
     assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert (
@@ -299,10 +303,10 @@ async def test_unknown_and_forbidden_requests_are_answered(client: RawClient) ->
     ).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_bad_header_is_an_answer_and_not_the_end(client: RawClient) -> None:
+async def test_a_bad_header_gets_a_response_and_closes_nothing(client: RawClient) -> None:
     """One invalid request would fail all others of its connection."""
-    answer = await client.call(RequestCode.SEND_MESSAGE_V2)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    response = await client.call(RequestCode.SEND_MESSAGE_V2)
+    assert response.code == ResponseCode.SYSTEM_ERROR
     assert (await client.call(RequestCode.HEART_BEAT, body=b"{")).code == ResponseCode.SYSTEM_ERROR
     beat = HeartbeatData(client_id="c@1")
     assert (await client.call(RequestCode.HEART_BEAT, body=beat.encode())).code == 0
@@ -310,10 +314,10 @@ async def test_a_bad_header_is_an_answer_and_not_the_end(client: RawClient) -> N
 
 async def route(cluster: EmbeddedCluster, topic: str) -> TopicRouteData | None:
     async with await RawClient.open(cluster.namesrv_address) as namesrv:
-        answer = await namesrv.call(
+        response = await namesrv.call(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)
         )
-    return TopicRouteData.decode(answer.body) if answer.code == 0 else None
+    return TopicRouteData.decode(response.body) if response.code == 0 else None
 
 
 async def has_route(cluster: EmbeddedCluster, topic: str, brokers: int = 1) -> None:
@@ -346,9 +350,9 @@ async def test_the_settings_of_one_topic_are_returned(client: RawClient) -> None
     """Clients and tools of RocketMQ 5 request one topic, and would get REQUEST_CODE_NOT_SUPPORTED."""
     await send(client, b"x")
     asked = GetTopicConfigRequestHeader(topic="T")
-    answer = await client.call(RequestCode.GET_TOPIC_CONFIG, asked)
-    assert answer.code == 0
-    assert TopicConfig.decode(answer.body) == TopicConfig(
+    response = await client.call(RequestCode.GET_TOPIC_CONFIG, asked)
+    assert response.code == 0
+    assert TopicConfig.decode(response.body) == TopicConfig(
         topic_name="T", read_queue_nums=4, write_queue_nums=4
     )
     gone = await client.call(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic="None"))
@@ -430,8 +434,8 @@ async def test_sync_flush_acknowledges_flushed_messages(tmp_path: Path) -> None:
         store = cluster.brokers[0].store
         async with await RawClient.open(cluster.brokers[0].address) as client:
             for count in range(1, 4):
-                answer = await send(client, b"x")
-                assert answer.code == 0
+                response = await send(client, b"x")
+                assert response.code == 0
                 assert store.flushed_offset == store.max_physical_offset
                 assert len(await records(client)) == count
 
@@ -440,8 +444,11 @@ async def test_a_closing_broker_rejects(cluster: EmbeddedCluster, client: RawCli
     """QUIRKS 39's code: a producer would wait for its timeout."""
     broker = cluster.brokers[0]
     broker._endpoint.refuse("the broker is shutting down")
-    answer = await send(client, b"x")
-    assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is shutting down")
+    response = await send(client, b"x")
+    assert (response.code, response.remark) == (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "the broker is shutting down",
+    )
 
 
 async def test_health_shows_the_state_of_the_broker(cluster: EmbeddedCluster, client: RawClient) -> None:
@@ -456,7 +463,7 @@ async def test_health_shows_the_state_of_the_broker(cluster: EmbeddedCluster, cl
     assert Address("tcp", host, port) == cluster.brokers[0].address
 
 
-async def test_name_servers_know_a_topic_before_its_first_send_is_answered(
+async def test_name_servers_know_a_topic_before_the_response_to_its_first_send(
     cluster: EmbeddedCluster,
 ) -> None:
     """A client that requests the route right after its first send would get none."""

@@ -77,7 +77,7 @@ async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
     async with await RawClient.open(running.address) as client:
         flushes = disk.calls
         assert (await send(client)).code == 0
-        await until(lambda: disk.calls == flushes + 2)  # the log, and after the answer its mark
+        await until(lambda: disk.calls == flushes + 2)  # the log, and after the response the checkpoint
         disk.fail_at, disk.fail_count = disk.calls + 1, 1
         assert (await send(client)).code == ResponseCode.SYSTEM_ERROR
         refused = await send(client)
@@ -150,22 +150,22 @@ async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode:
     async with await RawClient.open(running.address) as client:
         assert (await send(client, "WAIT\x01false\x02", batch=batch)).code == 0  # makes the topic
         disk.is_free.clear()
-        answers = {text: (await send(client, text, batch=batch)).code for text in WAITING + NOT_WAITING}
+        responses = {text: (await send(client, text, batch=batch)).code for text in WAITING + NOT_WAITING}
         disk.is_free.set()
     await running.close()
-    assert answers == dict.fromkeys(WAITING, code) | dict.fromkeys(NOT_WAITING, 0)
+    assert responses == dict.fromkeys(WAITING, code) | dict.fromkeys(NOT_WAITING, 0)
 
 
-async def test_a_store_that_cannot_keep_up_answers_system_busy(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_keep_up_responds_system_busy(tmp_path: Path) -> None:
     """RocketMQ's clients report this code to their callers at once, and do not wait for a timeout."""
     running = broker(tmp_path, FaultyDisk())
     await running.start()
     async with await RawClient.open(running.address) as client:
         running.store.reject(Reason.BUSY, StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy"))
-        answer = await send(client)
-        if answer.code != 0:  # unless the watch has looked meanwhile
-            assert answer.code == ResponseCode.SYSTEM_BUSY
-            assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (answer.remark or "")
+        response = await send(client)
+        if response.code != 0:  # unless the watch has looked meanwhile
+            assert response.code == ResponseCode.SYSTEM_BUSY
+            assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (response.remark or "")
         async with asyncio.timeout(LIMIT_S):
             while (await send(client)).code != 0:  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)

@@ -25,7 +25,7 @@ KEPT_BODY = os.urandom(12 << 20)
 
 
 class Handlers:
-    """Requests that take long, that have large answers, and a ping. order: the codes as they were handled."""
+    """Slow requests, requests with large responses, and a ping. order: the codes as they were handled."""
 
     def __init__(self) -> None:
         self.order: list[int] = []
@@ -88,8 +88,8 @@ async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server,
         await handlers.moved.wait()
         await other.call(PING)
         assert handlers.order.count(SLOW) < 30
-        answers = [await hog.next() for _ in range(60)]
-        assert [answer.opaque for answer in answers] == list(range(60))
+        responses = [await hog.next() for _ in range(60)]
+        assert [response.opaque for response in responses] == list(range(60))
         assert (await hog.call(PING)).code == 0
 
 
@@ -123,7 +123,7 @@ async def test_slow_requests_that_are_held_let_others_in_between(server: Server,
         assert handlers.order.count(HELD) < 15
 
 
-async def test_large_answers_are_made_as_their_peer_reads_them(server: Server, handlers: Handlers) -> None:
+async def test_large_responses_are_made_as_their_peer_reads_them(server: Server, handlers: Handlers) -> None:
     """One client made the server hold 1.7 GB of responses that it did not read."""
     async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
         hog.writer.write(frames(LARGE, 100))
@@ -137,12 +137,12 @@ async def test_large_answers_are_made_as_their_peer_reads_them(server: Server, h
         (held,) = (channel for channel in server.channels if not channel.is_writable)
         assert held._transport is not None
         assert held._transport.get_write_buffer_size() <= 2 * LARGE_BYTES
-        answers = [await hog.next() for _ in range(100)]
-        assert [answer.opaque for answer in answers] == list(range(100))
-        assert {len(answer.body) for answer in answers} == {LARGE_BYTES}
+        responses = [await hog.next() for _ in range(100)]
+        assert [response.opaque for response in responses] == list(range(100))
+        assert {len(response.body) for response in responses} == {LARGE_BYTES}
 
 
-async def test_a_large_answer_is_copied_at_most_once(server: Server, handlers: Handlers) -> None:
+async def test_a_large_response_is_copied_at_most_once(server: Server, handlers: Handlers) -> None:
     """Each copy of a broker's table of 12,000 topics blocked all clients for 2 ms."""
     async with await RawClient.open(str(server.address)) as client, asyncio.timeout(LIMIT_S):
         tracemalloc.start()
@@ -176,12 +176,12 @@ async def test_requests_that_wait_for_their_turn_are_counted(handlers: Handlers)
         await server.close()
 
 
-async def test_an_answer_larger_than_a_frame_is_rejected(server: Server) -> None:
+async def test_a_response_larger_than_a_frame_is_rejected(server: Server) -> None:
     """The peer would close the connection, and all that is in flight on it would fail."""
     async with await RawClient.open(server.address) as client:
-        answer = await client.call(HUGE)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "16777216 bytes" in (answer.remark or "")
+        response = await client.call(HUGE)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "16777216 bytes" in (response.remark or "")
         assert (await client.call(RequestCode.HEART_BEAT)).code == 0
 
 
@@ -189,11 +189,11 @@ async def test_an_answer_larger_than_a_frame_is_rejected(server: Server) -> None
 async def test_small_limits_of_received_bytes_reject_no_response(
     handlers: Handlers, limits: dict[str, int]
 ) -> None:
-    """A consumer, which takes large headers from brokers, could not answer their questions."""
+    """A consumer, which takes large headers from brokers, could not respond to their requests."""
     server = await serve("127.0.0.1:0", handlers, ChannelOptions(**limits))  # type: ignore[arg-type] # from a dict
     try:
         async with await RawClient.open(server.address) as client:
-            answer = await client.call(LARGE)
-            assert (answer.code, len(answer.body)) == (0, LARGE_BYTES)
+            response = await client.call(LARGE)
+            assert (response.code, len(response.body)) == (0, LARGE_BYTES)
     finally:
         await server.close()

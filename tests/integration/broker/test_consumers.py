@@ -93,8 +93,8 @@ async def hold(broker: Broker, client: RawClient, offset: int, **how: object) ->
     await until(lambda: len(broker.consumers.holds) == count + 1)
 
 
-def bodies(answer: Command) -> list[bytes]:
-    return [record.body for record in decode_all(answer.body)]
+def bodies(response: Command) -> list[bytes]:
+    return [record.body for record in decode_all(response.body)]
 
 
 async def beat(
@@ -135,9 +135,9 @@ async def test_a_held_pull_gets_the_next_message(
     await send(producer, b"first")
     await hold(broker, client, 1)
     await send(producer, b"second")
-    answer = await client.next()  # long before the time of the pull is over
-    assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"second"])
-    assert answer.ext_fields()["nextBeginOffset"] == "2"
+    response = await client.next()  # long before the time of the pull is over
+    assert (response.code, response.remark, bodies(response)) == (0, "FOUND", [b"second"])
+    assert response.ext_fields()["nextBeginOffset"] == "2"
     assert len(broker.consumers.holds) == 0
 
 
@@ -146,13 +146,13 @@ async def test_an_empty_pull_ends_with_its_time(
 ) -> None:
     """A consumer would run into its own timeout, and take the broker for dead."""
     await send(producer, b"first")
-    answer = await pull(client, 1, wait_ms=150)
-    assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
-    assert answer.ext_fields()["nextBeginOffset"] == "1"
+    response = await pull(client, 1, wait_ms=150)
+    assert (response.code, response.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+    assert response.ext_fields()["nextBeginOffset"] == "1"
     assert len(broker.consumers.holds) == 0
 
 
-async def test_a_pull_without_wish_to_wait_is_answered_at_once(
+async def test_a_pull_that_does_not_wait_gets_a_response_at_once(
     client: RawClient, producer: RawClient
 ) -> None:
     """A manual pull would block its caller."""
@@ -170,8 +170,8 @@ async def test_a_held_pull_waits_for_a_message_that_it_wants(
     await until(lambda: all(held.offset == 2 for held in broker.consumers.holds.waiting_below("T", 0, 99)))
     assert len(broker.consumers.holds) == 1
     await send(producer, b"rare", "TAGS\x01rare\x02")
-    answer = await client.next()
-    assert (bodies(answer), answer.ext_fields()["nextBeginOffset"]) == ([b"rare"], "3")
+    response = await client.next()
+    assert (bodies(response), response.ext_fields()["nextBeginOffset"]) == ([b"rare"], "3")
 
 
 async def test_messages_skipped_by_a_held_pull_are_not_filtered_twice(
@@ -182,9 +182,9 @@ async def test_messages_skipped_by_a_held_pull_are_not_filtered_twice(
     client.writer.write(encode_command(pull_request(1, wait_ms=1500, sub="rare")))
     await until(lambda: len(broker.consumers.holds) == 1)
     await send(producer, b"often", "TAGS\x01often\x02")
-    answer = await client.next()
-    assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
-    assert answer.ext_fields()["nextBeginOffset"] == "2"
+    response = await client.next()
+    assert (response.code, response.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+    assert response.ext_fields()["nextBeginOffset"] == "2"
 
 
 async def test_a_closed_connection_leaves_no_pull_behind(broker: Broker, producer: RawClient) -> None:
@@ -205,8 +205,8 @@ async def test_held_pulls_do_not_stop_a_connection(
     await until(lambda: len(broker.consumers.holds) == 5000)
     assert (await beat(client)).code == 0 or (await client.next()).code == 0
     await send(producer, b"second")
-    answers = [await client.next() for _ in range(5000)]
-    assert {answer.code for answer in answers} <= {0, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+    responses = [await client.next() for _ in range(5000)]
+    assert {response.code for response in responses} <= {0, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
 
 
 async def test_short_polling_holds_for_its_own_time() -> None:
@@ -269,9 +269,9 @@ async def test_properties_are_filtered_by_sql92(
         )
     found, offset = [], 0
     while offset < 6:  # a pull that has asked a filter for some time responds with what it has
-        answer = await pull(client, offset, sub="n > 2 AND color = 'red'", kind="SQL92")
-        found += bodies(answer)
-        offset = int(answer.ext_fields()["nextBeginOffset"])
+        response = await pull(client, offset, sub="n > 2 AND color = 'red'", kind="SQL92")
+        found += bodies(response)
+        offset = int(response.ext_fields()["nextBeginOffset"])
     assert (found, offset) == ([b"3", b"5"], 6)
     assert (await pull(client, sub="n > 99", kind="SQL92")).code == ResponseCode.PULL_RETRY_IMMEDIATELY
     bad = await pull(client, sub="n >", kind="SQL92")
@@ -306,8 +306,8 @@ async def test_sql92_is_off_by_default() -> None:
     ):
         await send(client, b"x")
         assert (await check(client, "a = 1")).code == ResponseCode.SYSTEM_ERROR
-        answer = await pull(client, sub="a = 1", kind="SQL92")
-        assert (answer.code, answer.remark) == (
+        response = await pull(client, sub="a = 1", kind="SQL92")
+        assert (response.code, response.remark) == (
             ResponseCode.SYSTEM_ERROR,
             "The broker does not support consumer to filter message by SQL92",
         )
@@ -351,13 +351,13 @@ async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: R
     """A pull with 600 terms blocked all other clients for 1.7 s."""
     await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
     offset, offsets = 0, []
-    while (answer := await pull(client, offset, sub=EXPRESSION, kind="SQL92")).code != ResponseCode.SUCCESS:
-        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        offsets.append(int(answer.ext_fields()["nextBeginOffset"]))
+    while (response := await pull(client, offset, sub=EXPRESSION, kind="SQL92")).code != ResponseCode.SUCCESS:
+        assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        offsets.append(int(response.ext_fields()["nextBeginOffset"]))
         assert offsets[-1] > offset
         offset = offsets[-1]
     assert offsets == [10, 20, 30, 40, 50, 60, 70], "each pull looks at messages for 2 ms"
-    assert bodies(answer) == [b"70"]
+    assert bodies(response) == [b"70"]
 
 
 @pytest.mark.usefixtures("slow_filters")
@@ -368,9 +368,9 @@ async def test_a_held_pull_with_a_slow_filter_is_sent_on(
     await send(producer, b"first")
     await hold(broker, client, 1, sub=EXPRESSION, kind="SQL92")
     await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
-    answer = await client.next()
-    assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    assert 1 < int(answer.ext_fields()["nextBeginOffset"]) < 72
+    response = await client.next()
+    assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert 1 < int(response.ext_fields()["nextBeginOffset"]) < 72
 
 
 @pytest.mark.usefixtures("slow_filters")
@@ -382,10 +382,10 @@ async def test_held_pulls_share_the_time_for_filters(
     for _ in range(100):
         await hold(broker, client, 1, sub=EXPRESSION, kind="SQL92")
     await send_many(producer, [b"x\x012\x02"] * 100)
-    answers = [await client.next() for _ in range(100)]
-    assert {answer.code for answer in answers} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
-    offsets = [int(answer.ext_fields()["nextBeginOffset"]) for answer in answers]
-    assert offsets.count(1) >= 90, "the last ones are answered without a look at the messages"
+    responses = [await client.next() for _ in range(100)]
+    assert {response.code for response in responses} == {ResponseCode.PULL_RETRY_IMMEDIATELY}
+    offsets = [int(response.ext_fields()["nextBeginOffset"]) for response in responses]
+    assert offsets.count(1) >= 90, "the last ones get a response without a look at the messages"
 
 
 async def test_a_subscription_that_is_too_long_is_rejected_with_the_reason(
@@ -412,8 +412,8 @@ async def test_a_subscription_that_is_too_long_is_rejected_with_the_reason(
 
 async def consumer_ids(client: RawClient) -> list[str]:
     header = GetConsumerListByGroupRequestHeader(consumer_group="c")
-    answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-    return list(fastjson.loads(answer.body)["consumerIdList"]) if answer.code == 0 else []
+    response = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    return list(fastjson.loads(response.body)["consumerIdList"]) if response.code == 0 else []
 
 
 async def notified(client: RawClient) -> None:
@@ -479,19 +479,19 @@ async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> Non
         EmbeddedCluster(tmp_path, settings=settings) as cluster,
         await RawClient.open(cluster.brokers[0].address) as client,
     ):
-        answer = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        table = SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+        response = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table = SubscriptionGroupWrapper.decode(response.body).subscription_group_table
         assert table["c"].retry_max_times == 3
         assert "TOOLS_CONSUMER" in table
         one = GetSubscriptionGroupConfigRequestHeader(group="c")
-        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
-        assert SubscriptionGroupConfig.decode(answer.body) == table["c"]
+        response = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert SubscriptionGroupConfig.decode(response.body) == table["c"]
         gone = DeleteSubscriptionGroupRequestHeader(group_name="c")
         for _ in range(2):
             assert (await client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
         assert (await pull(client)).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        answer = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
-        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        response = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, one)
+        assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
@@ -500,9 +500,9 @@ async def test_a_queue_is_locked_for_one_member(client: RawClient) -> None:
 
     async def lock(who: str, wanted: list[MessageQueue], code: int = RequestCode.LOCK_BATCH_MQ) -> bytes:
         body = LockBatchRequestBody(consumer_group="c", client_id=who, mq_set=wanted)
-        answer = await client.call(code, body=body.encode())
-        assert answer.code == 0
-        return answer.body
+        response = await client.call(code, body=body.encode())
+        assert response.code == 0
+        return response.body
 
     assert LockBatchResponseBody.decode(await lock("one", queues[:1])).lock_ok_mq_set == queues[:1]
     assert LockBatchResponseBody.decode(await lock("two", queues)).lock_ok_mq_set == queues[1:]
@@ -538,7 +538,7 @@ async def test_many_consumers_of_one_queue_all_get_its_messages(broker: Broker, 
     for client in clients:
         await hold(broker, client, 1)
     await send(producer, b"second")
-    for answer in await asyncio.gather(*(client.next() for client in clients)):
-        assert bodies(answer) == [b"second"]
+    for response in await asyncio.gather(*(client.next() for client in clients)):
+        assert bodies(response) == [b"second"]
     for client in clients:
         client.writer.close()

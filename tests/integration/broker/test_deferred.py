@@ -81,8 +81,8 @@ def oneway(client: RawClient, code: int, header: Header) -> None:
 
 async def records(client: RawClient, topic: str = "T", queue_id: int = 0, offset: int = 0) -> list[Record]:
     """Up to 32 messages of a queue."""
-    answer = await client.call(RequestCode.PULL_MESSAGE, _pull(topic, queue_id, offset))
-    return decode_all(answer.body)
+    response = await client.call(RequestCode.PULL_MESSAGE, _pull(topic, queue_id, offset))
+    return decode_all(response.body)
 
 
 async def arrive(client: RawClient, count: int, topic: str = "T", queue_id: int = 0) -> list[Record]:
@@ -101,11 +101,11 @@ async def half(
 ) -> EndTransactionRequestHeader:
     """Send a half message; the header that commits it."""
     text += f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01id-{body.decode()}\x02"
-    answer = (await send(client, body, text, sys_flag=4)).ext_fields()
+    response = (await send(client, body, text, sys_flag=4)).ext_fields()
     return EndTransactionRequestHeader(
         producer_group=group,
-        tran_state_table_offset=int(answer["queueOffset"]),
-        commit_log_offset=decode_message_id(answer["msgId"])[1],
+        tran_state_table_offset=int(response["queueOffset"]),
+        commit_log_offset=decode_message_id(response["msgId"])[1],
         commit_or_rollback=COMMIT,
         msg_id=f"id-{body.decode()}",
     )
@@ -123,8 +123,8 @@ async def produce_as(client: RawClient, group: str, client_id: str = "me@1") -> 
 async def test_delayed_messages_are_delivered_on_time(client: RawClient) -> None:
     """QUIRKS 20, 29: a delayed message would be delivered early, late, or with other properties."""
     await send(client, b"first")
-    answer = await send(client, b"late", "DELAY\x012\x02TAGS\x01t\x02", queue_id=3)
-    assert (answer.ext_fields()["queueId"], answer.ext_fields()["queueOffset"]) == ("3", "0")
+    response = await send(client, b"late", "DELAY\x012\x02TAGS\x01t\x02", queue_id=3)
+    assert (response.ext_fields()["queueId"], response.ext_fields()["queueOffset"]) == ("3", "0")
     sent_ms = time.time() * 1000
     assert await records(client, queue_id=3) == []
     (record,) = await arrive(client, 1, queue_id=3)
@@ -178,8 +178,8 @@ async def test_nothing_waits_for_the_next_periodic_flush(tmp_path: Path) -> None
 async def test_slaves_get_the_delay_offsets(client: RawClient) -> None:
     """QUIRKS 56: a slave that takes over would deliver old messages twice."""
     await send(client, b"x", "DELAY\x014\x02")
-    answer = await client.call(RequestCode.GET_ALL_DELAY_OFFSET)
-    assert answer.body == b'{"offsetTable":{"4":0}}'
+    response = await client.call(RequestCode.GET_ALL_DELAY_OFFSET)
+    assert response.body == b'{"offsetTable":{"4":0}}'
 
 
 # -- transactions -----------------------------------------------------------------------------
@@ -228,8 +228,8 @@ async def test_only_its_own_producer_ends_a_transaction(client: RawClient) -> No
         ("commit_log_offset", -1), ("commit_log_offset", 1 << 40),
     ):  # fmt: skip
         wrong = msgspec.structs.replace(commit, **{field: value})
-        answer = await client.call(RequestCode.END_TRANSACTION, wrong)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        response = await client.call(RequestCode.END_TRANSACTION, wrong)
+        assert response.code == ResponseCode.SYSTEM_ERROR
     assert (await client.call(RequestCode.END_TRANSACTION, commit)).code == 0
     assert [record.body for record in await records(client)] == [b"y", b"x"]
 
@@ -254,7 +254,7 @@ async def test_a_check_goes_to_the_next_producer_if_one_is_offline(
         assert (record.topic, record.queue_id, record.body) == ("T", 0, b"what")
         assert record.physical_offset == asked.commit_log_offset
         assert props.decode(record.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-        answer = EndTransactionRequestHeader(
+        response = EndTransactionRequestHeader(
             producer_group="g",
             tran_state_table_offset=asked.tran_state_table_offset,
             commit_log_offset=asked.commit_log_offset,
@@ -262,7 +262,7 @@ async def test_a_check_goes_to_the_next_producer_if_one_is_offline(
             msg_id="id-what",
             from_transaction_check=True,
         )
-        oneway(second, RequestCode.END_TRANSACTION, answer)
+        oneway(second, RequestCode.END_TRANSACTION, response)
         assert [record.body for record in await arrive(client, 1)] == [b"what"]
 
 
@@ -294,14 +294,14 @@ async def test_a_producer_checks_a_message_of_the_maximum_size(client: RawClient
             if asked.msg_id == "id-large":
                 break
     assert len(props.decode(decode(question.body).properties)["PAD"]) == pad
-    answer = EndTransactionRequestHeader(
+    response = EndTransactionRequestHeader(
         producer_group="g",
         tran_state_table_offset=asked.tran_state_table_offset,
         commit_log_offset=asked.commit_log_offset,
         commit_or_rollback=COMMIT,
         msg_id="id-large",
     )
-    oneway(client, RequestCode.END_TRANSACTION, answer)
+    oneway(client, RequestCode.END_TRANSACTION, response)
     assert [record.body for record in await arrive(client, 1)] == [b"large"]
 
 
@@ -332,10 +332,10 @@ async def _largest(client: RawClient, text: str, topic: str, **header: object) -
     size = 4096
     while True:
         size -= 1
-        answer = await send(client, b"x" * size, text, topic=topic, **header)
-        if answer.code == 0:
-            return answer
-        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        response = await send(client, b"x" * size, text, topic=topic, **header)
+        if response.code == 0:
+            return response
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_an_operator_resumes_the_check_of_a_transaction(tmp_path: Path) -> None:
@@ -357,14 +357,14 @@ async def test_an_operator_resumes_the_check_of_a_transaction(tmp_path: Path) ->
         wanted = message_id(given_up.store_host, given_up.physical_offset)
         assert (await client.call(resume, ResumeCheckHalfMessageRequestHeader(msg_id=wanted))).code == 0
         asked = (await producer.next()).header_as(CheckTransactionStateRequestHeader)
-        answer = EndTransactionRequestHeader(
+        response = EndTransactionRequestHeader(
             producer_group="g",
             tran_state_table_offset=asked.tran_state_table_offset,
             commit_log_offset=asked.commit_log_offset,
             commit_or_rollback=COMMIT,
             msg_id="id-orphan",
         )
-        oneway(producer, RequestCode.END_TRANSACTION, answer)
+        oneway(producer, RequestCode.END_TRANSACTION, response)
         assert [record.body for record in await arrive(client, 2)] == [b"ordinary", b"orphan"]
 
 
@@ -424,8 +424,8 @@ async def test_a_poisonous_message_goes_to_the_dead_letters(client: RawClient) -
     header = ConsumerSendMsgBackRequestHeader(offset=place, group="c", delay_level=-1, max_reconsume_times=16)
     assert (await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
     assert await _max_offset(client, "%DLQ%c") == 1
-    answer = await client.call(RequestCode.PULL_MESSAGE, _pull("%DLQ%c"))
-    assert answer.code == ResponseCode.NO_PERMISSION  # dead letters are for operators
+    response = await client.call(RequestCode.PULL_MESSAGE, _pull("%DLQ%c"))
+    assert response.code == ResponseCode.NO_PERMISSION  # dead letters are for operators
     header.offset = 1 << 40
     assert (await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == ResponseCode.SYSTEM_ERROR
 
@@ -434,10 +434,10 @@ async def test_retries_sent_as_ordinary_messages(client: RawClient) -> None:
     """A consumer whose send-back failed sends the retry itself; it would never become a dead letter."""
     text = "DELAY\x011\x02RETRY_TOPIC\x01T\x02"
     for times in (1, 2):
-        answer = await send(
+        response = await send(
             client, b"%d" % times, text, topic="%RETRY%c", reconsume_times=times, max_reconsume_times=2
         )
-        assert answer.code == 0
+        assert response.code == 0
     assert [record.body for record in await arrive(client, 1, "%RETRY%c")] == [b"1"]
     assert await _max_offset(client, "%DLQ%c") == 1
 
@@ -465,13 +465,13 @@ async def _max_offset(client: RawClient, topic: str) -> int:
 
 
 async def test_a_reply_reaches_the_requester(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """QUIRKS 30: a request would never be answered, or its answer be reported as failed."""
+    """QUIRKS 30: a request would never get a response, or its response be reported as failed."""
     text = "REPLY_TO_CLIENT\x01asker@1\x02CORRELATION_ID\x017\x02"
     header = send_header(text, topic="DefaultCluster_REPLY_TOPIC")
-    answer = await client.call(RequestCode.SEND_REPLY_MESSAGE_V2, header, b"early")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == "push reply message fail, channel of <asker@1> not found."
-    assert answer.ext_fields()["queueOffset"] == "0"
+    response = await client.call(RequestCode.SEND_REPLY_MESSAGE_V2, header, b"early")
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == "push reply message fail, channel of <asker@1> not found."
+    assert response.ext_fields()["queueOffset"] == "0"
     async with await RawClient.open(cluster.brokers[0].address) as asker:
         await produce_as(asker, "askers", "asker@1")
         replying = asyncio.create_task(client.call(RequestCode.SEND_REPLY_MESSAGE_V2, header, b"reply"))
@@ -485,8 +485,8 @@ async def test_a_reply_reaches_the_requester(cluster: EmbeddedCluster, client: R
         }  # fmt: skip
         assert push.body == b"reply"
         asker.writer.write(encode_command(push.reply()))
-        answer = await replying
-        assert (answer.code, answer.remark, answer.ext_fields()["queueOffset"]) == (0, None, "1")
+        response = await replying
+        assert (response.code, response.remark, response.ext_fields()["queueOffset"]) == (0, None, "1")
     assert [one.body for one in await records(client, "DefaultCluster_REPLY_TOPIC")] == [b"early", b"reply"]
 
 
@@ -514,8 +514,8 @@ async def test_a_read_sees_the_sends_before_it(client: RawClient) -> None:
         frames.append(encode_command(Command.request(RequestCode.GET_MAX_OFFSET, header)))
         assert number >= 0
     client.writer.write(b"".join(frames))
-    answers = [await client.next() for _ in frames]
-    assert [answer.ext_fields()["offset"] for answer in answers[1::2]] == ["2", "3", "4"]
+    responses = [await client.next() for _ in frames]
+    assert [response.ext_fields()["offset"] for response in responses[1::2]] == ["2", "3", "4"]
 
 
 # -- the recorded store -----------------------------------------------------------------------
@@ -554,7 +554,7 @@ async def _send_recorded(client: RawClient) -> None:
         text = props.encode(one["properties"])
         queues = 2 if one["topic"] == "StoreDelay" else 1
         half_flag = 4 if "TRAN_MSG" in one["properties"] else 0
-        answer = await send(
+        response = await send(
             client,
             bytes.fromhex(one["bodyHex"]),
             text,
@@ -563,7 +563,7 @@ async def _send_recorded(client: RawClient) -> None:
             default_topic_queue_nums=queues,
             sys_flag=half_flag,
         )
-        fields = answer.ext_fields()
+        fields = response.ext_fields()
         assert (int(fields["queueId"]), int(fields["queueOffset"])) == (one["queueId"], one["queueOffset"])
         decision = {"COMMIT_MESSAGE": COMMIT, "ROLLBACK_MESSAGE": ROLLBACK}.get(
             one["properties"].get("state")

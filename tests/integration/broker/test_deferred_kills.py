@@ -62,22 +62,22 @@ class Sent:
         for index in range(20):
             body = b"%d-%d" % (number, index)
             self.delayed_ms[body] = time.time() * 1000
-            answer = await send(client, body, f"DELAY\x01{1 + index % 2}\x02", topic="Delayed")
-            assert answer.code == 0, answer.remark
+            response = await send(client, body, f"DELAY\x01{1 + index % 2}\x02", topic="Delayed")
+            assert response.code == 0, response.remark
 
     async def send_back(self, client: RawClient, number: int) -> None:
         for index in range(12):
             body = b"%d-%d" % (number, index)
-            answer = await send(client, body, topic="Handled")
+            response = await send(client, body, topic="Handled")
             header = ConsumerSendMsgBackRequestHeader(
-                offset=decode_message_id(answer.ext_fields()["msgId"])[1],
+                offset=decode_message_id(response.ext_fields()["msgId"])[1],
                 group="c",
                 delay_level=1 + index % 2,
                 max_reconsume_times=16,
             )
             self.returned_ms[body] = time.time() * 1000
-            answer = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-            assert answer.code == 0, answer.remark
+            response = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            assert response.code == 0, response.remark
 
     async def send_half(self, client: RawClient, number: int) -> None:
         """Commit a third of them, roll back a third, and leave a third open."""
@@ -91,7 +91,7 @@ class Sent:
             oneway(client, RequestCode.END_TRANSACTION, header)
             if index % 3 == 0:
                 self.committed.add(body)
-        await records(client)  # answered after the ends before it are written
+        await records(client)  # its response comes after the earlier ends are written
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def _check_transactions(client: RawClient, address: str, sent: Sent) -> No
         assert sorted(one.body for one in await records(client)) == sorted(sent.committed)
         await produce_as(asked, "nobody")
         while sent.open:
-            body = await _answer_question(asked)
+            body = await _respond_to_check(asked)
             sent.open.remove(body)  # KeyError: a check of one that had ended
             sent.committed.add(body)
         found = await arrive(client, len(sent.committed))
@@ -159,11 +159,11 @@ async def _until_all(client: RawClient, bodies: set[bytes], topic: str) -> dict[
     return found
 
 
-async def _answer_question(client: RawClient) -> bytes:
+async def _respond_to_check(client: RawClient) -> bytes:
     """Commit the transaction that the broker asks about next; returns its body."""
     question = await client.next()
     asked = question.header_as(CheckTransactionStateRequestHeader)
-    answer = EndTransactionRequestHeader(
+    response = EndTransactionRequestHeader(
         producer_group="nobody",
         tran_state_table_offset=asked.tran_state_table_offset,
         commit_log_offset=asked.commit_log_offset,
@@ -171,5 +171,5 @@ async def _answer_question(client: RawClient) -> bytes:
         msg_id=asked.msg_id or "",
         from_transaction_check=True,
     )
-    oneway(client, RequestCode.END_TRANSACTION, answer)
+    oneway(client, RequestCode.END_TRANSACTION, response)
     return decode(question.body).body

@@ -31,29 +31,29 @@ async def address() -> AsyncIterator[str]:
 
 
 class Flood:
-    """A connection that always has this many requests in flight. answered: number of responses."""
+    """A connection that always has this many requests in flight. responses: their number."""
 
     def __init__(self, client: RawClient, request: bytes) -> None:
         self.client = client
         self.request = request
-        self.answered = 0
+        self.responses = 0
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
         self.client.writer.write(self.request * IN_FLIGHT)
         while True:
-            answer = await self.client.next()
+            response = await self.client.next()
             came = 1 + len(self.client.received)
-            assert {answer.code, *(one.code for one in self.client.received)} <= {
+            assert {response.code, *(one.code for one in self.client.received)} <= {
                 ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY,
             }  # fmt: skip
             self.client.received.clear()
-            self.answered += came
+            self.responses += came
             self._moved.set()
             self.client.writer.write(self.request * came)
 
-    async def until_answered(self, count: int) -> None:
-        while self.answered < count:
+    async def until_responses(self, count: int) -> None:
+        while self.responses < count:
             self._moved.clear()
             await self._moved.wait()
 
@@ -66,7 +66,7 @@ async def flooding(address: str, request: bytes, connections: int = 3) -> AsyncI
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(flood.run()) for flood in floods]
         for flood in floods:
-            await flood.until_answered(IN_FLIGHT)
+            await flood.until_responses(IN_FLIGHT)
         yield floods
         for task in tasks:
             task.cancel()
@@ -99,12 +99,12 @@ async def test_other_clients_are_served_during_a_flood(address: str, flood: str)
     beat = HeartbeatData(client_id="me@1", producer_data_set=[ProducerData(group_name="g")]).encode()
     async with flooding(address, request) as floods, await RawClient.open(address) as client:
         for _ in range(20):
-            before = [one.answered for one in floods]
+            before = [one.responses for one in floods]
             assert (await client.call(RequestCode.HEART_BEAT, body=beat)).code == 0
             assert (await pull(client)).code == 0
             assert (await send(client, b"y")).code in {0, ResponseCode.SYSTEM_BUSY}
             for one, was in zip(floods, before, strict=True):
                 # What a few requests waited for is bounded by what was in flight when they came.
-                assert one.answered - was < 40 * IN_FLIGHT
+                assert one.responses - was < 40 * IN_FLIGHT
         for one in floods:
-            await one.until_answered(one.answered + IN_FLIGHT)
+            await one.until_responses(one.responses + IN_FLIGHT)

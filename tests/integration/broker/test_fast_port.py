@@ -59,9 +59,9 @@ async def test_topics_are_returned_at_the_second_port(
     async with running(tmp_path, given, **more) as broker:
         second = replace(broker.address, port=second_port(broker))
         async with await RawClient.open(second) as follower, await RawClient.open(broker.address):
-            answer = await follower.call(RequestCode.GET_ALL_TOPIC_CONFIG)
-            assert answer.code == ResponseCode.SUCCESS
-            assert "TBW102" in TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
+            response = await follower.call(RequestCode.GET_ALL_TOPIC_CONFIG)
+            assert response.code == ResponseCode.SUCCESS
+            assert "TBW102" in TopicConfigSerializeWrapper.decode(response.body).topic_config_table
             assert broker.health().connections == 2
     assert is_free(second.port)
 

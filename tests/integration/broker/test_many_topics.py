@@ -85,8 +85,8 @@ async def test_more_topics_than_fit_a_frame_are_registered(
         async with await RawClient.open(broker.address) as client:
             # More topics than the limit are kept; none is added.
             assert (await send(client, b"x", topic="topic-5")).code == 0
-            answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("One-more"))
-            assert "maxTopics" in (answer.remark or "")
+            response = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("One-more"))
+            assert "maxTopics" in (response.remark or "")
     finally:
         await broker.close()
         await names.close()
@@ -143,13 +143,13 @@ class Refusing(Names):
 
     def __init__(self) -> None:
         super().__init__()
-        self.script = self._answer
+        self.script = self._respond
         self.refuses = True
 
-    def _answer(self, channel: Channel, request: Command) -> Command | bytes | None:
+    def _respond(self, channel: Channel, request: Command) -> Command | bytes | None:
         if request.code == RequestCode.REGISTER_BROKER and self.refuses:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="the table is full")
-        return self.answer(channel, request)
+        return self.respond(channel, request)
 
 
 async def test_a_registration_that_is_rejected_is_an_error_and_not_ready(
@@ -185,7 +185,7 @@ async def test_a_registration_that_is_rejected_is_an_error_and_not_ready(
 
 
 class RefusingNameServer(NameServer):
-    """Refuses one registration of "First", and keeps its answer to the next registration back."""
+    """Refuses one registration of "First", and holds its response to the next registration."""
 
     held: tuple[Channel, Command] | None = None
     has_refused = False
@@ -197,11 +197,11 @@ class RefusingNameServer(NameServer):
         if not self.has_refused and b"First" in request.body:
             self.has_refused = True
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="not now")
-        answer = super().handle(channel, request)
-        if self.has_refused and answer is not None:
-            self.held = channel, answer
+        response = super().handle(channel, request)
+        if self.has_refused and response is not None:
+            self.held = channel, response
             return None
-        return answer
+        return response
 
 
 async def test_topics_made_during_a_registration_hide_no_others(tmp_path: Path) -> None:

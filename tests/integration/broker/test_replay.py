@@ -43,12 +43,12 @@ class Replay:
             client = await self._client(info)
             if info["kind"] == "oneway":
                 client.writer.write(frame.data)
-                await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)  # answered only after it
+                await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)  # its response comes after that
                 continue
-            answer = await client.call_frame(frame.data)
+            response = await client.call_frame(frame.data)
             recorded = info.get("response")
             if recorded is not None and recorded["scenario"] == scenario:
-                exchanges.append((frame, answer, by_number[recorded["n"]]))
+                exchanges.append((frame, response, by_number[recorded["n"]]))
         return exchanges
 
     async def _client(self, info: dict[str, Any]) -> RawClient:
@@ -70,7 +70,7 @@ async def replay(brokers: dict[str, Address]) -> AsyncIterator[Replay]:
     await run.close()
 
 
-def _answer(code: int, fields: dict[str, str], scenario: str) -> tuple[int, dict[str, str]]:
+def _comparable(code: int, fields: dict[str, str], scenario: str) -> tuple[int, dict[str, str]]:
     """The fields that must be equal. Message ids contain addresses, and physical offsets vary; the
     scenarios after the first found messages in their queues.
     """
@@ -79,22 +79,22 @@ def _answer(code: int, fields: dict[str, str], scenario: str) -> tuple[int, dict
 
 
 @pytest.mark.parametrize("scenario", ["json-producer", "json-v1", "bin-producer"])
-async def test_recorded_producers_get_the_recorded_answers(replay: Replay, scenario: str) -> None:
+async def test_recorded_producers_get_the_recorded_responses(replay: Replay, scenario: str) -> None:
     """QUIRKS 2, 10, 16, 18-20, 22-24: a Java producer would get unexpected results."""
     exchanges = await replay.run(scenario)
     different = [
         (request.info["n"], request.info["step"], ours, theirs)
-        for request, answer, recorded in exchanges
-        if (ours := _answer(answer.code, answer.ext_fields(), scenario))
-        != (theirs := _answer(recorded.info["code"], recorded.info["extFields"] or {}, scenario))
+        for request, response, recorded in exchanges
+        if (ours := _comparable(response.code, response.ext_fields(), scenario))
+        != (theirs := _comparable(recorded.info["code"], recorded.info["extFields"] or {}, scenario))
     ]
     assert different == []
     assert len(exchanges) >= 4
 
 
 @pytest.mark.parametrize("scenario", ["json-rpc", "bin-rpc"])
-async def test_recorded_replies_get_the_recorded_answers(replay: Replay, scenario: str) -> None:
-    """QUIRKS 30: a Java client's request would not be answered, or its answer be taken for a failure."""
+async def test_recorded_replies_get_the_recorded_responses(replay: Replay, scenario: str) -> None:
+    """QUIRKS 30: a Java client's request would get no response, or its response be taken for a failure."""
     compared = 0
     for frame in frames(scenario):
         info = frame.info
@@ -115,10 +115,10 @@ async def test_recorded_replies_get_the_recorded_answers(replay: Replay, scenari
             assert _same_push(push.ext_fields(), info["extFields"])
             client.writer.write(encode_command(push.reply()))
         elif "SEND_REPLY_MESSAGE_V2" in names and info["kind"] == "response":
-            answer = await _next_but(client, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
-            ours = _answer(answer.code, answer.ext_fields(), scenario)
-            assert ours == _answer(info["code"], info["extFields"], scenario)
-            assert answer.remark == info.get("remark")
+            response = await _next_but(client, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
+            ours = _comparable(response.code, response.ext_fields(), scenario)
+            assert ours == _comparable(info["code"], info["extFields"], scenario)
+            assert response.remark == info.get("remark")
             compared += 1
     assert compared >= 2
 

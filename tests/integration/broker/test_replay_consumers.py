@@ -86,17 +86,17 @@ async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
         recorded = info.get("response")
         if info["kind"] == "oneway" or recorded is None or recorded["scenario"] != scenario:
             continue
-        ours = await answer(clients[key], info["opaque"], may_wait=info["code"] in MAY_WAIT)
+        ours = await response_to(clients[key], info["opaque"], may_wait=info["code"] in MAY_WAIT)
         done.append(Exchange(frame, ours, by_number[recorded["n"]]))
     for client in clients.values():
         client.writer.close()
     return done
 
 
-async def answer(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
+async def response_to(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
     """The response to a request; None when it is held. Requests of the broker are skipped.
 
-    A request that no broker knows is answered at once, so it tells that the one before it is held.
+    A request that no broker knows gets a response at once, so it tells that the one before it is held.
     """
     mark = Command.request(UNKNOWN_CODE)
     mark.opaque = next(MARKS)
@@ -120,7 +120,7 @@ def recorded_body(frame: RecordedFrame) -> bytes:
     return frame.data[len(frame.data) - frame.info["bodyLength"] :] if frame.info["bodyLength"] else b""
 
 
-def test_consumers_and_operators_get_the_recorded_answers(exchanges: list[Exchange]) -> None:
+def test_consumers_and_operators_get_the_recorded_responses(exchanges: list[Exchange]) -> None:
     """QUIRKS 8, 10, 38, 41: Java's consumers or mqadmin would get unexpected responses."""
     compared = [
         exchange
@@ -131,7 +131,7 @@ def test_consumers_and_operators_get_the_recorded_answers(exchanges: list[Exchan
     for request, ours, theirs in compared:
         info = request.info
         if ours is None:
-            different.append((info["n"], info["step"], "no answer"))
+            different.append((info["n"], info["step"], "no response"))
             continue
         mine = ours.code, set(ours.ext_fields()), shape(ours.body)
         wanted = theirs.info["code"], set(theirs.info["extFields"] or {}), shape(recorded_body(theirs))

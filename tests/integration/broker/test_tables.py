@@ -1,4 +1,4 @@
-"""Tables of topics and groups under floods of changes: saved together, bounded, kept once answered."""
+"""Tables of topics and groups under floods of changes: saved together, bounded, kept once acknowledged."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ async def test_a_heartbeat_with_new_groups_costs_one_save_and_blocks_no_client(
 
 async def test_a_heartbeat_with_too_many_new_groups_is_rejected(broker: Broker, client: RawClient) -> None:
     """One frame could create tens of thousands of groups and topics."""
-    answer = await client.call(RequestCode.HEART_BEAT, body=heartbeat(3000))
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark is not None
-    assert "maxNewGroupsPerHeartbeat" in answer.remark
-    assert "3000" in answer.remark
+    response = await client.call(RequestCode.HEART_BEAT, body=heartbeat(3000))
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark is not None
+    assert "maxNewGroupsPerHeartbeat" in response.remark
+    assert "3000" in response.remark
     assert not any("group-" in name for name in (*broker.topics.names, *broker.consumers.groups.names))
     assert (await client.call(RequestCode.HEART_BEAT, body=heartbeat(5))).code == 0
 
@@ -133,8 +133,8 @@ async def test_a_heartbeat_with_too_many_new_groups_is_not_read_further(client: 
     """The subscriptions of 3,000 groups took the broker 3 to 12 ms, only to be refused."""
     body = heartbeat(3000).replace(b'"subscriptionDataSet":[', b'"subscriptionDataSet":[7,')
     assert body != heartbeat(3000)
-    answer = await client.call(RequestCode.HEART_BEAT, body=body)
-    assert "maxNewGroupsPerHeartbeat" in (answer.remark or "")
+    response = await client.call(RequestCode.HEART_BEAT, body=body)
+    assert "maxNewGroupsPerHeartbeat" in (response.remark or "")
 
 
 async def test_sends_to_many_new_topics_are_saved_together(
@@ -151,9 +151,9 @@ async def test_sends_to_many_new_topics_are_saved_together(
     for opaque, request in enumerate(sends):
         request.opaque = opaque
     client.writer.write(b"".join(map(encode_command, sends)))
-    answers = [await client.next() for _ in sends]
-    assert {answer.code for answer in answers} == {0}
-    offsets = {answer.opaque: answer.ext_fields()["queueOffset"] for answer in answers}
+    responses = [await client.next() for _ in sends]
+    assert {response.code for response in responses} == {0}
+    offsets = {response.opaque: response.ext_fields()["queueOffset"] for response in responses}
     assert [offsets[opaque] for opaque in range(len(sends))] == ["0", "1", "2"] * 100
     assert broker.topics.saver.saves - before < 20
     assert [record.body for record in await records(client, topic="T99")] == [b"0", b"1", b"2"]
@@ -273,14 +273,14 @@ async def test_messages_that_wait_for_a_topic_are_bounded(
     client.writer.write(request * 100)
     stored = (8 << 20) // 500_000
     refused = [await client.next() for _ in range(100 - stored)]
-    assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
+    assert {response.code for response in refused} == {ResponseCode.SYSTEM_BUSY}
     assert "bytes of this connection wait" in (refused[0].remark or "")
     disk.may_go_on.set()
     assert [(await client.next()).code for _ in range(stored)] == [0] * stored
     assert broker._servers[0].memory.by_kind()["waiting"] == 0
 
 
-async def test_a_send_that_waits_for_its_topic_is_answered_before_a_stop(tmp_path: Path) -> None:
+async def test_a_send_that_waits_for_its_topic_gets_a_response_before_a_stop(tmp_path: Path) -> None:
     """Its producer could not know whether the message is stored, and sent it to no other broker."""
     settings = {**SMALL, "listenPort": "0", "storePathRootDir": str(tmp_path)}
     broker = Broker(load_broker_config(None, settings))
@@ -314,10 +314,10 @@ async def test_headers_of_messages_that_wait_for_a_topic_are_bounded(
     client.writer.write(encode_command(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x")) * 20)
     waiting = (8 << 20) // 900_000
     refused = [await client.next() for _ in range(20 - waiting)]
-    assert {answer.code for answer in refused} == {ResponseCode.SYSTEM_BUSY}
+    assert {response.code for response in refused} == {ResponseCode.SYSTEM_BUSY}
     disk.may_go_on.set()
-    answers = [await client.next() for _ in range(waiting)]
-    assert {answer.code for answer in answers} == {ResponseCode.MESSAGE_ILLEGAL}
+    responses = [await client.next() for _ in range(waiting)]
+    assert {response.code for response in responses} == {ResponseCode.MESSAGE_ILLEGAL}
     assert broker._servers[0].memory.by_kind()["waiting"] == 0
 
 
@@ -327,13 +327,13 @@ async def test_a_topic_that_cannot_be_saved_is_rejected(
     """With a full disk, topics would be missing after a restart, or requests would get no response."""
     disk.is_full = True
     disk.may_go_on.set()
-    for answer in (
+    for response in (
         await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("Mine")),
         await send(client, b"x", topic="New"),
     ):
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert answer.remark is not None
-        assert "No space left" in answer.remark
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert response.remark is not None
+        assert "No space left" in response.remark
     assert (await client.call(RequestCode.HEART_BEAT, body=heartbeat(1))).code == 0  # they are made later
     assert {"Mine", "New", "%RETRY%group-0"}.isdisjoint(broker.topics.names)
     assert broker.consumers.clients.consumer_group("group-0") is not None
@@ -344,7 +344,7 @@ async def test_a_topic_that_cannot_be_saved_is_rejected(
 
 
 async def test_the_whole_tables_are_as_they_are_now(broker: Broker, client: RawClient) -> None:
-    """A slave would copy tables that are out of date, since an answer is made once for each version."""
+    """A slave would copy tables that are out of date, since a response is made once for each version."""
     seen = []
     for number in range(3):
         assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic(f"T{number}"))).code == 0
@@ -354,22 +354,22 @@ async def test_the_whole_tables_are_as_they_are_now(broker: Broker, client: RawC
         assert (await client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)).code == 0
         await broker.topics.saver.drain()  # the save of A{number} changes the version
         for _ in range(2):
-            answer = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
-            topics = TopicConfigSerializeWrapper.decode(answer.body)
+            response = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
+            topics = TopicConfigSerializeWrapper.decode(response.body)
             assert topics == broker.topics.snapshot()
-            answer = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            groups = SubscriptionGroupWrapper.decode(answer.body)
+            response = await client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            groups = SubscriptionGroupWrapper.decode(response.body)
             assert groups == broker.consumers.groups.snapshot()
         seen.append((len(topics.topic_config_table), len(groups.subscription_group_table)))
     assert [(a - seen[0][0], b - seen[0][1]) for a, b in seen] == [(0, 0), (2, 2), (4, 4)]
     header = DeleteTopicRequestHeader(topic="T0")
     assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == 0
-    answer = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
-    assert "T0" not in TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
+    response = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
+    assert "T0" not in TopicConfigSerializeWrapper.decode(response.body).topic_config_table
 
 
 async def test_requests_about_a_large_topic_block_no_client() -> None:
-    """16 KB of them stopped the broker for 150 s, while it kept 1.7 GB of answers."""
+    """16 KB of them stopped the broker for 150 s, while it kept 1.7 GB of responses."""
     async with (
         EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "6000"}) as cluster,
         await RawClient.open(cluster.brokers[0].address) as hog,
@@ -385,14 +385,16 @@ async def test_requests_about_a_large_topic_block_no_client() -> None:
             assert await serves_another(broker)
         channels = [channel for server in broker._servers for channel in server.channels]
         unsent = [channel._unsent_bytes() for channel in channels]
-        answers = [await hog.next() for _ in range(20)]
-        assert {(answer.code, len(answer.body)) for answer in answers} == {(0, len(answers[0].body))}
-        # The answer that exceeds the mark is the last one made until the peer has read.
-        one_answer = len(encode_command(answers[0]))
-        assert max(unsent) <= broker.config.listen.options.write_high_bytes + one_answer
+        responses = [await hog.next() for _ in range(20)]
+        assert {(response.code, len(response.body)) for response in responses} == {
+            (0, len(responses[0].body))
+        }
+        # The response that exceeds the mark is the last one made until the peer has read.
+        one_response = len(encode_command(responses[0]))
+        assert max(unsent) <= broker.config.listen.options.write_high_bytes + one_response
 
 
-async def test_answers_that_fit_no_frame_are_not_made() -> None:
+async def test_responses_that_fit_no_frame_are_not_made() -> None:
     """A question about all groups of a broker could take seconds, and then more memory than a frame has."""
     async with (
         EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "20000"}) as cluster,
@@ -406,15 +408,15 @@ async def test_answers_that_fit_no_frame_are_not_made() -> None:
         ordered = GetConsumeStatsInBrokerHeader(is_order=True)
         assert (await client.call(RequestCode.GET_BROKER_CONSUME_STATS, ordered)).code == 0
         every = GetConsumeStatsInBrokerHeader(is_order=False)
-        answer = await client.call(RequestCode.GET_BROKER_CONSUME_STATS, every)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "more than 12582912" in (answer.remark or "")
+        response = await client.call(RequestCode.GET_BROKER_CONSUME_STATS, every)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "more than 12582912" in (response.remark or "")
         one = GetConsumeStatsRequestHeader(consumer_group="g1")
         assert (await client.call(RequestCode.GET_CONSUME_STATS, one)).code == 0
 
 
 async def test_an_administrators_change_survives_a_kill(tmp_path: Path) -> None:
-    """A broker that is killed right after it answered an operator would have lost the change."""
+    """A broker that is killed right after its response to an operator would have lost the change."""
     arguments = (
         "--listen",
         "127.0.0.1:0",

@@ -80,9 +80,9 @@ async def test_results_as_json(cluster: EmbeddedCluster) -> None:
     assert done.out == f'{{"topic": "New", "queues": 4, "cluster": "{cluster.namesrv_address}"}}\n'
 
 
-@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"n\n", 1)])
+@pytest.mark.parametrize(("typed", "status"), [(b"y\n", 0), (b"n\n", 1)])
 async def test_a_change_is_confirmed_on_a_terminal(
-    cluster: EmbeddedCluster, answer: bytes, status: int
+    cluster: EmbeddedCluster, typed: bytes, status: int
 ) -> None:
     """A change meant for a test cluster could reach production."""
     terminal, side = pty.openpty()
@@ -91,7 +91,7 @@ async def test_a_change_is_confirmed_on_a_terminal(
         process = await asyncio.create_subprocess_exec(
             *COMMAND, "topic", "create", "New", stdin=side, stdout=side, stderr=side, env=environment
         )
-        os.write(terminal, answer)
+        os.write(terminal, typed)
         async with asyncio.timeout(LIMIT_S):
             assert await process.wait() == status
         shown = os.read(terminal, 4096).decode()

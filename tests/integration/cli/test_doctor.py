@@ -129,13 +129,13 @@ async def test_a_broker_as_name_server(cluster: EmbeddedCluster) -> None:
 async def test_a_web_server_as_name_server() -> None:
     """The dashboard's address would be taken for one that does not respond."""
 
-    async def answer(reader: StreamReader, writer: StreamWriter) -> None:
+    async def respond(reader: StreamReader, writer: StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         report = await examine(f"{host}:{port}")
     assert report.status == 1

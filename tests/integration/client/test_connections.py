@@ -41,8 +41,8 @@ async def test_a_connection_that_ended_is_lost_not_closed() -> None:
         assert caught.value.outcome is Outcome.NOT_SENT
         assert caught.value.retry is not Retry.NONE
         assert not peer.seen
-        answer = await pool.get(peer.address).request(Command.request(QUESTION), 5000)
-        assert answer.code == ResponseCode.SUCCESS
+        response = await pool.get(peer.address).request(Command.request(QUESTION), 5000)
+        assert response.code == ResponseCode.SUCCESS
 
 
 async def test_another_name_server_is_used() -> None:
@@ -71,10 +71,10 @@ async def test_requests_that_fail_together_continue_together() -> None:
         address = gone.address
     async with Peer() as there, pool_with(lambda _: None) as pool:
         servers = NameServers((address, there.address), pool, 5000)
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *[servers.request(RequestCode.GET_ROUTEINTO_BY_TOPIC) for _ in range(4)]
         )
-        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+        assert {response.code for response in responses} == {ResponseCode.SUCCESS}
         assert servers.current.address == there.address
 
 
@@ -107,8 +107,8 @@ async def test_a_question_is_put_a_second_time() -> None:
     try:
         client.connections.opened = cut(1)
         async with Peer() as peer:
-            answer = await client.request(peer.address, Command.request(QUESTION), 5000)
-            assert answer.code == ResponseCode.SUCCESS
+            response = await client.request(peer.address, Command.request(QUESTION), 5000)
+            assert response.code == ResponseCode.SUCCESS
             assert len(peer.seen) == 1
     finally:
         await client.release()

@@ -55,15 +55,15 @@ async def text_of_a_send(namesrv: str, timeout_ms: int = 3000) -> str:
 
 
 @asynccontextmanager
-async def answering(data: bytes) -> AsyncIterator[str]:
+async def responding(data: bytes) -> AsyncIterator[str]:
     """The address of a server of another protocol, which responds with this and closes the connection."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(data)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
@@ -104,7 +104,7 @@ async def test_tls_where_none_is_spoken() -> None:
 )
 async def test_another_protocol_is_named(data: bytes, said: str) -> None:
     """A wrong port would show as a frame of 1.2 GB."""
-    async with answering(data) as address:
+    async with responding(data) as address:
         assert said in (text := await text_of_a_send(address))
         assert address in text
 

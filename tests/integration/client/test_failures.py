@@ -88,7 +88,7 @@ async def test_a_lost_connection_fails_requests_in_flight_at_once() -> None:
         assert producer.health().in_flight == 0
 
 
-async def test_no_answer_in_time_means_perhaps_stored() -> None:
+async def test_no_response_in_time_means_perhaps_stored() -> None:
     """The user would get NOT_SENT for a message that is stored."""
     async with one_broker() as (producer, broker, _):
         await producer.send(MESSAGE)  # so that the time is not spent on connecting
@@ -292,12 +292,12 @@ async def test_a_permanent_refusal_is_reported_as_final(remark: str) -> None:
 
 async def test_a_batch_that_fails_in_the_middle_reports_its_progress() -> None:
     """The user could not see which messages of a long list are stored."""
-    answered: list[Command] = []
+    handled: list[Command] = []
 
     def second_fails(_channel: Channel, request: Command) -> Command:
         if request.code in SENDS:
-            answered.append(request)
-        return stored(request) if len(answered) < 2 else request.reply(ResponseCode.MESSAGE_ILLEGAL)
+            handled.append(request)
+        return stored(request) if len(handled) < 2 else request.reply(ResponseCode.MESSAGE_ILLEGAL)
 
     async with one_broker(second_fails) as (producer, _, _names):
         messages = [Message("T", os.urandom(400_000)) for _ in range(6)]
@@ -309,19 +309,19 @@ async def test_a_batch_that_fails_in_the_middle_reports_its_progress() -> None:
 
 async def test_the_rest_of_a_batch_is_resent() -> None:
     """One refusal in the middle of a long list would leave it half sent, for its caller to sort out."""
-    answered: list[Command] = []
+    handled: list[Command] = []
 
     def second_is_busy(_channel: Channel, request: Command) -> Command:
         if request.code in SENDS:
-            answered.append(request)
-        is_busy = request.code in SENDS and len(answered) == 2
+            handled.append(request)
+        is_busy = request.code in SENDS and len(handled) == 2
         return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE) if is_busy else stored(request)
 
     async with one_broker(second_is_busy) as (producer, _, _names):
         messages = [Message("T", os.urandom(400_000)) for _ in range(6)]
         assert len(await producer.send_batch(messages)) == 6
-        assert len({request.ext_fields()["e"] for request in answered}) == 1, "all in one queue"
-        answered.clear()
+        assert len({request.ext_fields()["e"] for request in handled}) == 1, "all in one queue"
+        handled.clear()
         with pytest.raises(BatchIncomplete):
             await producer.send_batch(messages, queue=MessageQueue("T", "a", 1))
 
@@ -517,7 +517,7 @@ async def test_oneway_sends_in_a_loop_are_bounded_and_drained() -> None:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-async def test_flush_waits_for_each_answer_and_raises_none(batching: bool) -> None:
+async def test_flush_waits_for_each_response_and_raises_none(batching: bool) -> None:
     """Progress that a program commits after its sends could be ahead of the stored messages."""
     held: list[tuple[Channel, Command]] = []
 
@@ -555,7 +555,7 @@ async def test_flush_waits_for_each_answer_and_raises_none(batching: bool) -> No
         broker.script = None
 
 
-async def test_close_waits_for_answers() -> None:
+async def test_close_waits_for_responses() -> None:
     """Messages that were accepted would be lost at the end of a program."""
     held: list[tuple[Channel, Command]] = []
 
@@ -583,7 +583,7 @@ async def test_close_waits_for_answers() -> None:
 async def test_close_reports_sends_without_a_response() -> None:
     """The end of the program would hang, or hide which messages may be lost."""
     async with one_broker(silent) as (producer, broker, names):
-        names.routes["Far"] = {"z": "192.0.2.1:9"}  # never answers
+        names.routes["Far"] = {"z": "192.0.2.1:9"}  # never responds
         first, second = Message("T", b"on the wire"), Message("Far", b"waits for a connection")
         sends = [producer.send_nowait(first, timeout_ms=600_000)]
         await broker.until(lambda: len(broker.sends) == 1)
@@ -625,10 +625,10 @@ async def test_cancelling_before_the_route_is_known_sends_nothing() -> None:
         await names.until(lambda: len(held) == 1)
         send.cancel()
         channel, request = held[0]
-        answer = names.answer(channel, request)
-        assert answer is not None
-        channel.reply(answer)
-        names.script = names.answer
+        response = names.respond(channel, request)
+        assert response is not None
+        channel.reply(response)
+        names.script = names.respond
         assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
         assert len(broker.sends) == 1
 
@@ -638,11 +638,11 @@ async def test_cancelling_before_the_route_is_known_sends_nothing() -> None:
 
 async def test_a_read_survives_a_connection_that_was_closed_meanwhile() -> None:
     """The first pull after a quiet time would fail: servers close idle connections."""
-    answers: list[Command] = []
+    requests: list[Command] = []
 
     def hang_up_once(channel: Channel, request: Command) -> Command | None:
-        answers.append(request)
-        if len(answers) == 1:
+        requests.append(request)
+        if len(requests) == 1:
             channel.abort()
             return None
         return request.reply(ResponseCode.SYSTEM_BUSY, remark="later")
@@ -654,7 +654,7 @@ async def test_a_read_survives_a_connection_that_was_closed_meanwhile() -> None:
                 await consumer.max_offset(MessageQueue("T", "a", 0))
             with pytest.raises(RouteNotFound, match="no broker z"):
                 await consumer.pull(MessageQueue("T", "z", 0), 0)
-        assert len(answers) == 2
+        assert len(requests) == 2
 
 
 # -- a topic without a master -------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ async def test_a_child_creates_its_own_clients_and_the_parent_continues(
 async def test_the_parents_clients_fail_in_the_child_with_the_reason(
     producer: Producer, consumer: PullConsumer
 ) -> None:
-    """A send in the child would hang, or answer with an error about loops and futures."""
+    """A send in the child would hang, or fail with an error about loops and futures."""
     queue = (await producer.send(Message("Forks", b"x"))).queue
     message, refusal = Message("Forks", b"x"), f"started in process {os.getpid()}, before a fork"
 

@@ -139,7 +139,7 @@ class Marks:
     """An RPC hook that adds a field and records the requests."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[int, int]] = []
+        self.responses: list[tuple[int, int]] = []
 
     def before_request(self, address: str, request: Command) -> None:
         assert ":" in address
@@ -147,11 +147,11 @@ class Marks:
         request.ext["tenant"] = "blue"
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        self.answers.append((request.code, response.code))
+        self.responses.append((request.code, response.code))
 
 
 class Refuses:
-    """An RPC hook that lets no send pass, and fails on answers."""
+    """An RPC hook that lets no send pass, and fails on responses."""
 
     def before_request(self, address: str, request: Command) -> None:
         if request.code in SENDS:
@@ -173,7 +173,7 @@ async def test_rpc_hooks_see_every_request_and_its_response() -> None:
             producer.send_oneway(Message("T", b"x"))
         assert {command.ext_fields().get("tenant") for command in [*broker.seen, *names.seen]} == {"blue"}
     assert {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE} <= {
-        code for code, _ in marks.answers
+        code for code, _ in marks.responses
     }
 
 

@@ -56,7 +56,7 @@ async def test_sends_are_reported() -> None:
                 local_transaction=lambda _: LocalTransactionState.COMMIT,
                 check=lambda _: LocalTransactionState.UNKNOWN,
             )
-            producer.send_oneway(Message("T", b"nobody answers"))
+            producer.send_oneway(Message("T", b"no response"))
         records, keys = await reports(cluster, "RMQ_SYS_TRACE_TOPIC", 5)
         found = {record.message_id: record for record in records if isinstance(record, Sent)}
         assert len(records) == len(found) == 5

@@ -1,4 +1,4 @@
-"""How clients start: with a name server that answers, and without one."""
+"""How clients start: with a name server that responds, and without one."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_start_without_waiting_continues_in_the_background() -> None:
         for one in (producer, consumer, reader):
             await one.start(wait=False)
         assert producer.health().client_id.startswith("127.0.0.1@")
-        await until(lambda: not producer.health().ok)  # nothing answers, and that shows
+        await until(lambda: not producer.health().ok)  # nothing responds, and that shows
     async with EmbeddedCluster(namesrv=address), asyncio.timeout(LIMIT_S):
         async with AdminClient(address) as admin:
             await admin.create_topic("T", 1)

@@ -126,7 +126,7 @@ def test_too_many_batches_in_flight_are_rejected() -> None:
             release.wait(10)
 
         producer.send_batch_async([Message("Bulk", b"x")], block)
-        assert blocked.wait(10)  # now nothing is answered
+        assert blocked.wait(10)  # from now on there are no responses
         second = producer.send_batch_async([Message("Bulk", b"y")])
         with pytest.raises(FlowControlled):
             producer.send_batch_async([Message("Bulk", b"z")])

@@ -99,10 +99,10 @@ async def test_every_response_has_the_headers(browser: Browser) -> None:
 async def test_the_cookie_is_out_of_reach(cluster: EmbeddedCluster) -> None:
     """A script could read the session, or another site use it; the token would stay in the address bar."""
     async with browsing(cluster.namesrv_address) as browser:
-        answer = await browser.get("/topics", params={"token": TOKEN}, follow_redirects=False)
-        assert answer.status_code == 303
-        assert answer.headers["location"] == "/topics"
-        cookie = answer.headers["set-cookie"].lower()
+        response = await browser.get("/topics", params={"token": TOKEN}, follow_redirects=False)
+        assert response.status_code == 303
+        assert response.headers["location"] == "/topics"
+        cookie = response.headers["set-cookie"].lower()
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert TOKEN not in cookie

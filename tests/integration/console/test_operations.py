@@ -79,8 +79,8 @@ async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
         assert "Producers use the broker again" in restored.text
         assert await offered("Both") == {"broker-a", "broker-b"}
         for wrong, status in (({"name": "nobody"}, 404), ({"to": "stop"}, 400), ({"to": ""}, 400)):
-            answer = await browser.submit("/writes", preview, **{**wanted, **wrong})
-            assert answer.status_code == status
+            response = await browser.submit("/writes", preview, **{**wanted, **wrong})
+            assert response.status_code == status
 
 
 async def test_a_broker_is_shown_while_another_is_down() -> None:

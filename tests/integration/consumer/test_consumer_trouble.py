@@ -71,15 +71,15 @@ async def test_a_topic_without_a_broker_is_reported_once(caplog: pytest.LogCaptu
 class Strict(Peer):
     """A broker that rejects some requests because of a wrong secret.
 
-    lets: the codes that it answers.
+    lets: the codes that it accepts.
     """
 
     def __init__(self, *lets: int) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.lets = lets
         self.client_id = ""
 
-    def answer(self, _channel: Channel, request: Command) -> Command:
+    def respond(self, _channel: Channel, request: Command) -> Command:
         if request.code not in self.lets:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=REFUSAL)
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:

@@ -495,8 +495,8 @@ async def test_resetting_offsets(cluster: EmbeddedCluster, producer: Producer) -
         await seen.until(12)
         await until(lambda: committed(cluster) == 12)
         header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=0, is_force=True)
-        answer = await ask(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        assert answer.code == ResponseCode.SUCCESS
+        response = await ask(cluster, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        assert response.code == ResponseCode.SUCCESS
         await until(lambda: seen.bodies.total() == 24)
     assert seen.bodies == Counter(sent * 2)
     assert committed(cluster) == 12
@@ -513,16 +513,16 @@ async def test_status_and_running_info(cluster: EmbeddedCluster, producer: Produ
         info_header = GetConsumerRunningInfoRequestHeader(
             consumer_group="g", client_id=client_id, jstack_enable=True
         )
-        answer = await ask(cluster, RequestCode.GET_CONSUMER_RUNNING_INFO, info_header)
-        info = ConsumerRunningInfo.decode(answer.body)
+        response = await ask(cluster, RequestCode.GET_CONSUMER_RUNNING_INFO, info_header)
+        info = ConsumerRunningInfo.decode(response.body)
         assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
         assert set(info.mq_table) == set(consumer.member.pullers)
         assert info.status_table["T"].consume_ok_tps
         assert {sub.topic for sub in info.subscription_set} == {"T", "%RETRY%g"}
         assert "MainThread" in (info.jstack or "")
         status_header = GetConsumerStatusRequestHeader(topic="T", group="g")
-        answer = await ask(cluster, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status_header)
-        table = GetConsumerStatusBody.decode(answer.body).consumer_table[client_id]
+        response = await ask(cluster, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status_header)
+        table = GetConsumerStatusBody.decode(response.body).consumer_table[client_id]
         assert sum(table.values()) == 8
 
 
@@ -540,9 +540,9 @@ async def test_a_message_tried_by_an_operator(
             msg_id=result.offset_message_id,
             broker_name="broker-a",
         )
-        answer = await ask(cluster, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
-        assert answer.code == ResponseCode.SUCCESS
-        outcome = ConsumeMessageDirectlyResult.decode(answer.body)
+        response = await ask(cluster, RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        assert response.code == ResponseCode.SUCCESS
+        outcome = ConsumeMessageDirectlyResult.decode(response.body)
         assert (outcome.consume_result, outcome.order) == (kind, False)
         assert [message.body for message in seen.messages] == [b"try me"]
 

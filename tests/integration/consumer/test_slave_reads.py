@@ -43,11 +43,11 @@ class Member(Peer):
     """A master or slave of broker-a, with three messages in queue 0 of T. suggests: id to read from next."""
 
     def __init__(self) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.suggests = 0
         self.client_id = ""
 
-    def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
+    def respond(self, channel: Channel, request: Command) -> Command | bytes | None:
         """As a broker does; pulls at the end are held without a response."""
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             return request.reply(
@@ -76,10 +76,10 @@ class Member(Peer):
         record = encode_record(
             b"T", 0, 0, at, 1000 + at, 0, 1, HOST, 2, HOST, 0, 0, b"message %d" % at, b"UNIQ_KEY\x01id\x02"
         )
-        answer = PullMessageResponseHeader(
+        response_header = PullMessageResponseHeader(
             suggest_which_broker_id=self.suggests, next_begin_offset=at + 1, min_offset=0, max_offset=4
         )
-        return request.reply(header=answer, body=record)
+        return request.reply(header=response_header, body=record)
 
     @property
     def pulls(self) -> list[PullMessageRequestHeader]:
@@ -92,11 +92,11 @@ class Names(Peer):
     """A name server for broker-a, and for broker-b's master, which has the retry topic too."""
 
     def __init__(self, **members: Member) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.members = {0: members["master"], 1: members["slave"]}
         self.other = members["other"]
 
-    def answer(self, _channel: Channel, request: Command) -> Command:
+    def respond(self, _channel: Channel, request: Command) -> Command:
         """A route."""
         if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC:
             return request.reply()
@@ -182,14 +182,14 @@ async def test_an_unknown_offset_is_not_a_missing_one(names: Names) -> None:
     master = names.members[0]
     busy = 3
 
-    def answer(channel: Channel, request: Command) -> Command | bytes | None:
+    def respond(channel: Channel, request: Command) -> Command | bytes | None:
         nonlocal busy
         if request.code == RequestCode.QUERY_CONSUMER_OFFSET and busy:
             busy -= 1
             return request.reply(ResponseCode.SYSTEM_BUSY, remark="later")
-        return master.answer(channel, request)
+        return master.respond(channel, request)
 
-    master.script = answer
+    master.script = respond
     consumer = await start(names, seen)
     try:
         await until(lambda: len(seen) == 3)
@@ -283,7 +283,7 @@ async def test_a_rejected_return_is_also_sent_as_a_copy(names: Names) -> None:
     def refuse(channel: Channel, request: Command) -> Command | bytes | None:
         if request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="no")
-        return master.answer(channel, request)
+        return master.respond(channel, request)
 
     master.script = refuse
     consumer = await start(names, [], ConsumeResult.LATER)
@@ -323,7 +323,7 @@ async def test_a_slave_that_is_behind_is_pulled_with_pauses(names: Names) -> Non
     master = names.members[0]
     asked_at: list[float] = []
 
-    def answer(channel: Channel, request: Command) -> Command | bytes | None:
+    def respond(channel: Channel, request: Command) -> Command | bytes | None:
         is_pull = request.code == RequestCode.PULL_MESSAGE
         if is_pull and len(asked_at) < 4 and request.header_as(PullMessageRequestHeader).topic == "T":
             asked_at.append(asyncio.get_running_loop().time())
@@ -331,9 +331,9 @@ async def test_a_slave_that_is_behind_is_pulled_with_pauses(names: Names) -> Non
                 suggest_which_broker_id=0, next_begin_offset=1, min_offset=0, max_offset=1
             )
             return request.reply(ResponseCode.PULL_RETRY_IMMEDIATELY, header=header)
-        return master.answer(channel, request)
+        return master.respond(channel, request)
 
-    master.script = answer
+    master.script = respond
     consumer = await start(names, seen)
     try:
         await until(lambda: len(seen) == 3)

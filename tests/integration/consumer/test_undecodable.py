@@ -62,7 +62,7 @@ class Damaged(Peer):
     """
 
     def __init__(self) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.client_id = ""
         self.pulls: list[tuple[float, int]] = []
         self.records = [
@@ -75,7 +75,7 @@ class Damaged(Peer):
     def heal(self) -> None:
         self.records[2] = self.good
 
-    def answer(self, channel: Channel, request: Command) -> Command | None:
+    def respond(self, channel: Channel, request: Command) -> Command | None:
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             members = GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id])
             return request.reply(body=members.encode())
@@ -91,10 +91,10 @@ class Damaged(Peer):
             channel.exclude_from_unanswered()
             return None
         self.pulls.append((time.monotonic(), header.queue_offset))
-        answer = PullMessageResponseHeader(
+        response_header = PullMessageResponseHeader(
             suggest_which_broker_id=0, next_begin_offset=len(self.records), min_offset=0, max_offset=3
         )
-        return request.reply(header=answer, body=b"".join(self.records[header.queue_offset :]))
+        return request.reply(header=response_header, body=b"".join(self.records[header.queue_offset :]))
 
     def pauses(self) -> list[float]:
         """Between the pulls that began at the damaged record, in s."""
@@ -136,7 +136,7 @@ class Refusing(Damaged):
             encode_record(b"T", 0, 0, 0, 1000, 0x101, 1, HOST, 2, HOST, 0, 0, b"not LZ4", b"TAGS\x01t\x02")
         ]
 
-    def answer(self, channel: Channel, request: Command) -> Command | None:
+    def respond(self, channel: Channel, request: Command) -> Command | None:
         if request.code == RequestCode.CONSUMER_SEND_MSG_BACK or self.sends == [request]:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="no")
         if request.code == RequestCode.SEND_MESSAGE_V2:
@@ -144,7 +144,7 @@ class Refusing(Damaged):
         if request.code == RequestCode.LOCK_BATCH_MQ:
             wanted = LockBatchRequestBody.decode(request.body).mq_set
             return request.reply(body=LockBatchResponseBody(lock_ok_mq_set=wanted).encode())
-        return super().answer(channel, request)
+        return super().respond(channel, request)
 
 
 async def test_an_operator_tries_such_a_message(place: Place) -> None:
@@ -165,9 +165,9 @@ async def test_an_operator_tries_such_a_message(place: Place) -> None:
         )
         address = "{}:{}".format(*message.store_host)
         async with await RawClient.open(address) as client:
-            answer = await client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
-    assert (answer.code, seen.bodies) == (ResponseCode.SYSTEM_ERROR, [])
-    assert "the message cannot be decoded: 8 bytes are not a zlib stream" in (answer.remark or "")
+            response = await client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+    assert (response.code, seen.bodies) == (ResponseCode.SYSTEM_ERROR, [])
+    assert "the message cannot be decoded: 8 bytes are not a zlib stream" in (response.remark or "")
 
 
 @pytest.mark.parametrize("orderly", [False, True])

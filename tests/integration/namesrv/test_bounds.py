@@ -102,8 +102,8 @@ async def register(
 
 async def route(client: RawClient, topic: str = "T", by: Signer | None = None) -> TopicRouteData | None:
     header = GetRouteInfoRequestHeader(topic=topic)
-    answer = await call(client, RequestCode.GET_ROUTEINTO_BY_TOPIC, header, by=by)
-    return TopicRouteData.decode(answer.body) if answer.code == 0 else None
+    response = await call(client, RequestCode.GET_ROUTEINTO_BY_TOPIC, header, by=by)
+    return TopicRouteData.decode(response.body) if response.code == 0 else None
 
 
 async def master(client: RawClient, by: Signer | None = None) -> str | None:
@@ -131,9 +131,9 @@ async def test_a_registration_that_no_broker_sends_is_rejected(
 ) -> None:
     """A route with 2,147,483,647 queues made a producer hang with 1.6 GB."""
     async with await RawClient.open(names.address) as client:
-        answer = await register(client, TopicConfig(topic_name="Fine"), topic, **who)  # type: ignore[arg-type] # from a dict
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert text in (answer.remark or "")
+        response = await register(client, TopicConfig(topic_name="Fine"), topic, **who)  # type: ignore[arg-type] # from a dict
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert text in (response.remark or "")
         assert await route(client, "Fine") is None
         assert (await register(client, TopicConfig(topic_name="T"))).code == 0
         assert await master(client) == "127.0.0.1:10911"
@@ -143,8 +143,8 @@ async def test_routes_are_bounded(names: NameServer) -> None:
     """One client could fill a name server's memory with routes."""
     async with await RawClient.open(names.address) as client:
         topics = [TopicConfig(topic_name=f"T{number}") for number in range(60)]
-        answer = await register(client, *topics)
-        assert "maxRoutes is 50" in (answer.remark or "")
+        response = await register(client, *topics)
+        assert "maxRoutes is 50" in (response.remark or "")
         assert (await register(client, *topics[:48])).code == 0
         assert (await register(client, topics[0], version=2)).code == 0
         assert (await register(client, topics[50], version=3)).code == ResponseCode.SYSTEM_ERROR
@@ -207,16 +207,16 @@ async def test_the_place_of_another_accounts_broker_is_rejected(guarded: NameSer
         await RawClient.open(guarded.address) as other,
     ):
         assert (await register(first, topic, by=BROKERS)).code == 0
-        answer = await register(other, topic, address="127.0.0.1:20911", by=OPERATOR)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "of another account" in (answer.remark or "")
-        answer = await register(other, name="broker-b", by=OPERATOR)  # at the address of broker-a
-        assert "another account" in (answer.remark or "")
+        response = await register(other, topic, address="127.0.0.1:20911", by=OPERATOR)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "of another account" in (response.remark or "")
+        response = await register(other, name="broker-b", by=OPERATOR)  # at the address of broker-a
+        assert "another account" in (response.remark or "")
         goodbye = UnRegisterBrokerRequestHeader(
             broker_name="broker-a", broker_addr="127.0.0.1:10911", cluster_name="C", broker_id=0
         )
-        answer = await call(other, RequestCode.UNREGISTER_BROKER, goodbye, by=OPERATOR)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        response = await call(other, RequestCode.UNREGISTER_BROKER, goodbye, by=OPERATOR)
+        assert response.code == ResponseCode.SYSTEM_ERROR
         assert await master(other, by=OPERATOR) == "127.0.0.1:10911"
         # The same broker, started again elsewhere before its old connection is known to have ended.
         assert (await register(other, topic, address="127.0.0.1:20911", by=BROKERS)).code == 0
@@ -251,12 +251,12 @@ async def test_settings_that_would_stop_registrations_are_rejected(tmp_path: Pat
                 return await call(client, RequestCode.PUT_KV_CONFIG, header)
 
             assert "maxKvValueBytes" in ((await put("T", 900_000)).remark or "")
-            answers = [await put(f"T{number}", 60_000) for number in range(25)]
-            assert [answer.code for answer in answers] == [0] * 17 + [ResponseCode.SYSTEM_ERROR] * 8
-            assert "maxKvTotalBytes" in (answers[-1].remark or "")
-            answer = await register(client)
-            assert answer.code == 0
-            assert len(json.loads(answer.body)["table"]) == 17
+            responses = [await put(f"T{number}", 60_000) for number in range(25)]
+            assert [response.code for response in responses] == [0] * 17 + [ResponseCode.SYSTEM_ERROR] * 8
+            assert "maxKvTotalBytes" in (responses[-1].remark or "")
+            response = await register(client)
+            assert response.code == 0
+            assert len(json.loads(response.body)["table"]) == 17
     finally:
         await server.close()
     again = NameServer(config)
@@ -313,7 +313,7 @@ class Liar(Peer):
     """A name server whose routes have a given number of queues."""
 
     def __init__(self, reads: int, writes: int, order: str | None = None, brokers: int = 1) -> None:
-        super().__init__(self._answer)
+        super().__init__(self._respond)
         datas = [
             QueueData(broker_name=f"b{number}", read_queue_nums=reads, write_queue_nums=writes, perm=7)
             for number in range(brokers)
@@ -324,7 +324,7 @@ class Liar(Peer):
         ]
         self.route = TopicRouteData(queue_datas=datas, broker_datas=addresses, order_topic_conf=order)
 
-    def _answer(self, channel: Channel, request: Command) -> Command:
+    def _respond(self, channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.GET_ROUTEINTO_BY_TOPIC:
             return request.reply(body=self.route.encode())
         return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)

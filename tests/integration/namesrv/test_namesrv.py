@@ -48,8 +48,8 @@ async def register(client: RawClient, *, crc: int | None = None, compressed: boo
 
 
 async def route(client: RawClient) -> TopicRouteData | None:
-    answer = await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="T"))
-    return TopicRouteData.decode(answer.body) if answer.code == 0 else None
+    response = await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="T"))
+    return TopicRouteData.decode(response.body) if response.code == 0 else None
 
 
 async def until_no_route(client: RawClient) -> None:
@@ -97,8 +97,8 @@ async def test_a_damaged_registration_is_rejected() -> None:
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     async with await RawClient.open(server.address) as client:
-        answer = await register(client, crc=7)
-        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        response = await register(client, crc=7)
+        assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
         assert await route(client) is None
     await server.close()
 

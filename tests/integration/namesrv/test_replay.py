@@ -24,7 +24,7 @@ REFUSED_HERE = {RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFI
 
 
 def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]:
-    """Each request to the recorded name server with its answer, in order of time."""
+    """Each request to the recorded name server with its response, in order of time."""
     found = []
     for scenario in RUN:
         recording = frames(scenario)
@@ -37,12 +37,12 @@ def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]
         yield request, response
 
 
-def comparable_answer(answer: Command) -> Any:
-    """An answer with its maps in any order and its lists sorted, since Java's hash order means nothing."""
-    body = fastjson.loads(answer.body) if answer.body else None
+def comparable(response: Command) -> Any:
+    """A response with its maps in any order and its lists sorted, since Java's hash order means nothing."""
+    body = fastjson.loads(response.body) if response.body else None
     if isinstance(body, dict) and "topicList" in body:
         body.pop("brokerAddr", None)  # of the first broker
-    return answer.code, answer.remark, answer.ext_fields(), _sorted(body)
+    return response.code, response.remark, response.ext_fields(), _sorted(body)
 
 
 def _sorted(value: Any) -> Any:
@@ -62,7 +62,7 @@ async def namesrv() -> Any:
     await server.close()
 
 
-async def test_recorded_requests_get_the_recorded_answers(namesrv: NameServer) -> None:
+async def test_recorded_requests_get_the_recorded_responses(namesrv: NameServer) -> None:
     """QUIRKS 8, 9, 11-15: a Java broker or client would read other routes than expected."""
     clients: dict[str, RawClient] = {}
     different = []
@@ -75,14 +75,14 @@ async def test_recorded_requests_get_the_recorded_answers(namesrv: NameServer) -
             clients[conn].writer.write(request.data)
             await clients[conn].call(
                 RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-            )  # answered only after what went before it
+            )  # its response comes after those of earlier requests
             continue
-        answer = await clients[conn].call_frame(request.data)
+        received = await clients[conn].call_frame(request.data)
         if response is None or request.info["code"] in REFUSED_HERE:
             continue
         compared += 1
         recorded = decode_command(FrameDecoder().feed(response.data)[0])
-        ours, theirs = comparable_answer(answer), comparable_answer(recorded)
+        ours, theirs = comparable(received), comparable(recorded)
         if ours != theirs:
             different.append((request.info["n"], request.info["step"], ours, theirs))
     for client in clients.values():

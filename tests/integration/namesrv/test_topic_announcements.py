@@ -32,14 +32,14 @@ class LateNameServer(Names):
 
     def __init__(self, *, refuses: int = 0) -> None:
         super().__init__()
-        self.script = self._answer
+        self.script = self._respond
         self.refuses = refuses
         self.held: list[tuple[Channel, Command]] = []
         self.holds = False
 
-    def _answer(self, channel: Channel, request: Command) -> Command | bytes | None:
+    def _respond(self, channel: Channel, request: Command) -> Command | bytes | None:
         if request.code != RequestCode.REGISTER_BROKER or not self.holds:
-            return self.answer(channel, request)
+            return self.respond(channel, request)
         if self.refuses:
             self.refuses -= 1
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="not now")
@@ -74,58 +74,58 @@ async def client(namesrv: LateNameServer, tmp_path: Path) -> AsyncIterator[RawCl
     await broker.close()
 
 
-async def is_waiting(client: RawClient, answer: asyncio.Task[Command]) -> bool:
-    """Whether a request has no answer, though the broker has answered another one that came after it."""
+async def is_waiting(client: RawClient, response: asyncio.Task[Command]) -> bool:
+    """Whether a request has no response, though the broker has responded to a later one."""
     host, port = client.writer.get_extra_info("peername")
     async with await RawClient.open(f"{host}:{port}") as other:
         for _ in range(2):
             assert (await other.call(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
-    return not answer.done()
+    return not response.done()
 
 
-async def test_a_made_topic_is_answered_when_name_servers_know_it(
+async def test_the_response_to_a_new_topic_waits_for_name_servers(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
     """A consumer that starts right after would find no route, and request it only after 30 s."""
-    answer = asyncio.create_task(client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER))
+    response = asyncio.create_task(client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER))
     await namesrv.until(lambda: bool(namesrv.held))
     _, registration = namesrv.held[0]
     body = RegisterBrokerBody.decode(registration.body)
     assert list(body.topic_config_serialize_wrapper.topic_config_table) == ["Made"]
-    assert await is_waiting(client, answer)
+    assert await is_waiting(client, response)
     namesrv.accept()
-    assert (await answer).code == 0
+    assert (await response).code == 0
 
 
-async def test_a_deleted_topic_is_answered_when_name_servers_know_it(
+async def test_the_response_to_a_deletion_waits_for_name_servers(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
     """Operators who delete a topic and query its route would see the old one."""
     namesrv.holds = False
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0
     namesrv.holds = True
-    answer = asyncio.create_task(
+    response = asyncio.create_task(
         client.call(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="Made"))
     )
     await namesrv.until(lambda: bool(namesrv.held))
-    assert await is_waiting(client, answer)
+    assert await is_waiting(client, response)
     namesrv.accept()
-    assert (await answer).code == 0
+    assert (await response).code == 0
 
 
-async def test_a_rejected_registration_is_repeated_before_the_answer(
+async def test_a_rejected_registration_is_repeated_before_the_response(
     client: RawClient, namesrv: LateNameServer
 ) -> None:
     """A name server that is busy for a moment would leave a new topic without a route."""
     namesrv.refuses = 1
-    answer = asyncio.create_task(client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER))
+    response = asyncio.create_task(client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER))
     await namesrv.until(lambda: bool(namesrv.held))
-    assert await is_waiting(client, answer)
+    assert await is_waiting(client, response)
     namesrv.accept()
-    assert (await answer).code == 0
+    assert (await response).code == 0
 
 
-async def test_a_late_name_server_delays_the_answer_for_a_bounded_time(
+async def test_a_late_name_server_delays_the_response_for_a_bounded_time(
     client: RawClient,
     namesrv: LateNameServer,
     monkeypatch: pytest.MonkeyPatch,

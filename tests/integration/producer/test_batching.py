@@ -102,7 +102,7 @@ async def caller(producer: Producer, broker: Store, name: int, rng: random.Rando
 
 
 async def ordered(producer: Producer, queue_id: int, rng: random.Random) -> None:
-    """Sends 40 messages to one queue without waiting for answers."""
+    """Sends 40 messages to one queue without waiting for responses."""
     queue = MessageQueue("T", "a", queue_id)
     sends: list[asyncio.Future[SendResult]] = []
     for number in range(40):
@@ -310,7 +310,7 @@ async def test_a_broker_that_is_silent_during_a_probe_blocks_no_caller() -> None
 
 
 async def test_a_connection_that_ends_before_the_question_left() -> None:
-    """The batch that asks would wait for its own answer, and all that follow for it: until the end."""
+    """The batch that asks would wait for its own response, and all that follow for it: until the end."""
     async with Store() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that the very first request is a batch
@@ -341,18 +341,18 @@ async def test_a_lost_batch_fails_each_caller_with_an_error_of_its_own() -> None
 
 async def test_a_repeated_batch_keeps_its_ids() -> None:
     """Consumers could not recognize a message that was stored twice."""
-    answered: list[Command] = []
+    handled: list[Command] = []
 
     def busy_once(_channel: Channel, request: Command) -> Command:
         if request.code != BATCH:
             return stored(request)
-        answered.append(request)
-        return request.reply(ResponseCode.SYSTEM_ERROR) if len(answered) == 1 else stored(request)
+        handled.append(request)
+        return request.reply(ResponseCode.SYSTEM_ERROR) if len(handled) == 1 else stored(request)
 
     async with producer_of(Peer(busy_once), ProducerConfig(retry=RetryConfig(pause_ms=1))) as producer:
         results = await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(4)])
-    assert len(answered) == 2
-    assert answered[0].body == answered[1].body
+    assert len(handled) == 2
+    assert handled[0].body == handled[1].body
     assert [result.queue_offset for result in results[1:]] == [7, 8, 9]
 
 

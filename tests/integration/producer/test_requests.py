@@ -36,9 +36,7 @@ async def test_a_reply_succeeds_through_any_broker(transport: Literal["tcp", "me
     async with (
         EmbeddedCluster(brokers=2, transport=transport) as cluster,
         Producer("asking", cluster.namesrv_address) as asking,
-        Producer(
-            "answering", cluster.namesrv_address, client=ClientConfig(instance_name="other")
-        ) as answering,
+        Producer("replier", cluster.namesrv_address, client=ClientConfig(instance_name="other")) as replier,
     ):
         place = Place(cluster.namesrv_address)
         queues = await place.made(asking, "Questions")
@@ -48,7 +46,7 @@ async def test_a_reply_succeeds_through_any_broker(transport: Literal["tcp", "me
         requests = await place.read("Questions", 8)
         through = set()
         for request in requests:
-            result = await answering.send(create_reply_message(request, b"re: " + request.body))
+            result = await replier.send(create_reply_message(request, b"re: " + request.body))
             through.add(result.queue.broker_name)
         assert through == {"broker-a", "broker-b"}
         replies = await asyncio.gather(*futures)
@@ -101,7 +99,7 @@ async def test_two_producers_of_one_client() -> None:
 
 
 async def test_clients_that_do_not_run() -> None:
-    """A client used too early or too late would wait for an answer instead of saying so."""
+    """A client used too early or too late would wait for a response instead of saying so."""
     admin = AdminClient("127.0.0.1:9")
     with pytest.raises(ClientClosed, match="was not started"):
         await admin.create_topic("T")

@@ -169,9 +169,9 @@ async def test_a_slave_rejects_sends(brokers: Pair) -> None:
             producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
             sys_flag=0, born_timestamp=0, flag=0, properties="", reconsume_times=0,
         )  # fmt: skip
-        answer = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 60_000)
-        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert "slave" in (answer.remark or "")
+        response = await channel.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 60_000)
+        assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "slave" in (response.remark or "")
     channel.close()
     assert slave.store.max_physical_offset == 0
     assert slave.topics.names == before
@@ -222,9 +222,9 @@ async def _pull_at(
         expression_type="TAG",
     )  # fmt: skip
     channel = await connect(broker.address, Peer())
-    answer = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 60_000)
+    response = await channel.request(Command.request(RequestCode.PULL_MESSAGE, header), 60_000)
     channel.close()
-    return answer
+    return response
 
 
 async def test_a_slave_ignores_the_offset_in_a_pull(brokers: Pair) -> None:
@@ -254,9 +254,9 @@ async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> Non
     await until(lambda: slave.topics.get("HaTopic") is not None)
     await brokers.stop(master)
     for offset in (6, 10**9, -1):
-        answer = await _pull_at(slave, offset, suspend=suspend)
-        found = answer.header_as(PullMessageResponseHeader)
-        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        response = await _pull_at(slave, offset, suspend=suspend)
+        found = response.header_as(PullMessageResponseHeader)
+        assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert (found.next_begin_offset, found.suggest_which_broker_id) == (offset, 0)
     assert (await _pull_at(slave, 5)).code == ResponseCode.PULL_NOT_FOUND
     assert (await _pull_at(slave, 0)).code == ResponseCode.SUCCESS
@@ -275,9 +275,9 @@ async def test_a_reader_ahead_of_a_slave_gets_new_messages(brokers: Pair) -> Non
     waiting = asyncio.create_task(_pull_at(slave, 6, suspend=True))
     await until(lambda: ("HaTopic", 0) in slave.consumers.holds.queues)
     await _put(master, 2)
-    answer = await waiting
-    assert answer.code == ResponseCode.SUCCESS
-    assert [record.body for record in decode_all(answer.body)] == [b"1"]
+    response = await waiting
+    assert response.code == ResponseCode.SUCCESS
+    assert [record.body for record in decode_all(response.body)] == [b"1"]
 
 
 @pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])
@@ -432,7 +432,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
     await until(lambda: slave.topics.get("Late") is None)
 
 
-async def test_a_sync_master_answers_when_a_slave_has_it(brokers: Pair) -> None:
+async def test_a_sync_master_responds_when_a_slave_has_it(brokers: Pair) -> None:
     """SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}

@@ -68,7 +68,7 @@ async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
         await until(lambda: all(bodies_of(broker) == bodies for broker in group.running.values()))
 
 
-async def test_the_first_message_of_a_topic_is_answered_when_it_is_committed(tmp_path: Path) -> None:
+async def test_the_response_to_the_first_message_of_a_topic_waits_for_its_commit(tmp_path: Path) -> None:
     """It was committed before its sender waited for that: an error came, and the message was stored twice."""
     async with ledger_group(tmp_path, 1) as group, group.producer() as producer:
         master = await group.master()
@@ -143,9 +143,9 @@ async def test_a_follower_rejects_sends_as_a_slave_does(tmp_path: Path) -> None:
     async with ledger_group(tmp_path) as group:
         await group.master()
         for broker in group.slaves():
-            answer = await ask(broker, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
-            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert "does not lead" in (answer.remark or "")
+            response = await ask(broker, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
+            assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert "does not lead" in (response.remark or "")
 
 
 async def test_without_a_majority_sends_end_in_time_with_a_code_for_a_retry(tmp_path: Path) -> None:
@@ -156,15 +156,15 @@ async def test_without_a_majority_sends_end_in_time_with_a_code_for_a_retry(tmp_
         await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x"))
         for broker in group.slaves():
             await group.stop(group.name_of(broker))
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, header(), b"x")) for _ in range(4))
         )
-        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
-        assert {answer.remark for answer in answers} == {PC_BUSY}
-        # Not even those that do not wait for a flush or a slave (WAIT=false) are answered earlier.
+        assert {response.code for response in responses} == {ResponseCode.SYSTEM_ERROR}
+        assert {response.remark for response in responses} == {PC_BUSY}
+        # Not even those that do not wait for a flush or a slave (WAIT=false) get a response earlier.
         one = header(properties="WAIT\x01false\x02")
-        answer = await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, one, b"x"))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        response = await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, one, b"x"))
+        assert response.code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_roles_reach_the_name_server(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
     settings = {"autoCreateTopicEnable": "true"}
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
-        answer = await ask(first, Command.request(RequestCode.SEND_MESSAGE_V2, header("New"), b"x"))
-        assert answer.code == 0
+        response = await ask(first, Command.request(RequestCode.SEND_MESSAGE_V2, header("New"), b"x"))
+        assert response.code == 0
         # Its tables were not copied yet: followers do that every 10 s.
         assert all(broker.topics.get("New") is None for broker in group.slaves())
         await group.stop(group.name_of(first))
@@ -255,8 +255,8 @@ async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
         assert topic is not None
         assert topic.write_queue_nums == 4
         last = header("New", default_topic="NotThere")
-        answer = await ask(second, Command.request(RequestCode.SEND_MESSAGE_V2, last, b"x"))
-        assert answer.code == 0
+        response = await ask(second, Command.request(RequestCode.SEND_MESSAGE_V2, last, b"x"))
+        assert response.code == 0
 
 
 async def test_batches_delays_and_transactions(tmp_path: Path) -> None:

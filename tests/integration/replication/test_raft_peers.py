@@ -353,12 +353,12 @@ async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
         assert isinstance(got, GetEntriesResponse)
         assert [entry.body for entry in got.entries] == [b"a"]
         other = next(other for other in running.running if other is not member)
-        answer = await ask(other, AppendEntryRequest(body=b"a"))
-        assert (answer.code, answer.leader_id) == (RaftResponseCode.NOT_LEADER, member.name)
+        response = await ask(other, AppendEntryRequest(body=b"a"))
+        assert (response.code, response.leader_id) == (RaftResponseCode.NOT_LEADER, member.name)
 
 
 class HangingEnd:
-    """An Endpoint that takes requests and answers none."""
+    """An Endpoint that takes requests and sends no responses."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -413,8 +413,8 @@ async def test_garbage_is_rejected(tmp_path: Path) -> None:
                 (RaftRequestCode.PUSH, b'{"entry":{"body":"?"}}'),
                 (10, b""),
             ):
-                answer = await client.call(code, body=body)
-                assert answer.code == ResponseCode.SYSTEM_ERROR
+                response = await client.call(code, body=body)
+                assert response.code == ResponseCode.SYSTEM_ERROR
         assert not member.failures
         await running.append(peer, b"a")
 

@@ -106,9 +106,9 @@ async def call(
         return await client.call_frame(encode_command(request))
 
 
-def is_refused(answer: Command) -> bool:
+def is_refused(response: Command) -> bool:
     """Whether the gate refused it, and not a handler."""
-    return (answer.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")
+    return (response.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")
 
 
 def send(topic: str) -> tuple[int, Header]:
@@ -218,13 +218,13 @@ CASES: list[tuple[str, tuple[int, Header | None, bytes], str | Signer, str]] = [
 async def test_rights(broker: Broker) -> None:
     """A client could read, write or change data of others, or not its own."""
     for name, request, by, says in CASES:
-        answer = await call(broker, *request, by=by)
-        assert is_refused(answer) == bool(says), (name, answer)
+        response = await call(broker, *request, by=by)
+        assert is_refused(response) == bool(says), (name, response)
         if says:
-            assert (answer.code, says in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), name
+            assert (response.code, says in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), name
 
 
-async def test_without_a_signature_nothing_is_answered(broker: Broker) -> None:
+async def test_without_a_signature_every_request_is_rejected(broker: Broker) -> None:
     """A request code without a rule would be open to every client."""
     for code in BROKER_PERMISSIONS:
         assert is_refused(await call(broker, code, by="")), code
@@ -250,8 +250,8 @@ async def test_a_signature_covers_each_field_and_the_body(broker: Broker) -> Non
         request.ext = fields
         for codec in (0, CODEC_ROCKETMQ):
             async with await RawClient.open(broker.address) as client:
-                answer = await client.call_frame(encode_command(request, codec))
-            assert is_refused(answer) != fits
+                response = await client.call_frame(encode_command(request, codec))
+            assert is_refused(response) != fits
 
 
 async def test_operators_change_accounts_and_never_see_a_secret(broker: Broker, tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ async def test_a_broker_without_access_control_reports_it(tmp_path: Path) -> Non
         for code in (RequestCode.GET_BROKER_CLUSTER_ACL_INFO, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG):
             assert "aclEnable=false" in ((await call(broker, code, by="")).remark or "")
         header = DeleteAccessConfigRequestHeader(access_key="x")
-        answer = await call(broker, RequestCode.DELETE_ACL_CONFIG, header, by="")
-        assert answer.code == ResponseCode.DELETE_ACL_CONFIG_FAILED
+        response = await call(broker, RequestCode.DELETE_ACL_CONFIG, header, by="")
+        assert response.code == ResponseCode.DELETE_ACL_CONFIG_FAILED
 
 
 async def test_a_changed_file_counts_at_once(broker: Broker, tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ class running_broker:  # noqa: N801 - reads as what it does
         await self.broker.close()
 
 
-async def test_a_signed_route_is_answered(broker: Broker) -> None:
+async def test_a_signed_route_request_gets_a_response(broker: Broker) -> None:
     """The name server would keep its clients from the routes."""
     names = broker.config.registration.namesrv[0]
     request = Command.request(RequestCode.GET_ROUTEINTO_BY_TOPIC)

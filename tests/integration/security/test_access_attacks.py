@@ -69,8 +69,8 @@ def end_fields(offset: int, queue_offset: int, group: str, decision: int) -> dic
 async def bodies(servers: Servers, by: str, topic: str, group: str) -> list[bytes]:
     """The messages that an account finds in queue 0 of a topic."""
     code, header = pull(topic, group)
-    answer = await servers.ask(by, code, header.ext_fields())
-    found, rest = [], answer.body
+    response = await servers.ask(by, code, header.ext_fields())
+    found, rest = [], response.body
     while rest:
         record = decode(rest, check_crc=False)
         found.append(record.body)
@@ -101,9 +101,9 @@ async def test_only_accounts_that_may_send_get_transaction_checks(asking: Server
 async def test_a_half_message_needs_a_right_to_its_group(servers: Servers) -> None:
     """A client that gets a check believes that it is about a message of its own."""
     properties = {"TRAN_MSG": "true", "PGROUP": "theirs"}
-    answer = await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, send_fields("Mine", **properties), b"x")
-    assert answer.remark is not None
-    assert answer.remark.endswith("No default permission for group:theirs")
+    response = await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, send_fields("Mine", **properties), b"x")
+    assert response.remark is not None
+    assert response.remark.endswith("No default permission for group:theirs")
 
 
 async def test_a_client_id_belongs_to_its_account(servers: Servers) -> None:
@@ -117,23 +117,23 @@ async def test_a_client_id_belongs_to_its_account(servers: Servers) -> None:
         assert is_refused(await asked(mine, "mine", RequestCode.UNLOCK_BATCH_MQ, None, lock))
         reply = {"REPLY_TO_CLIENT": "they@1", "CORRELATION_ID": "1", "MSG_TYPE": "reply"}
         fields = send_fields("DefaultCluster_REPLY_TOPIC", **reply)
-        answered = asyncio.ensure_future(
+        pending = asyncio.ensure_future(
             servers.ask("mine", RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"the reply")
         )
         push = await theirs.next()
         assert (push.code, push.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"the reply")
         theirs.writer.write(encode_command(push.reply()))
-        assert (await answered).code == 0
+        assert (await pending).code == 0
         # A client that reconnects: its old connection is still open here.
         async with await RawClient.open(servers.address) as again:
             assert (await beat(again, "other", "they@1", "p")).code == 0
-            answered = asyncio.ensure_future(
+            pending = asyncio.ensure_future(
                 servers.ask("mine", RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"second")
             )
             push = await again.next()
             assert push.body == b"second"
             again.writer.write(encode_command(push.reply()))
-            assert (await answered).code == 0
+            assert (await pending).code == 0
 
     async def is_free() -> bool | None:
         async with await RawClient.open(servers.address) as later:
@@ -147,8 +147,8 @@ async def test_replies_go_only_to_accounts_that_may_have_requested_them(servers:
     async with await RawClient.open(servers.address) as theirs:
         assert (await beat(theirs, "other", "they@1", "p")).code == 0
         reply = send_fields("DefaultCluster_REPLY_TOPIC", REPLY_TO_CLIENT="they@1", CORRELATION_ID="1")
-        answer = await servers.ask("no rights", RequestCode.SEND_REPLY_MESSAGE_V2, reply, b"junk")
-        assert is_refused(answer)
+        response = await servers.ask("no rights", RequestCode.SEND_REPLY_MESSAGE_V2, reply, b"junk")
+        assert is_refused(response)
         assert theirs.received == []
         for nobody in ({}, {"REPLY_TO_CLIENT": "nobody@1"}):
             junk = send_fields("DefaultCluster_REPLY_TOPIC", **nobody)
@@ -192,11 +192,11 @@ async def test_the_key_index_shows_no_message_of_another_topic(servers: Servers)
         header = QueryMessageRequestHeader(
             topic="Mine", key=key, max_num=10, begin_timestamp=0, end_timestamp=2**62
         )
-        answer = await servers.ask(by, RequestCode.QUERY_MESSAGE, header.ext_fields())
-        assert answer.code == wanted, (by, answer)
+        response = await servers.ask(by, RequestCode.QUERY_MESSAGE, header.ext_fields())
+        assert response.code == wanted, (by, response)
         header.key = "k"
-        answer = await servers.ask(by, RequestCode.QUERY_MESSAGE, header.ext_fields())
-        assert decode(answer.body).body == b"mine"
+        response = await servers.ask(by, RequestCode.QUERY_MESSAGE, header.ext_fields())
+        assert decode(response.body).body == b"mine"
 
 
 def java_hash(text: str, start: int = 0) -> int:
@@ -323,7 +323,7 @@ async def test_a_held_pull_ends_with_the_right_to_it(
 
         await eventually(is_changed)
         await servers.send("operator", "Mine", b"secret")
-        answer = await held
-        assert is_refused(answer)
-        assert "rights of the account have changed" in (answer.remark or "")
-        assert answer.body == b""
+        response = await held
+        assert is_refused(response)
+        assert "rights of the account have changed" in (response.remark or "")
+        assert response.body == b""

@@ -29,7 +29,7 @@ def said(code: int, remark: str | None) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("scenario", ["acl", "acl-bin"])
-async def test_recorded_clients_get_the_recorded_answers(tmp_path: Path, scenario: str) -> None:
+async def test_recorded_clients_get_the_recorded_responses(tmp_path: Path, scenario: str) -> None:
     """Java's clients would be refused with their own keys, or let in with wrong ones."""
     (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
     (tmp_path / "broker.conf").write_text("aclEnable=true\nlistenPort=0\nbrokerClusterName=GoldenCluster\n")
@@ -44,15 +44,15 @@ async def test_recorded_clients_get_the_recorded_answers(tmp_path: Path, scenari
         await broker.close()
     different = [
         (request.info["n"], request.info["step"], ours, theirs)
-        for request, answer, recorded in exchanges
-        if (ours := said(answer.code, answer.remark))
+        for request, response, recorded in exchanges
+        if (ours := said(response.code, response.remark))
         != (theirs := said(recorded.info["code"], recorded.info["remark"]))
     ]
     assert different == []
     assert len({said(recorded.info["code"], recorded.info["remark"]) for _, _, recorded in exchanges}) >= 4
-    for request, answer, recorded in exchanges:
+    for request, response, recorded in exchanges:
         if request.info["code"] == RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG:
-            shown, known = accounts_in(answer.body), accounts_in(body_of(recorded))
+            shown, known = accounts_in(response.body), accounts_in(body_of(recorded))
             assert [account.access_key for account in shown] == [account.access_key for account in known]
             assert {account.secret_key for account in shown} == {None}
             assert None not in {account.secret_key for account in known}

@@ -196,14 +196,14 @@ def test_a_request_is_admitted_with_every_right_it_needs(place: Place, code: int
     request = place.servers.ask(
         SIGNED_BY.get(wrong, "mine"), code, fields_of(code, target), body_of(code, target), at=at
     )
-    answer = place.thread.run(request)
-    reason = (answer.remark or "").partition("AclException: ")[2]
-    assert is_refused(answer) == (wrong not in ("own", "administrator")), answer
+    response = place.thread.run(request)
+    reason = (response.remark or "").partition("AclException: ")[2]
+    assert is_refused(response) == (wrong not in ("own", "administrator")), response
     if wrong in REASONS:
         assert reason == REASONS[wrong]
-    elif is_refused(answer) and is_for_administrators(code):
+    elif is_refused(response) and is_for_administrators(code):
         assert reason.startswith(f"Need admin permission for request code={code}")
-    elif is_refused(answer):
+    elif is_refused(response):
         assert reason.startswith("No default permission for "), reason
 
 

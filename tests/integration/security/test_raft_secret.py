@@ -94,10 +94,10 @@ async def test_a_stranger_learns_and_changes_nothing(running: Group, message: Ra
     await running.append(peer, b"a")
     message.group, message.remote_id = "g", "n1"
     async with await RawClient.open(port(running)) as client:
-        answer = await ask(client, to_request(message))
-        assert answer.code == ResponseCode.NO_PERMISSION
-        assert "dLegerSecret" in str(answer.remark)
-        assert not answer.body
+        response = await ask(client, to_request(message))
+        assert response.code == ResponseCode.NO_PERMISSION
+        assert "dLegerSecret" in str(response.remark)
+        assert not response.body
         assert await is_closed(client)
     assert peer.state.term < TERM
     assert (await running.leader())[1] is peer
@@ -117,9 +117,9 @@ async def test_a_stranger_learns_and_changes_nothing(running: Group, message: Ra
 async def test_a_handshake_for_another_peer_is_rejected(running: Group, said: Command, reason: str) -> None:
     """A peer of another group with the same secret would vote in this one."""
     async with await RawClient.open(port(running)) as client:
-        answer = await ask(client, said)
-        assert answer.code == ResponseCode.NO_PERMISSION
-        assert reason in str(answer.remark)
+        response = await ask(client, said)
+        assert response.code == ResponseCode.NO_PERMISSION
+        assert reason in str(response.remark)
         assert await is_closed(client)
 
 
@@ -136,8 +136,8 @@ async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> t
 async def test_a_wrong_proof_is_rejected(running: Group, side: str, key: str) -> None:
     """The secret would be no more than a request; or a peer's own proof could be sent back to it."""
     async with await RawClient.open(port(running)) as client:
-        _, answer = await proven(client, side, key)
-        assert answer.code == ResponseCode.NO_PERMISSION
+        _, response = await proven(client, side, key)
+        assert response.code == ResponseCode.NO_PERMISSION
         assert await is_closed(client)
 
 
@@ -156,8 +156,8 @@ async def test_a_proof_that_is_not_ascii_is_rejected(
 async def test_a_recorded_handshake_cannot_be_replayed(running: Group) -> None:
     """An attacker who saw one connection of a peer could join the group."""
     async with await RawClient.open(port(running)) as first:
-        recorded, answer = await proven(first)
-        assert answer.code == ResponseCode.SUCCESS
+        recorded, response = await proven(first)
+        assert response.code == ResponseCode.SUCCESS
     async with await RawClient.open(port(running)) as second:
         await ask(second, hello())
         assert (await ask(second, recorded)).code == ResponseCode.NO_PERMISSION
@@ -177,12 +177,12 @@ async def test_a_peer_speaks_for_itself_only(running: Group) -> None:
 
 
 class Liar(ClientOnlyEndpoint):
-    """Answers a handshake without knowing the secret."""
+    """Responds to a handshake without knowing the secret."""
 
     def handle(self, channel: Channel, request: Command) -> Command:
-        answer = request.reply(ResponseCode.SUCCESS)
-        answer.ext = {"nonce": "m", "proof": "0" * 64}
-        return answer
+        response = request.reply(ResponseCode.SUCCESS)
+        response.ext = {"nonce": "m", "proof": "0" * 64}
+        return response
 
 
 async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None:

@@ -55,8 +55,8 @@ def request_of(
 async def send(servers: Servers, request: Command, codec: int = 0) -> str:
     """Why a request is refused; empty when it is admitted."""
     async with await RawClient.open(servers.address) as client:
-        answer = await client.call_frame(encode_command(request, codec))
-    return (answer.remark or "").partition("AclException: ")[2] if is_refused(answer) else ""
+        response = await client.call_frame(encode_command(request, codec))
+    return (response.remark or "").partition("AclException: ")[2] if is_refused(response) else ""
 
 
 @pytest.mark.parametrize("codec", [0, CODEC_ROCKETMQ])
@@ -239,8 +239,8 @@ async def test_our_clients_do_everything_with_the_least_rights(
                 assert set(seen.bodies) == {b"COMMIT", b"UNKNOWN"}
                 asked = asyncio.ensure_future(mine.request(Message("Shared", b"question"), timeout_ms=10_000))
                 await seen.until(3)
-                await theirs.send(create_reply_message(seen.messages[-1], b"answer"))
-                assert (await asked).body == b"answer"
+                await theirs.send(create_reply_message(seen.messages[-1], b"reply"))
+                assert (await asked).body == b"reply"
             sent = await mine.send(Message("Shared", b"found", keys="my-key"))
             assert (await theirs.view_message(sent.offset_message_id)).body == b"found"
             found = await theirs.query_message("Shared", "my-key")

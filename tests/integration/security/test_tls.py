@@ -82,8 +82,8 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-async def is_answered(address: str) -> bool:
-    """Whether a request without TLS gets an answer."""
+async def gets_response(address: str) -> bool:
+    """Whether a request without TLS gets a response."""
     try:
         async with await RawClient.open(address) as client:
             return (await client.call(RequestCode.GET_BROKER_CLUSTER_INFO)).is_response
@@ -127,9 +127,9 @@ async def test_clients_without_tls(tmp_path: Path, authority: trustme.CA, mode: 
     """A server for TLS only would accept plain text, or a permissive one would reject old clients."""
     async with servers(tmp_path, tls_settings(authority, tmp_path, mode)) as (names, broker):
         plain = f"127.0.0.1:{names.address.port}"
-        assert await is_answered(plain) is served
-        assert await is_answered(broker.advertised_address) is served
-        assert await is_answered(f"127.0.0.1:{broker.address.port - 2}") is served
+        assert await gets_response(plain) is served
+        assert await gets_response(broker.advertised_address) is served
+        assert await gets_response(f"127.0.0.1:{broker.address.port - 2}") is served
         if served:
             assert await send_and_read(plain, None) == [b"x"]
 
@@ -296,7 +296,7 @@ async def test_a_permissive_port_limits_its_wait(tmp_path: Path, authority: trus
             async with asyncio.timeout(LIMIT_S):
                 assert len(await reader.read()) < 100  # an alert, at most
             writer.close()
-        assert await is_answered(f"127.0.0.1:{names.address.port}")
+        assert await gets_response(f"127.0.0.1:{names.address.port}")
 
 
 async def test_one_host_does_not_occupy_a_permissive_port(tmp_path: Path, authority: trustme.CA) -> None:
@@ -358,7 +358,7 @@ async def test_commands_travel_inside_tls(tmp_path: Path, authority: trustme.CA)
         reader, writer = await asyncio.open_connection("127.0.0.1", names.address.port, ssl=context)
         client = RawClient(reader, writer)
         for _ in range(3):
-            answer: Command = await client.call(RequestCode.GET_BROKER_CLUSTER_INFO)
-            assert answer.code == 0
+            response: Command = await client.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert response.code == 0
         writer.close()
         await writer.wait_closed()

@@ -54,8 +54,8 @@ async def test_a_broker_keeps_its_messages_however_it_ends(tmp_path: Path) -> No
         broker, address = await start(*arguments)
         async with await RawClient.open(address) as client:
             request2 = GetMaxOffsetRequestHeader(topic="T", queue_id=0)
-            answer = await client.call(RequestCode.GET_MAX_OFFSET, request2)
-            assert answer.ext_fields() == {"offset": str(count)}
+            response = await client.call(RequestCode.GET_MAX_OFFSET, request2)
+            assert response.ext_fields() == {"offset": str(count)}
         assert (await store_one(address))["queueOffset"] == str(count)
     assert await stop(broker) == 0
     assert await stop(namesrv, signal.SIGINT) == 0
@@ -72,10 +72,10 @@ async def test_dev_runs_both_servers_with_settings(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert await process.stdout.readline() == f"barista ready at 127.0.0.1:{port}\n".encode()
     async with await RawClient.open(namesrv_address) as client:
-        answer = await client.call(
+        response = await client.call(
             RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic="TBW102")
         )
-        assert answer.code == 0
+        assert response.code == 0
     async with await RawClient.open(f"127.0.0.1:{port}") as client:
         assert b"\nenablePropertyFilter=true\n" in (await client.call(RequestCode.GET_BROKER_CONFIG)).body
     assert await stop(process) == 0

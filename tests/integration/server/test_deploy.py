@@ -154,7 +154,7 @@ async def test_the_containers_command_works_without_capabilities_on_a_read_only_
 
 
 @pytest.mark.slow
-def test_the_image_builds_and_its_server_answers() -> None:
+def test_the_image_builds_and_its_server_responds() -> None:
     """A newcomer's first command would fail."""
     engine = next((found for name in ("docker", "podman") if (found := shutil.which(name))), None)
     if engine is None:

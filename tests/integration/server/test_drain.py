@@ -368,8 +368,8 @@ async def create_at(address: str, topic: str) -> None:
         topic_filter_type="SINGLE_TAG", topic_sys_flag=0,
     )  # fmt: skip
     async with await RawClient.open(Address.parse(address)) as client:
-        answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        assert answer.code == 0
+        response = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        assert response.code == 0
 
 
 @pytest.mark.parametrize(("made", "says"), [(False, "there is no store in"), (True, "no broker has")])

@@ -70,8 +70,8 @@ async def test_memory_clusters_have_no_ports_and_do_not_meet() -> None:
             producer_group="g", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
             sys_flag=0, born_timestamp=1, flag=0,
         )  # fmt: skip
-        answer = await broker.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 3000)
-        assert answer.code == 0
+        response = await broker.request(Command.request(RequestCode.SEND_MESSAGE_V2, header, b"x"), 3000)
+        assert response.code == 0
         assert two.brokers[0].store.max_physical_offset == 0
 
 

@@ -51,8 +51,8 @@ async def servers(directory: Path, text: str) -> AsyncIterator[tuple[NameServer,
 async def update(
     client: RawClient, text: str, code: int = RequestCode.UPDATE_BROKER_CONFIG
 ) -> tuple[int, str]:
-    answer = await client.call(code, None, text.encode())
-    return answer.code, answer.remark or ""
+    response = await client.call(code, None, text.encode())
+    return response.code, response.remark or ""
 
 
 def conf_files(directory: Path) -> dict[str, str]:
@@ -106,8 +106,8 @@ async def test_an_allowed_change_counts_and_is_kept(tmp_path: Path) -> None:
             assert await send(client, "NotMade") == ResponseCode.TOPIC_NOT_EXIST
             shown = await settings_of(client)
             assert (shown["autoCreateTopicEnable"], shown["fileReservedTime"]) == ("false", "48")
-            answer = await client.call(RequestCode.GET_BROKER_CONFIG)
-            version = answer.header_as(GetBrokerConfigResponseHeader).version
+            response = await client.call(RequestCode.GET_BROKER_CONFIG)
+            version = response.header_as(GetBrokerConfigResponseHeader).version
             assert DataVersion.decode(version.encode()).counter == 1
         async with await RawClient.open(names.address) as client:
             code = RequestCode.UPDATE_NAMESRV_CONFIG
@@ -130,8 +130,10 @@ async def test_a_changed_permission_reaches_the_routes(tmp_path: Path) -> None:
 
             async def is_limited() -> bool | None:
                 header = GetRouteInfoRequestHeader(topic="T")
-                answer = await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
-                return [queue.perm for queue in TopicRouteData.decode(answer.body).queue_datas] == [4] or None
+                response = await client.call(RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
+                return [queue.perm for queue in TopicRouteData.decode(response.body).queue_datas] == [
+                    4
+                ] or None
 
             await eventually(is_limited)
 
@@ -141,10 +143,10 @@ async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     wanted = ("fileReservedTime=48\n", "autoCreateTopicEnable=false\n", "longPollingEnable=false\n")
     async with servers(tmp_path, ALLOWED) as (_, broker), contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(await RawClient.open(broker.address)) for _ in wanted]
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(update(one, text) for one, text in zip(clients, wanted, strict=True))
         )
-        assert answers == [(0, "")] * 3
+        assert responses == [(0, "")] * 3
     assert [text in conf_files(tmp_path)["broker.conf"] for text in wanted] == [True] * 3
 
 
@@ -166,8 +168,8 @@ async def test_server_settings_are_shown_and_not_changed(tmp_path: Path) -> None
             shown = settings_in((await client.call(RequestCode.GET_BROKER_CONFIG)).body)
             assert shown["brokerRole"] == "ASYNC_MASTER"
             assert "haSecret" not in shown
-            answer, remark = await update(client, "serverChannelMaxIdleTimeSeconds=5\n")
-            assert answer == ResponseCode.NO_PERMISSION
+            response, remark = await update(client, "serverChannelMaxIdleTimeSeconds=5\n")
+            assert response == ResponseCode.NO_PERMISSION
             assert "serverChannelMaxIdleTimeSeconds cannot be changed remotely" in remark
 
 

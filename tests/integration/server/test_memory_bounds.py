@@ -128,7 +128,7 @@ async def test_a_connection_with_too_much_of_everything_is_closed() -> None:
         await until(lambda: memory_of(broker).total == 0)
 
 
-async def test_held_pulls_of_one_connection_are_bounded_and_answered_at_once() -> None:
+async def test_pulls_above_the_limit_of_a_connection_get_a_response_at_once() -> None:
     """One connection took 2.5 GB by 1,441 held pulls with 900 KB subscriptions."""
     async with serving(maxConnectionBytes=200 * KIB) as broker:
         async with (
@@ -146,8 +146,8 @@ async def test_held_pulls_of_one_connection_are_bounded_and_answered_at_once() -
                 )
                 while figures(broker) == before:  # noqa: ASYNC110 - one by one
                     await asyncio.sleep(0.01)
-            answer = await greedy.next()
-            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            response = await greedy.next()
+            assert response.code == ResponseCode.PULL_NOT_FOUND
             await until(lambda: figures(broker)["refusals"] >= 16)
             assert figures(broker)["pulls"] <= 200 * KIB + HELD_BYTES
             assert (await send(good, b"wakes the good one", queue_id=0)).code == 0
@@ -169,7 +169,7 @@ async def test_held_pulls_with_the_same_subscription_share_it() -> None:
         assert held[0].filter_bytes >= 1000 * 28
 
 
-async def test_unsent_answers_are_bounded_in_total() -> None:
+async def test_unsent_responses_are_bounded_in_total() -> None:
     """Clients that ask for much and read nothing took 8 MiB each, however many there were."""
     async with serving(maxTotalBytes=6 * MIB) as broker, AsyncExitStack() as stack:
         good = await stack.enter_async_context(await RawClient.open(broker.address))
@@ -196,10 +196,10 @@ async def test_subscriptions_are_bounded_and_given_back() -> None:
             assert 1000 < first < 8000
             assert (await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 1000))).code == 0
             assert figures(broker)["subscriptions"] == first
-            answer = await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 200, groups=250))
-            assert answer.code == ResponseCode.SYSTEM_BUSY
-            assert answer.remark is not None
-            assert "maxConnectionBytes" in answer.remark
+            response = await client.call(RequestCode.HEART_BEAT, body=beat("c", "a" * 200, groups=250))
+            assert response.code == ResponseCode.SYSTEM_BUSY
+            assert response.remark is not None
+            assert "maxConnectionBytes" in response.remark
             assert figures(broker)["subscriptions"] == first
             assert (await good.call(RequestCode.HEART_BEAT, body=beat("d", "b"))).code == 0
             for group in ("g0", "p"):
@@ -320,7 +320,7 @@ def count_of(*classes: type) -> int:
 
 
 async def test_a_client_that_never_reads_is_closed() -> None:
-    """Each such connection would keep its place and its answers for as long as its client lives."""
+    """Each such connection would keep its place and its responses for as long as its client lives."""
 
     class Talkative(Silent):
         def handle(self, channel: Channel, request: Command) -> Command:

@@ -33,9 +33,9 @@ async def ask(server: HttpServer | None, request: str = "GET /readyz HTTP/1.1") 
     reader, writer = await asyncio.open_connection(*server.address)
     writer.write(f"{request}\r\nHost: x\r\n\r\n".encode())
     async with asyncio.timeout(LIMIT_S):
-        answer = (await reader.read()).decode()
+        response = (await reader.read()).decode()
     writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
+    head, _, body = response.partition("\r\n\r\n")
     return int(head.split()[1]), body
 
 
@@ -106,7 +106,7 @@ async def test_a_broker_that_serves_is_ready_and_alive(tmp_path: Path) -> None:
         await asyncio.open_connection(*address)
 
 
-async def test_a_name_server_answers_probes(tmp_path: Path) -> None:
+async def test_a_name_server_responds_to_probes(tmp_path: Path) -> None:
     """Only brokers could be watched."""
     async with name_server(tmp_path) as names:
         assert await ask(names.http) == (200, "[+]serving ok\n[+]tasks ok\nok\n")
@@ -266,11 +266,11 @@ async def test_a_peer_without_a_majority_is_not_ready(tmp_path: Path) -> None:
         (f"GET /{'y' * 100_000} HTTP/1.1", 404),
     ],
 )
-async def test_odd_requests_are_answered(tmp_path: Path, request_line: str, status: int) -> None:
+async def test_odd_requests_get_responses(tmp_path: Path, request_line: str, status: int) -> None:
     """An invalid request would end the endpoint, or hold a connection."""
     async with name_server(tmp_path) as names:
-        answered, _ = await ask(names.http, request_line)
-        assert answered in (status, 431)  # 431: where the kernel handed over a part of it first
+        code, _ = await ask(names.http, request_line)
+        assert code in (status, 431)  # 431: where the kernel handed over a part of it first
         assert (await ask(names.http))[0] == 200
 
 

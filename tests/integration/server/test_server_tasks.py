@@ -148,15 +148,15 @@ async def test_a_request_that_breaks_an_invariant(
 async def test_a_flush_that_sends_wait_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends that wait for the disk would never be answered."""
+    """Sends that wait for the disk would never get a response."""
     cluster = EmbeddedCluster(tmp_path, settings=SMALL | {"flushDiskType": "SYNC_FLUSH"})
     async with cluster:
         [broker] = cluster.brokers
         async with await RawClient.open(broker.address) as client:
             with monkeypatch.context() as patch:
                 patch.setattr(broker._driver, "flush", fails)
-                answer = await send(client, b"m")
-        assert answer.code != 0
+                response = await send(client, b"m")
+        assert response.code != 0
         await fails_visibly(broker, caplog)
     can_be_opened(broker)
 

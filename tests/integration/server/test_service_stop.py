@@ -67,9 +67,9 @@ async def probe(port: int, path: str) -> tuple[int, str]:
     """Status and text of a probe."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    answer = (await reader.read()).decode()
+    response = (await reader.read()).decode()
     writer.close()
-    return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+    return int(response.split()[1]), response.partition("\r\n\r\n")[2]
 
 
 def bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:

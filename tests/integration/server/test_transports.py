@@ -133,7 +133,7 @@ class started:  # noqa: N801 - reads as what it does
         assert not self.server.channels
 
 
-async def test_a_request_is_answered(rig: Rig) -> None:
+async def test_a_request_gets_a_response(rig: Rig) -> None:
     """No request would work."""
     channel = await rig.open()
     response = await channel.request(Command.request(ECHO, body=b"hello"), 5000)
@@ -159,7 +159,7 @@ async def test_many_in_flight_leave_and_arrive_together(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("codec", [CODEC_JSON, CODEC_ROCKETMQ, CODEC_MSGPACK])
-async def test_each_codec_is_answered_in_kind(rig: Rig, codec: int) -> None:
+async def test_each_codec_gets_a_response_in_that_codec(rig: Rig, codec: int) -> None:
     """A client with another header codec would be silently unable to talk."""
     channel = await rig.open(codec=codec)
     for _ in range(2):
@@ -175,8 +175,8 @@ async def test_large_bodies_pass_in_both_directions(rig: Rig) -> None:
     assert response.body == body
 
 
-async def test_oneway_is_handled_and_not_answered(rig: Rig) -> None:
-    """An answer to a oneway request would be taken for that of a later one."""
+async def test_oneway_is_handled_without_a_response(rig: Rig) -> None:
+    """A response to a oneway request would be taken for that of a later one."""
     channel = await rig.open()
     channel.oneway(Command.request(ECHO))
     await channel.request(Command.request(ECHO), 5000)
@@ -193,7 +193,7 @@ async def test_the_server_asks_the_client(rig: Rig) -> None:
     assert [request.body for request in client.seen] == [b"back"]
 
 
-async def test_a_held_request_is_answered_later(rig: Rig) -> None:
+async def test_a_held_request_gets_its_response_later(rig: Rig) -> None:
     """Long polling and synchronous flush would be impossible."""
     channel = await rig.open()
     future = channel.request(Command.request(HOLD), 5000)
@@ -287,8 +287,8 @@ async def test_a_server_that_ends_a_connection_handles_no_waiting_requests(rig: 
     assert len(rig.peer.seen) < 20
 
 
-async def test_errors_of_a_handler_become_answers(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """One bad request would close the connection that others share, or never be answered."""
+async def test_errors_of_a_handler_become_responses(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """One bad request would close the connection that others share, or never get a response."""
     channel = await rig.open()
     refused = await channel.request(Command.request(RAISE), 5000)
     assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "the disk is made of cheese")
@@ -461,7 +461,7 @@ async def test_tls_cannot_be_served_without_a_certificate() -> None:
 
 
 async def test_a_memory_name_is_taken_once_and_freed() -> None:
-    """Two embedded brokers would answer for each other."""
+    """Two embedded brokers would respond for each other."""
     first = await serve("memory://once", Peer())
     with pytest.raises(ConfigInvalid, match="in use"):
         await serve("memory://once", Peer())

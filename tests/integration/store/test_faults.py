@@ -14,7 +14,7 @@ async def test_every_result_of_a_send_is_true(tmp_path: Path) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
     with servers(tmp_path) as running:
         # How long it takes says nothing on a busy machine; `python -m tests.soak.faults` looks at that.
-        report = await fault_run(running, rounds=1, stretch_s=0.3, refresh_ms=500, recover_within_s=300)
+        report = await fault_run(running, rounds=1, interval_s=0.3, refresh_ms=500, recover_within_s=300)
     assert report.problems == []
     assert (report.kills, len(report.recoveries_s)) == (4, 4)
     assert report.read >= report.acked > 0

@@ -84,8 +84,8 @@ def test_an_account_sends_and_reads(servers: Cluster) -> None:
     mine = as_account(servers, APPLICATION)
     steps = [{"how": how, "topic": "Orders", "body": b"x".hex()} for how in ("sync", "async", "oneway")]
     batch = {"how": "batch", "messages": [{"topic": "Orders", "body": b"x".hex()}] * 2}
-    answers = mine.produce(*steps, batch)
-    assert [answer.get("status") for answer in answers if "sent" not in answer] == ["SEND_OK"] * 3, answers
+    results = mine.produce(*steps, batch)
+    assert [result.get("status") for result in results if "sent" not in result] == ["SEND_OK"] * 3, results
     probe.wait_until(lambda: len(mine.pull_all("Orders")) == 5, "five messages", step_s=1)
 
 
@@ -101,9 +101,9 @@ def test_an_account_sends_and_reads(servers: Cluster) -> None:
 )
 def test_rejections_have_the_same_text(servers: Cluster, keys: str, topic: str, says: str) -> None:
     """A client would mistake a rejection for an outage and retry without end."""
-    (answer,) = as_account(servers, keys).produce({"how": "sync", "topic": topic, "body": b"x".hex()})
-    assert answer["code"] == 1, answer
-    assert f"AclException: {says}" in answer["remark"], answer
+    (result,) = as_account(servers, keys).produce({"how": "sync", "topic": topic, "body": b"x".hex()})
+    assert result["code"] == 1, result
+    assert f"AclException: {says}" in result["remark"], result
 
 
 async def test_our_client_sends_and_reads(servers: Cluster) -> None:
@@ -133,7 +133,7 @@ def test_java_consumers_read_lock_and_send_back(servers: Cluster, order: str) ->
         marks = [f"{order}-{number}".encode() for number in range(8)]
         later = [b"later"] * (order == "false")
         steps = [{"how": "sync", "topic": "Orders", "body": body.hex()} for body in marks + later]
-        assert [answer.get("status") for answer in mine.produce(*steps)] == ["SEND_OK"] * len(steps)
+        assert [result.get("status") for result in mine.produce(*steps)] == ["SEND_OK"] * len(steps)
         probe.wait_until(lambda: set(marks) <= set(member.bodies()), "all messages", step_s=1)
         if later:
             probe.wait_until(lambda: member.bodies().count(b"later") == 2, "the retry", step_s=1)
@@ -159,8 +159,8 @@ def test_operators_keep_the_accounts(servers: Cluster) -> None:
     newcomer = as_account(servers, "newcomer:fresh-secret")
 
     def is_known() -> bool:
-        (answer,) = newcomer.produce({"how": "sync", "topic": "News", "body": b"x".hex()})
-        return answer.get("status") == "SEND_OK"
+        (result,) = newcomer.produce({"how": "sync", "topic": "News", "body": b"x".hex()})
+        return result.get("status") == "SEND_OK"
 
     probe.wait_until(is_known, "the new account", step_s=1)
     listed = servers.admin("getAccessConfigSubCommand", "-b", broker)
@@ -175,8 +175,8 @@ def test_operators_keep_the_accounts(servers: Cluster) -> None:
     assert f"update global white remote addresses to {broker} success" in white
 
     def is_white() -> bool:
-        (answer,) = as_account(servers, "").produce({"how": "sync", "topic": "News", "body": b"x".hex()})
-        return answer.get("status") == "SEND_OK"
+        (result,) = as_account(servers, "").produce({"how": "sync", "topic": "News", "body": b"x".hex()})
+        return result.get("status") == "SEND_OK"
 
     probe.wait_until(is_white, "the white address", step_s=1)
 
@@ -198,7 +198,7 @@ def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> N
     settings = {"tls.config.file": conf}
     with serve(side, peer, tmp_path, conf=settings, names_conf=settings) as servers:
         steps = [{"how": "sync", "topic": "Sealed", "body": (b"x" * 50_000).hex()} for _ in range(4)]
-        assert [answer.get("status") for answer in servers.produce(*steps)] == ["SEND_OK"] * 4
+        assert [result.get("status") for result in servers.produce(*steps)] == ["SEND_OK"] * 4
         probe.wait_until(lambda: len(servers.pull_all("Sealed")) == 4, "the messages", step_s=1)
 
 

@@ -55,7 +55,7 @@ def shell(servers: Cluster) -> Shell:
 @pytest.fixture(scope="module")
 def filled(shell: Shell) -> str:
     """A topic with eight messages in one queue, of which the group `readers` has consumed three."""
-    # Until its first sample, a broker of 4.6.0 answers a query of its state with NoSuchElementException.
+    # Until its first sample, a broker of 4.6.0 fails a query of its state with NoSuchElementException.
     wait_until(lambda: shell.run("broker", "list").status == 0)
     shell.text("topic", "create", "Filled", "--queues", "1", "--yes")
     for number in range(8):

@@ -237,9 +237,9 @@ async def test_java_clients_are_traced(browser: Browser, servers: Cluster) -> No
 
     def java(group: str, step: dict[str, Any]) -> dict[str, Any]:
         home = servers.run / f"trace-{group}"
-        (answer,) = servers.peer.drive("Trace", servers.namesrv.address, group, home=home, steps=[step])
-        assert "error" not in answer, answer
-        return answer
+        (result,) = servers.peer.drive("Trace", servers.namesrv.address, group, home=home, steps=[step])
+        assert "error" not in result, result
+        return result
 
     step = {"do": "send", "topic": topic, "body": "6869", "tags": "t", "keys": "k3"}
     sent = await asyncio.to_thread(java, "sender", step)

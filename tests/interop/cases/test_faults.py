@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 async def test_every_result_of_a_send_is_true(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
     with servers(tmp_path, peer.of_version(side.version)) as running:
-        report = await fault_run(running, rounds=1, stretch_s=1, refresh_ms=500, recover_within_s=300)
+        report = await fault_run(running, rounds=1, interval_s=1, refresh_ms=500, recover_within_s=300)
     assert report.problems == []
     assert (report.kills, len(report.recoveries_s)) == (4, 4)
     assert report.read >= report.acked > 0

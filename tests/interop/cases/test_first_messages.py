@@ -24,12 +24,12 @@ def test_a_new_topic_is_consumed_at_once(peer: JavaPeer, tmp_path: Path, version
     with cluster(peer, tmp_path, namesrv="our", broker="our") as servers:
         steps = [{"broker": servers.broker.address, "topic": f"Made{number}"} for number in range(3)]
         address = servers.namesrv.address
-        answers = driver.drive(
+        results = driver.drive(
             "First", address, "first", home=tmp_path / "driver", steps=steps, properties=REBALANCE
         )
-    assert len(answers) == 3, answers
-    late = [answer for answer in answers if answer.get("first_ms") is None or answer["first_ms"] > 10_000]
+    assert len(results) == 3, results
+    late = [result for result in results if result.get("first_ms") is None or result["first_ms"] > 10_000]
     assert not late
-    found = {(answer.get("queues"), answer.get("retries")) for answer in answers}
+    found = {(result.get("queues"), result.get("retries")) for result in results}
     # The tools of 4.6.0 cannot ask for one topic or group.
     assert found == {(None, None) if version == DEFAULT_VERSION else (4, 16)}

@@ -89,7 +89,7 @@ def test_logs_are_equal_after_the_slave_was_killed(
 def test_a_sync_master_waits_for_the_other_make(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
 ) -> None:
-    """A SYNC_MASTER would answer SEND_OK without a copy on its slave, or never respond."""
+    """A SYNC_MASTER would respond SEND_OK without a copy on its slave, or never respond."""
     first = one_of_pair(master, peer, tmp_path, namesrv, slave=False, sync=True).start(BOOT_S)
     second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
     with stopping([first, second]):

@@ -34,11 +34,11 @@ def test_messages_of_sync_sends_are_complete(servers: Cluster) -> None:
         for n in range(20)
     ]
     sent = servers.produce(*steps)
-    assert [answer["status"] for answer in sent] == ["SEND_OK"] * 20
+    assert [result["status"] for result in sent] == ["SEND_OK"] * 20
     received = {one["msgId"]: one for one in servers.pull_all(topic, 20)}
     assert len(received) == 20
-    for step, answer in zip(steps, sent, strict=True):
-        expect_same(step, received[answer["msgId"]])
+    for step, result in zip(steps, sent, strict=True):
+        expect_same(step, received[result["msgId"]])
 
 
 def test_async_and_oneway_sends_arrive(servers: Cluster) -> None:
@@ -47,8 +47,8 @@ def test_async_and_oneway_sends_arrive(servers: Cluster) -> None:
     asynchronous = [message(topic, n, how="async") for n in range(10)]
     oneway = [message(topic, 100 + n, how="oneway") for n in range(10)]
     sent = servers.produce(*asynchronous, *oneway)
-    assert [answer["status"] for answer in sent[:10]] == ["SEND_OK"] * 10
-    assert all(answer["sent"] for answer in sent[10:])
+    assert [result["status"] for result in sent[:10]] == ["SEND_OK"] * 10
+    assert all(result["sent"] for result in sent[10:])
     probe.wait_until(
         lambda: probe.message_count(servers.namesrv.address, topic) == 20, "20 messages to be stored"
     )
@@ -63,8 +63,8 @@ def test_chosen_queues_are_kept_in_order(servers: Cluster) -> None:
     steps = [message(topic, 10 + n, how="queue", queue=n % 4) for n in range(12)]
     steps += [message(topic, 50 + n, how="selector", arg=7) for n in range(5)]
     sent = servers.produce(*steps)
-    assert [answer["queueId"] for answer in sent[:12]] == [n % 4 for n in range(12)]
-    assert [answer["queueId"] for answer in sent[12:]] == [3] * 5
+    assert [result["queueId"] for result in sent[:12]] == [n % 4 for n in range(12)]
+    assert [result["queueId"] for result in sent[12:]] == [3] * 5
     received = servers.pull_all(topic)
     for queue_id in range(4):
         offsets = [one["queueOffset"] for one in received if one["queueId"] == queue_id]
@@ -102,7 +102,7 @@ def test_message_is_found_by_its_broker_id(servers: Cluster) -> None:
     """Support tools that query a message by the id of its send result would find none, or another."""
     topic = servers.topic("view")
     sent = servers.produce(*[message(topic, n) for n in range(5)])
-    views = [{"do": "view", "topic": topic, "id": answer["offsetMsgId"]} for answer in sent]
+    views = [{"do": "view", "topic": topic, "id": result["offsetMsgId"]} for result in sent]
     seen = servers.consume(*views)
     assert [one["body"] for one in seen] == [message(topic, n)["body"] for n in range(5)]
 
@@ -116,7 +116,7 @@ def test_offsets_by_time_and_bounds(servers: Cluster) -> None:
     (last,) = servers.produce(message(topic, 10, how="queue", queue=1))
     end = last["queueOffset"]
     stamps = {m["queueOffset"]: m["storeTimestamp"] for m in servers.pull_all(topic) if m["queueId"] == 1}
-    # RocketMQ answers with the nearest message, before or after; beyond both ends with the outermost.
+    # RocketMQ returns the nearest message, before or after; beyond both ends with the outermost.
     wanted = {
         stamps[end]: end,
         stamps[end - 1] + 1: end - 1,
@@ -128,7 +128,7 @@ def test_offsets_by_time_and_bounds(servers: Cluster) -> None:
     *found, bounds = [
         a for a in servers.consume(*steps, {"do": "queues", "topic": topic}) if a.get("queueId", 1) == 1
     ]
-    assert [answer["offset"] for answer in found] == list(wanted.values())
+    assert [result["offset"] for result in found] == list(wanted.values())
     assert (bounds["min"], bounds["max"]) == (0, end + 1)
 
 
@@ -202,7 +202,7 @@ def test_many_messages_arrive_once_and_in_order(servers: Cluster) -> None:
     servers.produce(message(topic, 0))
     steps = [message(topic, 1 + n, how="queue", queue=n % 4) for n in range(2000)]
     sent = servers.produce(*steps)
-    assert all(answer["status"] == "SEND_OK" for answer in sent)
+    assert all(result["status"] == "SEND_OK" for result in sent)
     received = servers.pull_all(topic)
     assert len(received) == 2001
     by_queue = {q: [one["body"] for one in received if one["queueId"] == q] for q in range(4)}

@@ -46,7 +46,7 @@ def test_scheduled_messages(servers: Cluster) -> None:
         {"how": "sync", "topic": topic, "body": f"level {level}".encode().hex(), "delay": level}
         for level in (1, 2, 3)
     ]
-    assert [answer["status"] for answer in servers.produce(*steps)] == ["SEND_OK"] * 3
+    assert [result["status"] for result in servers.produce(*steps)] == ["SEND_OK"] * 3
     address = servers.namesrv.address
     probe.wait_until(lambda: probe.message_count(address, topic) == 2, "levels 1 and 2")
     assert time.time() - begin >= 4
@@ -75,7 +75,7 @@ def test_request_reply_example(servers: Cluster) -> None:
             lambda: "Consumer Started" in (home / "console.log").read_text(), "the consumer", timeout_s=60
         )
 
-        def answered() -> bool:
+        def has_reply() -> bool:
             """The first request may find no consumer: its topic is made by it."""
             printed = servers.peer.run(
                 "Main",
@@ -85,7 +85,7 @@ def test_request_reply_example(servers: Cluster) -> None:
             )
             return "replyMessage: Message" in printed
 
-        probe.wait_until(answered, "an answered request")
+        probe.wait_until(has_reply, "a request with a reply")
         asked = servers.run / "ask-async"
         with servers.peer.running(
             f"{PACKAGE}.rpc.AsyncRequestProducer", home=asked, properties=properties(servers)

@@ -84,8 +84,8 @@ def step(topic: str, text: str, **settings: Any) -> dict[str, Any]:
 
 def send_all(servers: Cluster, steps: Sequence[dict[str, Any]]) -> None:
     """Send messages with one Java producer."""
-    answers = servers.produce(*steps)
-    assert [answer for answer in answers if answer.get("status") != "SEND_OK"] == []
+    results = servers.produce(*steps)
+    assert [result for result in results if result.get("status") != "SEND_OK"] == []
 
 
 def texts(name: str, count: int) -> list[str]:

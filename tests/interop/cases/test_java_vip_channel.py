@@ -23,7 +23,7 @@ STEPS = [{"how": "sync", "topic": TOPIC, "body": (b"%d" % number).hex()} for num
 def test_they_send_and_consume(peer: JavaPeer, tmp_path: Path) -> None:
     """Clients before 4.5 use that port by default: none of their sends would succeed."""
     with cluster(peer, tmp_path, namesrv="our", broker="our", client=VIP) as servers:
-        assert {answer["status"] for answer in servers.produce(*STEPS)} == {"SEND_OK"}
+        assert {result["status"] for result in servers.produce(*STEPS)} == {"SEND_OK"}
         bodies = {step["body"] for step in STEPS}
         assert {one["body"] for one in servers.pull_all(TOPIC)} == bodies
         home, address = tmp_path / "consumer", servers.namesrv.address

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.interop
 DIRECTION = "DLedger group of Java's and our peers"
 KILLS = int(os.environ.get("LEDGER_KILLS", "3"))
 KILLS_MAX = max(12, 2 * KILLS)
-STRETCH = 100
+ACKED_BETWEEN_KILLS = 100
 """Messages that are acknowledged between two kills, at least."""
 CONF = {"registerNameServerPeriod": 10_000}
 """RocketMQ's follower finds the leader when it registers: every 30 s by default, every 10 s at least."""
@@ -124,7 +124,7 @@ async def _run(group: LedgerGroup) -> set[Make]:
     problems: list[str] = []
     found = await read_back(client, load.ledger, problems)
     assert [*problems, *load.ledger.problems(found)] == []
-    assert load.acked_count > KILLS * STRETCH
+    assert load.acked_count > KILLS * ACKED_BETWEEN_KILLS
     print(
         f"{'+'.join(group.makes.values())}: {kills} leaders killed (leaders: {dict(led)}), {checked:,} "
         f"messages read by key, two ids and queue after a fail-over, {load.acked_count:,} at the end; "
@@ -162,8 +162,8 @@ async def _kill(group: LedgerGroup, load: KeyedLoad, client: ClientConfig, leade
     assert await check_messages(client, taken) == []
     print(
         f"round {number + 1}: {group.makes[leader]} {leader} killed, {group.makes[successor]} {successor} "
-        f"leads; {STRETCH} sends after {recovered_s:.1f} s; {len(taken)} + {len(promises.sent)} messages, "
-        f"{promises.group} and its offsets found"
+        f"leads; {ACKED_BETWEEN_KILLS} sends after {recovered_s:.1f} s; "
+        f"{len(taken)} + {len(promises.sent)} messages, {promises.group} and its offsets found"
     )
     await asyncio.to_thread(group.brokers[leader].start)
     return len(taken) + len(promises.sent)
@@ -198,8 +198,8 @@ async def _leader(group: LedgerGroup) -> str:
 
 
 async def _more(load: KeyedLoad, after: str) -> None:
-    count = load.acked_count + STRETCH
-    await _until(lambda: load.acked_count >= count, f"{STRETCH} messages more after {after}", 120)
+    count = load.acked_count + ACKED_BETWEEN_KILLS
+    await _until(lambda: load.acked_count >= count, f"{ACKED_BETWEEN_KILLS} messages more after {after}", 120)
 
 
 async def _until(condition: Callable[[], object], what: str, timeout_s: float) -> None:

@@ -44,11 +44,11 @@ def servers(
 
 
 def java(servers: Cluster, group: str, *steps: dict[str, Any]) -> list[dict[str, Any]]:
-    """Run java/Trace.java; no answer may be an error."""
+    """Run java/Trace.java; no result may be an error."""
     home = servers.run / f"trace-{group}"
-    answers = servers.peer.drive("Trace", servers.namesrv.address, group, home=home, steps=steps)
-    assert not [answer for answer in answers if "error" in answer], answers
-    return answers
+    results = servers.peer.drive("Trace", servers.namesrv.address, group, home=home, steps=steps)
+    assert not [result for result in results if "error" in result], results
+    return results
 
 
 async def test_our_traces_are_found_and_read_by_java(servers: Cluster) -> None:

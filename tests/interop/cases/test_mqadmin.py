@@ -34,7 +34,7 @@ def servers(
             {"how": "queue", "topic": TOPIC, "queue": n % 2, "body": b"x".hex(), "keys": f"key{n}"}
             for n in range(8)
         ]
-        assert {answer.get("status") for answer in running.produce(*steps)} == {"SEND_OK"}
+        assert {result.get("status") for result in running.produce(*steps)} == {"SEND_OK"}
         yield running
 
 

@@ -96,7 +96,7 @@ def _run(peer: JavaPeer, side: Side, run: Path) -> Printed:
     with serve(side, peer, run, conf=conf) as servers:
         servers.make_topic(TOPIC, 2)
         sent = servers.produce(*BODIES)
-        assert {answer.get("status") for answer in sent} == {"SEND_OK"}, sent
+        assert {result.get("status") for result in sent} == {"SEND_OK"}, sent
         fill = {
             "topic": TOPIC, "group": GROUP, "name": NAME, "broker": servers.broker.address,
             "offset_id": sent[3]["offsetMsgId"], "unique_id": sent[3]["msgId"],
@@ -113,9 +113,9 @@ def _admin(servers: Cluster, commands: list[str]) -> list[str]:
     steps: list[dict[str, Any]] = [{"args": command.split()} for command in commands]
     home = servers.run / "mqadmin-steps"
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address}
-    answers = servers.peer.drive("AdminSteps", home=home, steps=steps, properties=properties)
-    assert len(answers) == len(commands)
-    return [answer["printed"] for answer in answers]
+    results = servers.peer.drive("AdminSteps", home=home, steps=steps, properties=properties)
+    assert len(results) == len(commands)
+    return [result["printed"] for result in results]
 
 
 @contextmanager

@@ -155,11 +155,11 @@ def test_allocation_equals_java_s(peer: JavaPeer, tmp_path: Path, strategy: Allo
         {"strategy": strategy.name, "topic": "T", "brokers": brokers, "queues": count, "members": members}
         for brokers, count, members in cases
     ]
-    answers = peer.drive("Allocate", home=tmp_path, steps=steps)
-    for (brokers, count, members), answer in zip(cases, answers, strict=True):
+    results = peer.drive("Allocate", home=tmp_path, steps=steps)
+    for (brokers, count, members), result in zip(cases, results, strict=True):
         queues = [MessageQueue("T", broker, queue_id) for broker in brokers for queue_id in range(count)]
         ours = [strategy.allocate("g", member, queues, members) for member in members]
-        assert [[f"{q.broker_name}:{q.queue_id}" for q in share] for share in ours] == answer["shares"]
+        assert [[f"{q.broker_name}:{q.queue_id}" for q in share] for share in ours] == result["shares"]
 
 
 @pytest.mark.parametrize("strategy", [STRATEGIES[0], STRATEGIES[2]], ids=lambda strategy: strategy.name)

@@ -44,7 +44,7 @@ def servers(
 
 
 def producer(servers: Cluster, **settings: Any) -> Producer:
-    """A producer for these servers, which may be slow to make their first answers."""
+    """A producer for these servers, which may be slow to send their first responses."""
     settings.setdefault("config", ProducerConfig(send_timeout_ms=15_000))
     return Producer("interop_ours", servers.namesrv.address, **settings)
 
@@ -118,7 +118,7 @@ async def test_sends_in_flight_keep_their_order(servers: Cluster) -> None:
 
 
 async def test_oneway_sends_arrive(servers: Cluster) -> None:
-    """Messages sent without waiting for an answer would vanish."""
+    """Messages sent without waiting for a response would vanish."""
     topic = servers.topic("oneway")
     async with producer(servers) as sender:
         await create(servers, sender, topic)
@@ -176,9 +176,9 @@ async def test_messages_of_a_java_producer(servers: Cluster) -> None:
     steps = [java_step(topic, n) for n in range(20)]
     parts = [java_step(topic, 100 + n) for n in range(20)]
     batch = {"how": "batch", "messages": parts}
-    answers = await asyncio.to_thread(servers.produce, *steps, batch)
+    results = await asyncio.to_thread(servers.produce, *steps, batch)
     await known(servers, topic, 40)
-    ids = [answer["msgId"] for answer in answers[:20]] + answers[20]["msgId"].split(",")
+    ids = [result["msgId"] for result in results[:20]] + results[20]["msgId"].split(",")
     async with consumer(servers) as reader:
         found = {one.message_id: one for one in await read_all(reader, topic)}
     assert set(found) == set(ids)
@@ -207,7 +207,7 @@ async def test_offsets_and_times(servers: Cluster) -> None:
 
 
 async def test_pulls_at_the_edges_of_a_queue(servers: Cluster) -> None:
-    """A consumer at the end of a queue, or beyond it, would misread the broker's answer."""
+    """A consumer at the end of a queue, or beyond it, would misread the broker's response."""
     topic = servers.topic("edges")
     async with producer(servers) as sender, consumer(servers) as reader:
         queue = await create(servers, sender, topic)

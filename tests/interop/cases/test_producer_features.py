@@ -33,7 +33,7 @@ def servers(
 
 
 def producer(servers: Cluster) -> Producer:
-    """A producer for these servers, which may be slow to make their first answers."""
+    """A producer for these servers, which may be slow to send their first responses."""
     config = ProducerConfig(send_timeout_ms=15_000)
     return Producer("interop_features", servers.namesrv.address, config=config)
 
@@ -43,7 +43,7 @@ async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:
     topic, place = servers.topic("deferred"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
         ends = {b"committed": COMMIT, b"rolled back": ROLLBACK, b"checked": UNKNOWN}
-        # A slow broker may check any of them before its end arrives; the answers agree with the ends.
+        # A slow broker may check any of them before its end arrives; the responses agree with the ends.
         sender.check_transactions(lambda half: {**ends, b"checked": COMMIT}[half.body])
         await place.made(sender, topic)
         for body, state in ends.items():
@@ -83,8 +83,8 @@ async def test_java_asks_us(servers: Cluster) -> None:
         await place.made(sender, topic)
     steps = [{"topic": topic, "body": f"question {n}".encode().hex()} for n in range(5)]
     async with place.replier(topic):
-        answers = await asyncio.to_thread(servers.drive, "Rpc", *steps)
-    assert [bytes.fromhex(answer["body"]) for answer in answers] == [b"re: question %d" % n for n in range(5)]
+        results = await asyncio.to_thread(servers.drive, "Rpc", *steps)
+    assert [bytes.fromhex(result["body"]) for result in results] == [b"re: question %d" % n for n in range(5)]
 
 
 async def test_we_ask_java(servers: Cluster) -> None:

@@ -205,10 +205,10 @@ def test_spark_reads_messages_of_java(servers: Cluster, place: Place, spark: Any
     reader = spark.read.format("rocketmq").options(nameServer=servers.namesrv.address, topic=topic)
     rows = {bytes(row.body): row for row in reader.load().collect()}
     assert len(rows) == 100
-    for step, answer in zip(steps, sent, strict=True):
+    for step, result in zip(steps, sent, strict=True):
         row = rows[bytes.fromhex(str(step["body"]))]
-        assert (row.msgId, row.tags, row.keys) == (answer["msgId"], step["tags"], step["keys"])
-        assert (row.queueId, row.queueOffset) == (answer["queueId"], answer["queueOffset"])
+        assert (row.msgId, row.tags, row.keys) == (result["msgId"], step["tags"], step["keys"])
+        assert (row.queueId, row.queueOffset) == (result["queueId"], result["queueOffset"])
         assert row.properties == step["properties"]
     starts: dict[str, dict[str, int]] = {}
     for row in rows.values():

@@ -138,12 +138,12 @@ def test_java_store_reads_a_broker_s_files(hand: Hands, handover: Handover, endi
     """RocketMQ's own store would recover fewer messages than were acknowledged, or other ones."""
     writer = hand.broker(handover.writer).start()
     with stopping([writer]):
-        answers = hand.produce(writer)
-        sent = [expected(step, answer) for step, answer in zip(STEPS, answers, strict=True)]
+        results = hand.produce(writer)
+        sent = [expected(step, result) for step, result in zip(STEPS, results, strict=True)]
         (writer.kill if ending == "killed" else writer.stop)()
     reads = [{"do": "queue", "topic": TOPIC, "queue": queue} for queue in range(QUEUES)]
     reads += [{"do": "key", "topic": TOPIC, "key": f"key{n}"} for n in (0, 17, 399)]
-    reads += [{"do": "offset", "at": int(answer["offsetMsgId"][-16:], 16)} for answer in answers[::100]]
+    reads += [{"do": "offset", "at": int(result["offsetMsgId"][-16:], 16)} for result in results[::100]]
     opened, *found = hand.java_store(writer.conf_file, *reads)
     assert opened["opened"] is True
     by_step = {step: [a for a in found if a["step"] == step and "body" in a] for step in range(len(reads))}
@@ -168,7 +168,7 @@ def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str)
     puts.append({"do": "putBatch", "topic": TOPIC, "queue": 0, "messages": batch})
     arguments = [str(reader.conf_file), *(["halt"] if ending == "halt" else [])]
     _, *put = hand.peer.drive("Store", *arguments, home=hand.run / "java-store", steps=puts)
-    assert {answer["status"] for answer in put} == {"PUT_OK"}
+    assert {result["status"] for result in put} == {"PUT_OK"}
     with stopping([reader.start()]):
         cluster = hand.cluster(reader)
         cluster.make_topic(TOPIC, QUEUES)
@@ -202,10 +202,10 @@ def send(number: int, *, queue: int) -> dict[str, Any]:
     }
 
 
-def expected(step: dict[str, Any], answer: dict[str, Any]) -> tuple[int, int, int, str]:
+def expected(step: dict[str, Any], result: dict[str, Any]) -> tuple[int, int, int, str]:
     """Where a sent message must be found: queue, queue offset, physical offset, body."""
-    assert answer.get("status") == "SEND_OK", answer
-    return answer["queueId"], answer["queueOffset"], int(answer["offsetMsgId"][-16:], 16), step["body"]
+    assert result.get("status") == "SEND_OK", result
+    return result["queueId"], result["queueOffset"], int(result["offsetMsgId"][-16:], 16), step["body"]
 
 
 def places(received: list[dict[str, Any]]) -> list[tuple[int, int, int, str]]:

@@ -35,10 +35,10 @@ async def test_one_trace_with_every_attribute(servers: Cluster, forwarder: str) 
         step = {"do": "forward", "from": source, "to": target, "body": b"forwarded".hex()}
         home = servers.run / f"forward-{stem}"
         drive = servers.peer.drive
-        (answer,) = await asyncio.to_thread(
+        (result,) = await asyncio.to_thread(
             drive, "Trace", servers.namesrv.address, "forwarders", home=home, steps=[step]
         )
-        assert "msgId" in answer, answer
+        assert "msgId" in result, result
 
     collector = await run_scenario(servers.namesrv.address, stem, forward if forwarder == "Java" else None)
     expect_one_trace(collector, stem, servers.broker.name)

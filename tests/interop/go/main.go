@@ -1,6 +1,6 @@
 // Peer drives rocketmq-client-go: peer ACTION NAMESRV TOPIC [arguments]. It prints one JSON object a line.
 //
-//	sync | async | oneway | batch | delay | order TOPIC   sends, and says what was answered
+//	sync | async | oneway | batch | delay | order TOPIC   sends, and prints the results
 //	transaction TOPIC                                     one message committed, one rolled back, one checked
 //	consume | consume-orderly TOPIC COUNT                 a push consumer, until COUNT messages came
 package main

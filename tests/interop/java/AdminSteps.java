@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** AdminSteps: runs a mqadmin command a step, {"args": [...]}, in one JVM; an answer has what it printed. */
+/** AdminSteps: runs a mqadmin command a step, {"args": [...]}, in one JVM; a result has what it printed. */
 public final class AdminSteps {
     private AdminSteps() {
     }
@@ -24,7 +24,7 @@ public final class AdminSteps {
             } finally {
                 System.setOut(console);
             }
-            Lines.print(Lines.answer(i).fluentPut("printed", printed.toString(StandardCharsets.UTF_8)));
+            Lines.print(Lines.result(i).fluentPut("printed", printed.toString(StandardCharsets.UTF_8)));
         }
         System.exit(0);
     }

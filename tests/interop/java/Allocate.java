@@ -31,7 +31,7 @@ public final class Allocate {
     public static void main(String[] args) throws Exception {
         List<JSONObject> steps = Lines.steps();
         for (int i = 0; i < steps.size(); i++) {
-            Lines.print(Lines.answer(i).fluentPut("shares", shares(steps.get(i))));
+            Lines.print(Lines.result(i).fluentPut("shares", shares(steps.get(i))));
         }
     }
 

@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Consume NAMESRV GROUP: does each step in order and prints one line an answer.
+ * Consume NAMESRV GROUP: does each step in order and prints one line per result.
  * {"do": "pull", "topic", "max": 32, "tags": "*"}  every message of every queue, then a line {"end": true}
  * {"do": "queues", "topic"}                        a line a queue with its min and max offset
  * {"do": "view", "topic", "id"}                    the message with this broker id
@@ -43,11 +43,11 @@ public final class Consume {
                 return;
             case "search":
                 long offset = consumer.searchOffset(queue(what), what.getLongValue("time"));
-                Lines.print(Lines.answer(step).fluentPut("offset", offset));
+                Lines.print(Lines.result(step).fluentPut("offset", offset));
                 return;
             case "status":
                 PullResult result = consumer.pull(queue(what), "*", what.getLongValue("offset"), 32);
-                Lines.print(Lines.answer(step)
+                Lines.print(Lines.result(step)
                     .fluentPut("status", result.getPullStatus().name())
                     .fluentPut("next", result.getNextBeginOffset())
                     .fluentPut("min", result.getMinOffset())
@@ -73,7 +73,7 @@ public final class Consume {
 
     private void queues(int step, JSONObject what) throws Exception {
         for (MessageQueue queue : new TreeSet<>(queues(what.getString("topic")))) {
-            Lines.print(Lines.answer(step)
+            Lines.print(Lines.result(step)
                 .fluentPut("broker", queue.getBrokerName())
                 .fluentPut("queueId", queue.getQueueId())
                 .fluentPut("min", consumer.minOffset(queue))
@@ -100,6 +100,6 @@ public final class Consume {
                 offset = result.getNextBeginOffset();
             }
         }
-        Lines.print(Lines.answer(step).fluentPut("end", true));
+        Lines.print(Lines.result(step).fluentPut("end", true));
     }
 }

@@ -12,7 +12,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * First NAMESRV GROUP: what an application does that makes its topic when it starts.
- * {"broker", "topic"}  makes the topic, starts a push consumer at once, and sends; answers {"made_ms", "first_ms"},
+ * {"broker", "topic"}  makes the topic, starts a push consumer at once, and sends; prints {"made_ms", "first_ms"},
  *                      the times of the call and from the send to the consumer's first message, and what the
  *                      broker says of both: {"queues", "retries"}, null where this version cannot ask
  */
@@ -57,7 +57,7 @@ public final class First {
             long send = System.nanoTime();
             String broker = what.getString("broker");
             boolean came = got.await(WAIT_S, TimeUnit.SECONDS);
-            Lines.print(Lines.answer(step)
+            Lines.print(Lines.result(step)
                 .fluentPut("queues", queues(broker, topic))
                 .fluentPut("retries", retries(broker, group + "_" + topic))
                 .fluentPut("made_ms", (made - start) / 1_000_000)

@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 
-/** What the drivers share: steps come in and answers go out as JSON, one object a line. Bytes travel as hex. */
+/** What the drivers share: steps come in and results go out as JSON, one object a line. Bytes travel as hex. */
 final class Lines {
     private Lines() {
     }
@@ -40,7 +40,7 @@ final class Lines {
         void run(int step, JSONObject what) throws Exception;
     }
 
-    /** Does each step in order; one that fails is answered with its error. */
+    /** Does each step in order; the result of a failed one is its error. */
     static void each(Action action) throws Exception {
         List<JSONObject> steps = steps();
         for (int i = 0; i < steps.size(); i++) {
@@ -52,8 +52,8 @@ final class Lines {
         }
     }
 
-    static synchronized void print(JSONObject answer) {
-        System.out.println(answer.toJSONString());
+    static synchronized void print(JSONObject result) {
+        System.out.println(result.toJSONString());
     }
 
     /** What asks for a topic's route is asked again for a while: a cold client on a busy machine is told "none" at first. */
@@ -73,42 +73,42 @@ final class Lines {
         }
     }
 
-    static JSONObject answer(int step) {
-        JSONObject answer = new JSONObject(true);
-        answer.put("step", step);
-        return answer;
+    static JSONObject result(int step) {
+        JSONObject result = new JSONObject(true);
+        result.put("step", step);
+        return result;
     }
 
     static JSONObject failure(int step, Throwable error) {
-        JSONObject answer = answer(step);
-        answer.put("error", error.getClass().getSimpleName());
-        answer.put("message", String.valueOf(error.getMessage()));
+        JSONObject result = result(step);
+        result.put("error", error.getClass().getSimpleName());
+        result.put("message", String.valueOf(error.getMessage()));
         Throwable root = error instanceof MQBrokerException ? error : error.getCause();
         if (root instanceof MQBrokerException) {
-            answer.put("code", ((MQBrokerException) root).getResponseCode());
-            answer.put("remark", ((MQBrokerException) root).getErrorMessage());
+            result.put("code", ((MQBrokerException) root).getResponseCode());
+            result.put("remark", ((MQBrokerException) root).getErrorMessage());
         }
-        return answer;
+        return result;
     }
 
     static JSONObject received(int step, MessageExt message) {
-        JSONObject answer = answer(step);
-        answer.put("topic", message.getTopic());
-        answer.put("queueId", message.getQueueId());
-        answer.put("queueOffset", message.getQueueOffset());
-        answer.put("physicalOffset", message.getCommitLogOffset());
-        answer.put("storeSize", message.getStoreSize());
-        answer.put("msgId", message.getMsgId());
-        answer.put("flag", message.getFlag());
-        answer.put("sysFlag", message.getSysFlag());
-        answer.put("bornTimestamp", message.getBornTimestamp());
-        answer.put("storeTimestamp", message.getStoreTimestamp());
-        answer.put("reconsumeTimes", message.getReconsumeTimes());
-        answer.put("tags", message.getTags());
-        answer.put("keys", message.getKeys());
-        answer.put("properties", message.getProperties());
-        answer.put("body", hex(message.getBody()));
-        return answer;
+        JSONObject result = result(step);
+        result.put("topic", message.getTopic());
+        result.put("queueId", message.getQueueId());
+        result.put("queueOffset", message.getQueueOffset());
+        result.put("physicalOffset", message.getCommitLogOffset());
+        result.put("storeSize", message.getStoreSize());
+        result.put("msgId", message.getMsgId());
+        result.put("flag", message.getFlag());
+        result.put("sysFlag", message.getSysFlag());
+        result.put("bornTimestamp", message.getBornTimestamp());
+        result.put("storeTimestamp", message.getStoreTimestamp());
+        result.put("reconsumeTimes", message.getReconsumeTimes());
+        result.put("tags", message.getTags());
+        result.put("keys", message.getKeys());
+        result.put("properties", message.getProperties());
+        result.put("body", hex(message.getBody()));
+        return result;
     }
 
     static Message message(JSONObject step) {

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Produce NAMESRV GROUP: does each step in order and prints one answer a step (a oneway has none but "sent").
+ * Produce NAMESRV GROUP: does each step in order and prints one result per step (a oneway has none but "sent").
  * step: {"how": "sync|async|oneway|queue|selector|batch", "topic", "body": hex, "tags", "keys", "flag", "delay",
  * "wait", "properties", "queue": id, "arg": n, "messages": [step, ...] for a batch}
  */
@@ -43,7 +43,7 @@ public final class Produce {
                 return;
             case "oneway":
                 producer.sendOneway(Lines.message(what));
-                Lines.print(Lines.answer(step).fluentPut("sent", true));
+                Lines.print(Lines.result(step).fluentPut("sent", true));
                 return;
             case "queue":
                 print(step, producer.send(Lines.message(what), queue(what)));
@@ -98,7 +98,7 @@ public final class Produce {
     }
 
     private static void print(int step, SendResult result) {
-        Lines.print(Lines.answer(step)
+        Lines.print(Lines.result(step)
             .fluentPut("status", result.getSendStatus().name())
             .fluentPut("msgId", result.getMsgId())
             .fluentPut("offsetMsgId", result.getOffsetMsgId())

@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Rpc NAMESRV GROUP: a request a step ({"topic", "body": hex, ...}), one answer a step: the reply as a message.
- * Rpc NAMESRV GROUP TOPIC: answers every request of the topic by "re: " and its body, until it is killed.
+ * Rpc NAMESRV GROUP: a request a step ({"topic", "body": hex, ...}), one result per step: the reply as a message.
+ * Rpc NAMESRV GROUP TOPIC: replies to every request of the topic by "re: " and its body, until it is killed.
  */
 public final class Rpc {
     private Rpc() {

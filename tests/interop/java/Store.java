@@ -65,7 +65,7 @@ public final class Store {
             throw new IllegalStateException("the store was not loaded; see java.log beside " + file);
         }
         store.start();
-        Lines.print(Lines.answer(-1).fluentPut("opened", true)
+        Lines.print(Lines.result(-1).fluentPut("opened", true)
             .fluentPut("min", store.getMinPhyOffset()).fluentPut("max", store.getMaxPhyOffset()));
         return store;
     }
@@ -92,11 +92,11 @@ public final class Store {
                 key(step, topic, what.getString("key"));
                 return;
             case "search":
-                Lines.print(Lines.answer(step)
+                Lines.print(Lines.result(step)
                     .fluentPut("offset", store.getOffsetInQueueByTime(topic, queue, what.getLongValue("time"))));
                 return;
             case "range":
-                Lines.print(Lines.answer(step).fluentPut("min", store.getMinOffsetInQueue(topic, queue))
+                Lines.print(Lines.result(step).fluentPut("min", store.getMinOffsetInQueue(topic, queue))
                     .fluentPut("max", store.getMaxOffsetInQueue(topic, queue)));
                 return;
             default:
@@ -145,14 +145,14 @@ public final class Store {
     }
 
     private static void print(int step, PutMessageResult result) {
-        JSONObject answer = Lines.answer(step).fluentPut("status", result.getPutMessageStatus().name());
+        JSONObject printed = Lines.result(step).fluentPut("status", result.getPutMessageStatus().name());
         if (result.getAppendMessageResult() != null) {
-            answer.fluentPut("physicalOffset", result.getAppendMessageResult().getWroteOffset())
+            printed.fluentPut("physicalOffset", result.getAppendMessageResult().getWroteOffset())
                 .fluentPut("size", result.getAppendMessageResult().getWroteBytes())
                 .fluentPut("queueOffset", result.getAppendMessageResult().getLogicsOffset())
                 .fluentPut("offsetMsgId", result.getAppendMessageResult().getMsgId());
         }
-        Lines.print(answer);
+        Lines.print(printed);
     }
 
     private void queue(int step, String topic, int queue, long from) {
@@ -166,7 +166,7 @@ public final class Store {
             result.release();
             result = store.getMessage("interop", topic, queue, offset, 32, null);
         }
-        Lines.print(Lines.answer(step).fluentPut("end", true).fluentPut("status", result.getStatus().name())
+        Lines.print(Lines.result(step).fluentPut("end", true).fluentPut("status", result.getStatus().name())
             .fluentPut("next", result.getNextBeginOffset()));
     }
 
@@ -176,10 +176,10 @@ public final class Store {
             one(step, MessageDecoder.decode(record));
         }
         found.release();
-        Lines.print(Lines.answer(step).fluentPut("end", true));
+        Lines.print(Lines.result(step).fluentPut("end", true));
     }
 
     private static void one(int step, MessageExt message) {
-        Lines.print(message == null ? Lines.answer(step).fluentPut("found", false) : Lines.received(step, message));
+        Lines.print(message == null ? Lines.result(step).fluentPut("found", false) : Lines.received(step, message));
     }
 }

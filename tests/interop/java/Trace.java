@@ -25,7 +25,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * One process has one traced client: two would share a group, and the second send no traces.
  */
 public final class Trace {
-    private static final long WAIT_MS = 2_000; // the dispatcher's threads have no flush that waits for answers
+    private static final long WAIT_MS = 2_000; // the dispatcher's threads have no flush that waits for responses
 
     private final String namesrv;
     private final String group;
@@ -45,7 +45,7 @@ public final class Trace {
             case "send":
                 SendResult sent = send(Lines.message(what), true);
                 Thread.sleep(WAIT_MS);
-                Lines.print(Lines.answer(step).fluentPut("msgId", sent.getMsgId()).fluentPut("offsetMsgId", sent.getOffsetMsgId()));
+                Lines.print(Lines.result(step).fluentPut("msgId", sent.getMsgId()).fluentPut("offsetMsgId", sent.getOffsetMsgId()));
                 return;
             case "consume":
                 Lines.print(Lines.received(step, take(what.getString("topic"), true)));
@@ -58,7 +58,7 @@ public final class Trace {
                         onward.putUserProperty(property.getKey(), property.getValue());
                     }
                 }
-                Lines.print(Lines.answer(step).fluentPut("msgId", send(onward, false).getMsgId()));
+                Lines.print(Lines.result(step).fluentPut("msgId", send(onward, false).getMsgId()));
                 return;
             default:
                 for (TraceContext context : TraceDataEncoder.decoderFromTraceDataString(what.getString("text"))) {
@@ -96,7 +96,7 @@ public final class Trace {
     }
 
     private static void print(int step, TraceContext context, TraceBean bean) {
-        JSONObject answer = Lines.answer(step)
+        JSONObject result = Lines.result(step)
             .fluentPut("type", context.getTraceType().name())
             .fluentPut("msgId", bean.getMsgId())
             .fluentPut("keys", bean.getKeys())
@@ -105,20 +105,20 @@ public final class Trace {
             .fluentPut("again", TraceDataEncoder.encoderFromContextBean(context).getTransData());
         switch (context.getTraceType()) {
             case Pub:
-                answer.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
+                result.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
                     .fluentPut("group", context.getGroupName()).fluentPut("topic", bean.getTopic())
                     .fluentPut("tags", bean.getTags()).fluentPut("storeHost", bean.getStoreHost())
                     .fluentPut("bodyLength", bean.getBodyLength()).fluentPut("kind", bean.getMsgType().name())
                     .fluentPut("offsetMsgId", bean.getOffsetMsgId());
                 break;
             case SubBefore:
-                answer.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
+                result.fluentPut("time", context.getTimeStamp()).fluentPut("region", context.getRegionId())
                     .fluentPut("group", context.getGroupName()).fluentPut("requestId", context.getRequestId())
                     .fluentPut("retries", bean.getRetryTimes());
                 break;
             default:
-                answer.fluentPut("requestId", context.getRequestId()).fluentPut("outcome", context.getContextCode());
+                result.fluentPut("requestId", context.getRequestId()).fluentPut("outcome", context.getContextCode());
         }
-        Lines.print(answer);
+        Lines.print(result);
     }
 }

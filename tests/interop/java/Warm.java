@@ -25,8 +25,8 @@ public final class Warm {
         PrintStream out = System.out;
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             ByteArrayOutputStream output = new ByteArrayOutputStream();
-            JSONObject answer = run(JSON.parseObject(line), output);
-            out.println(answer.fluentPut("bytes", output.size()).toJSONString());
+            JSONObject result = run(JSON.parseObject(line), output);
+            out.println(result.fluentPut("bytes", output.size()).toJSONString());
             output.writeTo(out);
             out.flush();
         }
@@ -52,7 +52,7 @@ public final class Warm {
             failed = true;
         } finally {
             System.out.flush();
-            System.setOut(console); // what a program's threads print after its end is nobody's answer
+            System.setOut(console); // what a program's threads print after its end belongs to no result
             System.setErr(console);
             System.setProperties(before);
         }

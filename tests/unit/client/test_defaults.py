@@ -144,7 +144,7 @@ OURS: Final[dict[str, Row]] = {
     "header of a response": (ClientConfig().channel.max_header_bytes, MAX_FRAME_BYTES),
     "writes are held above": (ChannelOptions().write_high_bytes, 1 << 20),
     "a peer that does not read is left above": (ChannelOptions().write_limit_bytes, 8 << 20),
-    "requests without an answer": (ChannelOptions().max_unanswered, 4096),
+    "requests without a response": (ChannelOptions().max_unanswered, 4096),
     "a frame takes at most": (ChannelOptions().frame_timeout_ms, 15_000),
     "connections of a server": (ChannelOptions().max_connections, 8192),
     "connections of a host": (ChannelOptions().max_connections_per_host, None),

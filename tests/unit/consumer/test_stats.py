@@ -25,5 +25,5 @@ def test_rates_cover_the_last_minute() -> None:
 
 
 def test_a_topic_without_messages() -> None:
-    """A new topic would break the whole answer to an operator."""
+    """A new topic would break the whole response to an operator."""
     assert ConsumerStats(0).status("T", 0).consume_ok_tps == pytest.approx(0.0)

@@ -93,14 +93,14 @@ class BrokerParts:
         self.puts = PutCounts(store)
         self.transactions = TransactionService(store, self.offsets, HOST)
         self.transactions.load()
-        answers = SendResponses(store_host=HOST, region_id="r", trace_on=True)
-        self.commits = make_commits(answers, tasks, store) if make_commits is not None else None
+        responses = SendResponses(store_host=HOST, region_id="r", trace_on=True)
+        self.commits = make_commits(responses, tasks, store) if make_commits is not None else None
         delays = DelayLevels(delay_levels)
         self.send = SendHandler(
             store,
             self.topics,
             config,
-            answers,
+            responses,
             schedule_dispatch=self._dispatch,
             find_group=self.groups.find,
             delays=delays,

@@ -112,7 +112,7 @@ async def test_an_invalid_change_is_rejected_and_not_written(
         (VERSION, None, ResponseCode.SYSTEM_ERROR),
     ],
 )
-async def test_without_access_control_every_request_is_answered(
+async def test_without_access_control_every_request_gets_a_response(
     tmp_path: Path, code: RequestCode, header: Header | None, failure: int
 ) -> None:
     """RocketMQ 4.6.0 sends no response, so the tool of an administrator runs into its timeout."""

@@ -127,7 +127,7 @@ async def test_one_member_consumes_a_message_directly(place: Place) -> None:
     assert request.ext_fields()["brokerName"] == "broker-a"
 
 
-async def test_a_member_that_does_not_answer_is_reported(
+async def test_a_member_that_does_not_respond_is_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool waits until its own timeout for a consumer that is offline, silent or closing."""

@@ -295,7 +295,7 @@ async def test_the_broker_limits_how_long_a_pull_is_held(tmp_path: Path, wanted_
         assert (await pulling).code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_pulls_that_may_not_wait_are_answered_at_once(tmp_path: Path) -> None:
+async def test_pulls_that_may_not_wait_get_a_response_at_once(tmp_path: Path) -> None:
     """A manual pull blocks its caller, or a oneway pull gets a response."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
@@ -365,7 +365,7 @@ async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> Non
 
 
 @pytest.mark.parametrize("ends_by", ["arrival", "time"])
-async def test_a_held_pull_that_cannot_be_read_is_answered(
+async def test_a_held_pull_that_cannot_be_read_gets_a_response(
     tmp_path: Path, ends_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer waits for a pull whose read fails, until its own timeout."""

@@ -26,20 +26,20 @@ async def reply(client: PartsClient, body: bytes, text: str = TEXT, topic: str =
 
 
 async def test_a_reply_is_pushed_and_stored(tmp_path: Path) -> None:
-    """QUIRKS 30. A request is never answered, or its answer is reported as failed."""
+    """QUIRKS 30. A request never gets a response, or its response is reported as failed."""
     parts = BrokerParts(tmp_path)
     parts.time_ms = 1234
     async with served(parts, clients=2) as (client, requester):
         await requester.produce("asker@1", "p")
-        response = await reply(client, b"answer")
+        response = await reply(client, b"reply")
         assert (response.code, response.remark) == (ResponseCode.SUCCESS, None)
         assert response.ext_fields()["queueOffset"] == "0"
         (push,) = requester.received
         fields = push.ext_fields()
-        assert (push.code, push.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"answer")
+        assert (push.code, push.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"reply")
         assert (fields["storeHost"], fields["bornHost"]) == ("/127.0.0.1:10911", "/0.0.0.0:0")
         assert props.decode(fields["properties"])["PUSH_REPLY_TIME"] == "1234"
-        assert [record.body for record in parts.records(REPLIES)] == [b"answer"]
+        assert [record.body for record in parts.records(REPLIES)] == [b"reply"]
 
 
 @pytest.mark.parametrize(

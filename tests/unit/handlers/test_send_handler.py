@@ -365,9 +365,9 @@ async def test_only_sends_that_wait_are_parked(tmp_path: Path) -> None:
 async def test_a_peer_of_a_group_responds_after_the_commit(tmp_path: Path) -> None:
     """DLedger: a producer gets SEND_OK for a message that no majority has."""
 
-    def commits(answers: SendResponses, tasks: Tasks, store: MessageStore) -> CommitWaiters:
+    def commits(responses: SendResponses, tasks: Tasks, store: MessageStore) -> CommitWaiters:
         return CommitWaiters(
-            answers,
+            responses,
             tasks,
             appended=lambda: store.max_physical_offset,
             push=lambda: None,

@@ -158,7 +158,7 @@ def test_a_length_that_cannot_be_trusted(bad: bytes) -> None:
         pull(bad, record(b"behind", offset=8))
 
 
-def test_an_answer_that_ends_early() -> None:
+def test_a_response_that_ends_early() -> None:
     """Complete records would be lost together with one that is incomplete."""
     found = pull(record(b"one"), GOOD[:50])
     assert (bodies(found.messages), found.next_offset) == ([b"one"], 6)
@@ -166,8 +166,8 @@ def test_an_answer_that_ends_early() -> None:
         pull(GOOD[:50])
 
 
-def test_one_answer_inflates_to_a_bounded_size() -> None:
-    """An answer of 1.2 MB would take 1.2 GB of memory."""
+def test_one_response_inflates_to_a_bounded_size() -> None:
+    """A response of 1.2 MB would take 1.2 GB of memory."""
     four = record(zlib.compress(bytes(4 << 20)), sys_flag=1)
     data = [damaged(four, 26, number.to_bytes(2, "big")) for number in range(5, 305)]
     found = pull(*data, max_total=17 << 20)

@@ -64,7 +64,7 @@ async def running(script: Script | None = None) -> AsyncIterator[tuple[Producer,
 async def push_recorded(
     broker: Peer, correlation_id: str, *, newer: bool = False, sys_flag: int = 0, host: str = ""
 ) -> Command:
-    """Push the reply of the recording, for another request; return the client's answer.
+    """Push the reply of the recording, for another request; return the client's response.
 
     newer: as a broker of 4.9 writes the properties, without a separator at their end. sys_flag: bits to add.
     host: of requester and broker, instead of those of the recording.
@@ -83,21 +83,21 @@ async def push_recorded(
 
 
 async def test_a_request_is_that_of_a_java_producer() -> None:
-    """A Java replier could not answer a Python requester."""
+    """A Java replier could not reply to a Python requester."""
     async with running() as (producer, broker):
         asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=5000))
         await broker.until(lambda: len(broker.sends) == 1)
         assert broker.seen[0].code == RequestCode.HEART_BEAT
         header = broker.sends[0].header_as(SendMessageRequestHeaderV2)
         ours = decode(header.properties or "")
-        answer = await push_recorded(broker, ours["CORRELATION_ID"])
+        response = await push_recorded(broker, ours["CORRELATION_ID"])
         reply = await asking
     golden = recorded(RequestCode.SEND_MESSAGE_V2)[0].header_as(SendMessageRequestHeaderV2)
     java = decode(golden.properties or "")
     changing = dict.fromkeys(("UNIQ_KEY", "CORRELATION_ID", "REPLY_TO_CLIENT"), "")
     assert {**ours, **changing} == {**java, **changing}
     assert (broker.sends[0].code, header.sys_flag, header.batch) == (310, 0, False)
-    assert answer.code == ResponseCode.SUCCESS
+    assert response.code == ResponseCode.SUCCESS
     assert (reply.body, reply.topic) == (b"reply to question 1", "GoldenCluster_REPLY_TOPIC")
     assert reply.born_host == ("127.0.0.1", 57074)
     assert reply.store_host == ("127.0.0.1", 20010)
@@ -146,16 +146,16 @@ async def test_a_reply_that_cannot_be_decoded() -> None:
         asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=3_600_000))
         await broker.until(lambda: len(broker.sends) == 1)
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
-        answer = await push_recorded(broker, properties["CORRELATION_ID"], sys_flag=1)
+        response = await push_recorded(broker, properties["CORRELATION_ID"], sys_flag=1)
         with pytest.raises(
             RemoteProtocolError, match="cannot be decoded: 19 bytes are not a zlib"
         ) as failure:
             await asking
-    assert (answer.code, failure.value.outcome) == (ResponseCode.SUCCESS, Outcome.STORED)
+    assert (response.code, failure.value.outcome) == (ResponseCode.SUCCESS, Outcome.STORED)
 
 
 async def test_a_reply_is_that_of_a_java_consumer() -> None:
-    """A Java requester would never get a Python replier's answer."""
+    """A Java requester would never get a Python replier's reply."""
     golden = recorded(RequestCode.SEND_REPLY_MESSAGE_V2)[0]
     header = golden.header_as(SendMessageRequestHeaderV2)
     java = decode(header.properties or "")
@@ -175,9 +175,9 @@ def _stored_reply(_channel: object, request: Command) -> Command:
     if request.code != RequestCode.SEND_REPLY_MESSAGE_V2:
         return stored(request)
     request.code = RequestCode.SEND_MESSAGE_V2
-    answer = stored(request)
+    response = stored(request)
     request.code = RequestCode.SEND_REPLY_MESSAGE_V2
-    return answer
+    return response
 
 
 async def test_a_request_without_a_reply() -> None:
@@ -205,8 +205,8 @@ async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None
         properties = decode(broker.sends[0].header_as(SendMessageRequestHeaderV2).properties or "")
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        answer = await push_recorded(broker, properties["CORRELATION_ID"])
-    assert answer.code == ResponseCode.SUCCESS
+        response = await push_recorded(broker, properties["CORRELATION_ID"])
+    assert response.code == ResponseCode.SUCCESS
     dropped = f"dropped a reply with correlation id {properties['CORRELATION_ID']} from /127.0.0.1:57074"
     assert dropped in caplog.text
 
@@ -238,7 +238,7 @@ async def test_cancelling_a_request() -> None:
 
 
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"])
-def test_only_requests_are_answered(missing: str) -> None:
+def test_only_requests_get_responses(missing: str) -> None:
     """A reply would be sent although no request waits for it."""
     properties = dict.fromkeys(("CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"), "x")
     assert create_reply_message(request_message(**properties), b"r").topic == "x_REPLY_TOPIC"

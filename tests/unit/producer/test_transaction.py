@@ -51,14 +51,14 @@ def says(state: LocalTransactionState) -> Callable[[Message], LocalTransactionSt
 
 
 class Broker(Peer):
-    """Answers half messages as the recorded broker did, or with another code."""
+    """Responds to half messages as the recorded broker did, or with another code."""
 
     def __init__(self, code: int = 0) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.code = code
         self.offset_id = OFFSET_ID
 
-    def answer(self, channel: Channel, request: Command) -> Command:
+    def respond(self, channel: Channel, request: Command) -> Command:
         if request.code != RequestCode.SEND_MESSAGE_V2:
             return request.reply()
         return request.reply(
@@ -112,8 +112,8 @@ async def test_requests_equal_those_of_a_java_producer() -> None:
     }
 
 
-async def test_a_recorded_check_is_answered_as_in_java() -> None:
-    """The broker would never learn how a transaction ended, or apply the answer to another copy."""
+async def test_a_recorded_check_gets_the_response_of_java() -> None:
+    """The broker would never learn how a transaction ended, or apply the decision to another copy."""
     (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
     expected = recorded(RequestCode.END_TRANSACTION)[3].header_as(EndTransactionRequestHeader)
     seen: list[MessageExt] = []
@@ -183,7 +183,7 @@ async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCap
         await producer.send(Message("GoldenTopic", b"x"))
         header = asked.header_as(CheckTransactionStateRequestHeader)
         broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, compressed))
-        await producer.send(Message("GoldenTopic", b"its answer comes after the question"))
+        await producer.send(Message("GoldenTopic", b"its end comes after the check"))
         assert broker.requests(RequestCode.END_TRANSACTION) == []
     assert "topic GoldenTopic, broker broker-a" in caplog.text
     assert "cannot be decoded" in caplog.text
@@ -197,7 +197,7 @@ async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCap
         await producer.send(Message("GoldenTopic", b"x"))
         header = asked.header_as(CheckTransactionStateRequestHeader)
         broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
-        await producer.send(Message("GoldenTopic", b"its answer comes after the question"))
+        await producer.send(Message("GoldenTopic", b"its end comes after the check"))
         assert "golden_tx_producer, which has no check here" in caplog.text
         assert broker.requests(RequestCode.END_TRANSACTION) == []
 

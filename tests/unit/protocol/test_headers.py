@@ -53,7 +53,7 @@ def test_recorded_ext_fields_survive_a_round_trip(room: str, scenario: str) -> N
 
 
 def test_every_request_code_has_a_header_or_is_known_to_have_none() -> None:
-    """A request that RocketMQ knows could not be sent or answered with types."""
+    """A request that RocketMQ knows could not be sent or get its response with types."""
     assert set(REQUEST_HEADERS).isdisjoint(HEADERLESS_REQUESTS)
     assert set(REQUEST_HEADERS) | HEADERLESS_REQUESTS == set(RequestCode)
     recorded = {entry["code"] for entry in catalog()} - UNKNOWN_TO_ROCKETMQ_TOO

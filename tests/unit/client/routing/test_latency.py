@@ -54,8 +54,8 @@ def test_a_failed_attempt_counts_as_thirty_seconds() -> None:
     assert known.is_available("a", 600_000)
 
 
-def test_a_good_answer_brings_a_broker_back() -> None:
-    """One slow answer would take it out although it recovered."""
+def test_a_good_response_brings_a_broker_back() -> None:
+    """One slow response would take it out although it recovered."""
     known = latencies()
     known.update("a", 5000, 0)
     known.update("a", 5, 1)

@@ -27,8 +27,8 @@ def golden_route(topic: str) -> TopicRouteData:
             and frame.info["kind"] == "request"
             and frame.info["extFields"]["topic"] == topic
         ]
-        for answer in (item for item in asked if item is not None):
-            found = recorded[answer["n"]]
+        for response in (item for item in asked if item is not None):
+            found = recorded[response["n"]]
             if found.info["code"] == 0:
                 return TopicRouteData.decode(found.info["bodyText"].encode())
     raise LookupError(topic)

@@ -104,11 +104,11 @@ async def test_an_operator_sends_a_message_to_the_handler(
     """The tool queryMsgById -d does not reach the handler, or moves the offset of the group."""
     bodies: list[bytes] = []
 
-    def answer(message: MessageExt) -> ConsumeResult | None:
+    def result_for(message: MessageExt) -> ConsumeResult | None:
         return result if message.body == b"try me" else None
 
     await send(cluster, b"first")
-    async with member(cluster, "one", bodies, result=answer) as consumer:
+    async with member(cluster, "one", bodies, result=result_for) as consumer:
         async with Producer("p", cluster.namesrv_address) as producer:
             sent = await producer.send(Message("Other", b"try me"))
         header = ConsumeMessageDirectlyResultRequestHeader(

@@ -43,20 +43,20 @@ class SlowNames(Names):
         super().__init__(**routes)
         self.held: list[Callable[[], None]] = []
 
-    def answer(self, channel: Channel, request: Command) -> Command | bytes | None:
-        answer = super().answer(channel, request)
-        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or not isinstance(answer, Command):
-            return answer
-        if answer.code != ResponseCode.SUCCESS:
-            return answer
-        self.held.append(lambda: channel.reply(answer))
+    def respond(self, channel: Channel, request: Command) -> Command | bytes | None:
+        response = super().respond(channel, request)
+        if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC or not isinstance(response, Command):
+            return response
+        if response.code != ResponseCode.SUCCESS:
+            return response
+        self.held.append(lambda: channel.reply(response))
         return None
 
     def let_go(self) -> None:
         """Respond to the waiting sends."""
         held, self.held = self.held, []
-        for answer in held:
-            answer()
+        for send in held:
+            send()
 
 
 def first(queues: Sequence[MessageQueue], _message: Message, _arg: object) -> MessageQueue:

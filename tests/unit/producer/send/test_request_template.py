@@ -78,7 +78,7 @@ def test_template_and_general_encoder_write_the_same(
 
 
 def test_oneway_frames_have_the_oneway_flag() -> None:
-    """The broker would answer, and the answer would be taken for that of another message."""
+    """The broker would respond, and the response would be taken for that of another message."""
     template = SendTemplate(RequestCode.SEND_MESSAGE_V2, "g", "T", "TBW102", 4)
     command = read(template.frame(1, 0, 5, 7, "a\x01b\x02", ONEWAY_OPAQUE, b"x", oneway=True))
     assert command.is_oneway
@@ -165,7 +165,7 @@ def test_properties_text_is_that_of_the_codec() -> None:
 
 @pytest.mark.parametrize(("letter", "fits"), [("a", 32_700), ("ü", 16_350), ("\U0001f600", 8_175)])
 def test_properties_that_are_too_long_are_rejected(letter: str, fits: int) -> None:
-    """The broker would answer with a text about 32k and 128k and no number."""
+    """The broker would respond with a text about 32k and 128k and no number."""
     assert properties_text(Message("T", b"x", properties={"p": letter * fits}), "I")
     with pytest.raises(MessageTooLarge, match=r"properties have 33.* bytes; 32767"):
         properties_text(Message("T", b"x", properties={"p": letter * (fits * 101 // 100)}), "I" * 8)

@@ -18,19 +18,19 @@ QUEUE = MessageQueue("GoldenTopic", "broker-a", 1)
 
 
 def recorded(name: str) -> Command:
-    """The real broker's answer in a recorded pair."""
+    """The real broker's response in a recorded pair."""
     pair = next(item for item in golden_data.essential() if item["name"].endswith(name))
     (frame,) = FrameDecoder().feed(bytes.fromhex(pair["responseHex"]))
     return decode_command(frame)
 
 
-def answer(code: int) -> Command:
-    """An answer with this code and all fields."""
+def response(code: int) -> Command:
+    """A response with this code and all fields."""
     header = SendMessageResponseHeader(msg_id="A", queue_id=1, queue_offset=3)
     return Command(code, header=header, remark="because")
 
 
-def test_a_recorded_answer() -> None:
+def test_a_recorded_response() -> None:
     """Results against the real broker would lack the place of the message."""
     command = recorded("SEND_MESSAGE_V2/JSON/send.sync no tag no key empty-ish body, q2")
     result = parse_response(command, QUEUE, "mine")
@@ -42,9 +42,9 @@ def test_a_recorded_answer() -> None:
     assert result.queue == MessageQueue("GoldenTopic", "broker-a", 2)
 
 
-def test_an_answer_of_our_own_broker() -> None:
+def test_a_response_of_our_own_broker() -> None:
     """A field that only the other writes would be required."""
-    result = parse_response(answer(0), QUEUE, "mine")
+    result = parse_response(response(0), QUEUE, "mine")
     assert (result.queue, result.queue_offset, result.region, result.trace_on) == (
         QUEUE,
         3,
@@ -61,7 +61,7 @@ def test_a_response_from_another_queue_than_requested(queue_id: int) -> None:
     assert result.queue == MessageQueue("GoldenTopic", "broker-a", queue_id)
 
 
-def test_a_recorded_batch_answer() -> None:
+def test_a_recorded_batch_response() -> None:
     """Messages of a batch would get each other's ids and offsets."""
     results = parse_batch_response(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y", "z"])
     assert [result.message_id for result in results] == ["x", "y", "z"]
@@ -70,7 +70,7 @@ def test_a_recorded_batch_answer() -> None:
     assert {result.queue for result in results} == {QUEUE}
 
 
-def test_a_batch_answer_with_another_number_of_ids() -> None:
+def test_a_batch_response_with_another_number_of_ids() -> None:
     """Results would be given to the wrong messages in silence."""
     with pytest.raises(RemoteProtocolError, match="3 ids for a batch of 2"):
         parse_batch_response(recorded("JSON/send.batch of 3 to q1"), QUEUE, ["x", "y"])
@@ -80,7 +80,7 @@ def test_a_batch_answer_with_another_number_of_ids() -> None:
 def test_statuses(status: SendStatus) -> None:
     """A message that is stored would be reported as failed."""
     code = 0 if status is SendStatus.SEND_OK else ResponseCode[status.name]
-    assert parse_response(answer(code), QUEUE, "mine").status is status
+    assert parse_response(response(code), QUEUE, "mine").status is status
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_statuses(status: SendStatus) -> None:
 def test_rejections_have_outcome_and_retry(code: int, outcome: Outcome, retry: Retry) -> None:
     """A user could not know whether sending the message a second time makes a duplicate."""
     with pytest.raises(BrokerError, match=r"broker-a responded with code .*: because") as caught:
-        parse_response(answer(code), QUEUE, "mine")
+        parse_response(response(code), QUEUE, "mine")
     assert (caught.value.code, caught.value.outcome, caught.value.retry) == (code, outcome, retry)
 
 
-def test_an_answer_without_its_fields() -> None:
+def test_a_response_without_its_fields() -> None:
     """A broken peer would show as a KeyError."""
     with pytest.raises(RemoteProtocolError, match="msgId"):
         parse_response(Command(0, ext=b"{}"), QUEUE, "mine")

@@ -90,10 +90,10 @@ def test_the_first_attempt_goes_to_the_next_queue_in_turn() -> None:
 def test_without_a_route_a_name_server_is_asked_once() -> None:
     """The first send to a topic would fail, or request the route forever."""
     assert after(route=None) == RefreshRoute()
-    no_answer = ConnectFailed("no name server")
-    error = ended(after(route=None, refreshed_ms=5, error=no_answer))
+    no_response = ConnectFailed("no name server")
+    error = ended(after(route=None, refreshed_ms=5, error=no_response))
     assert isinstance(error, ConnectFailed)
-    assert error is not no_answer, "the view's error belongs to all sends of the topic"
+    assert error is not no_response, "the view's error belongs to all sends of the topic"
     assert error.outcome is Outcome.NOT_SENT
     assert isinstance(ended(after(route=PublishRoute("T", (), {}), refreshed_ms=5)), RouteNotFound)
 

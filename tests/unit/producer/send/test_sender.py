@@ -247,7 +247,7 @@ async def test_a_short_timeout_is_kept_behind_a_long_one() -> None:
         assert [request.body for request in broker.sends] == [b"patient"]
 
 
-async def test_a_broker_that_answers_slowly_is_left_out_for_a_while() -> None:
+async def test_a_broker_that_responds_slowly_is_left_out_for_a_while() -> None:
     """With sendLatencyFaultEnable each second message would still wait for the slow broker."""
 
     def slow(channel: Channel, request: Command) -> Command | None:

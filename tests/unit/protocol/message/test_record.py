@@ -181,9 +181,9 @@ def test_the_quick_check_agrees_with_peek(sys_flag: int, topic: str) -> None:
     for position in range(len(sound)):
         flipped = (bytes((sound[position] ^ mask,)) for mask in (0x01, 0x10, 0x80, 0xFF))
         damaged += [sound[:position] + byte + sound[position + 1 :] for byte in flipped]
-    answers = [record.is_intact(data, 1000) for data in damaged]
-    assert answers == [found_by_peek(data) for data in damaged]
-    assert set(answers) == {True, False}
+    responses = [record.is_intact(data, 1000) for data in damaged]
+    assert responses == [found_by_peek(data) for data in damaged]
+    assert set(responses) == {True, False}
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -210,7 +210,7 @@ def test_mutated_headers_only_raise_the_typed_error(data: st.DataObject, codec: 
 
 @pytest.mark.parametrize("codec", [CODEC_ROCKETMQ, CODEC_MSGPACK])
 def test_numbers_that_do_not_fit_are_our_own_error(codec: int) -> None:
-    """A number that is truncated to its low bits would answer the request of another caller."""
+    """A number that is truncated to its low bits would end the request of another caller."""
     with pytest.raises(LocalProtocolError, match="code 1"):
         encode_command(Command(1, 2**31, codec=codec))
 

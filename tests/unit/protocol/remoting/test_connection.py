@@ -39,7 +39,7 @@ def read(frame: bytes) -> Command:
 
 
 def test_responses_in_any_order_find_their_requests() -> None:
-    """A caller would get the answer that belongs to another one."""
+    """A caller would get the response that belongs to another one."""
     connection = Connection()
     waits = [Wait() for _ in range(3)]
     requests = [read(connection.encode_request(Command.request(10 + i), waits[i], 100)) for i in range(3)]

@@ -90,9 +90,11 @@ def test_the_values_in_recorded_frames() -> None:
     pushes = [message for _, message in messages if isinstance(message, PushEntryRequest)]
     assert {push.type for push in pushes} == set(PushType)
     assert all((push.entry is None) == (push.type is PushType.COMMIT) for push in pushes)
-    answers = [message for _, message in messages if isinstance(message, PushEntryResponse)]
-    refused = [answer for answer in answers if answer.code == RaftResponseCode.INCONSISTENT_STATE]
-    assert [(answer.begin_index, answer.end_index, answer.index) for answer in refused] == [(-1, -1, 0)] * 2
+    responses = [message for _, message in messages if isinstance(message, PushEntryResponse)]
+    refused = [response for response in responses if response.code == RaftResponseCode.INCONSISTENT_STATE]
+    assert [(response.begin_index, response.end_index, response.index) for response in refused] == [
+        (-1, -1, 0)
+    ] * 2
     body = json.loads(_command(messages[0][0]).body)
     assert (body["leaderId"], body["remoteId"], body["term"]) == ("n1", "n2", -1)
 

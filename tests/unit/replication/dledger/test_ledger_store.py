@@ -370,7 +370,9 @@ def test_queues_keep_their_offsets_when_a_follower_starts_over(tmp_path: Path) -
     solo.store_entries()
     solo.store.commit(500)
     solo.store.dispatch()
-    assert not solo.store.is_dispatched, "the next leader would number its queues from 0, and answer no send"
+    assert not solo.store.is_dispatched, (
+        "the next leader would number its queues from 0, and respond to no send"
+    )
     solo.store.flush(thorough=True)
     solo.store.dispatch()
     assert solo.store.is_dispatched

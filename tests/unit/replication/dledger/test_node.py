@@ -94,7 +94,7 @@ class Bench:
         assert self.node.role is Role.LEADER
 
 
-def test_a_follower_answers_a_recorded_leader_as_java_did() -> None:
+def test_a_follower_responds_to_a_recorded_leader_as_java_did() -> None:
     """QUIRKS 59, 60 and 61: a Java leader could not lead a peer of rocketpy."""
     frames = golden_data.frames("raft-frames", "dledger")
     responses = {frame.info["request"]["n"]: frame for frame in frames if frame.info["kind"] == "response"}
@@ -607,7 +607,7 @@ def _pushed(bench: Bench, event: Event | Propose, kind: PushType) -> list[SendRe
     return [number for number, message in pushes if message.type is kind]
 
 
-def test_a_compare_without_an_answer_is_repeated_after_a_pause() -> None:
+def test_a_compare_without_a_response_is_repeated_after_a_pause() -> None:
     """A leader would send thousands of requests a second to a peer that is down."""
     bench = Bench()
     bench.lead()

@@ -94,14 +94,14 @@ class Pair:
         to_master = self._sent(self.slave.step(Poll(), self.now))
         to_slave = self._sent(self.master.step(Poll(), self.now))
         while to_master or to_slave:
-            answers = b"".join(
+            responses = b"".join(
                 self._sent(self.master.step(DataReceived(piece), self.now))
                 for piece in self._pieces(to_master)
             )
             to_master = b"".join(
                 self._sent(self.slave.step(DataReceived(piece), self.now)) for piece in self._pieces(to_slave)
             )
-            to_slave = answers + self._sent(self.master.step(Poll(), self.now))
+            to_slave = responses + self._sent(self.master.step(Poll(), self.now))
 
     def _pieces(self, data: bytes) -> Sequence[bytes]:
         return [data[at : at + self.chunk] for at in range(0, len(data), self.chunk)]

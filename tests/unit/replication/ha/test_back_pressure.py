@@ -44,7 +44,7 @@ async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.St
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
     slow.connect((address.host, address.port))
     reader, writer = await asyncio.open_connection(sock=slow)
-    writer.write(REPORT.pack(1))  # 0 would be answered with the last file only
+    writer.write(REPORT.pack(1))  # for 0 the master would send the last file only
     return reader, writer
 
 

@@ -113,16 +113,16 @@ def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str
     assert path.stat().st_size == (1000 if make == "log file" else index.size)
 
 
-@pytest.mark.parametrize("answer", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL])
 def test_files_are_made_where_no_file_is_without_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """On a file system without O_TMPFILE the broker could make no store."""
     real = os.open
 
     def refusing(path: Any, flags: int, *more: Any) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(answer, os.strerror(answer))
+            raise OSError(code, os.strerror(code))
         return real(path, flags, *more)
 
     monkeypatch.setattr(os, "open", refusing)

@@ -63,7 +63,7 @@ def test_statuses_and_next_offsets_are_those_of_4_6_0(store: MessageStore) -> No
 
 
 def test_batches_end_at_counts_and_bytes(tmp_path: Path) -> None:
-    """One pull would be answered with more than a client takes."""
+    """The response to one pull would have more than a client takes."""
     read = ReadConfig(memory_bytes_max=2000, memory_count_max=8)
     store = MessageStore(small_config(tmp_path, read=read))
     store.open()
@@ -343,7 +343,7 @@ def test_an_offset_inside_a_message_costs_no_large_read(tmp_path: Path) -> None:
     store.close()
 
 
-def test_store_without_index_answers_queries_with_nothing(tmp_path: Path) -> None:
+def test_queries_of_a_store_without_index_find_nothing(tmp_path: Path) -> None:
     """A broker with messageIndexEnable=false would fail on a query."""
     store = MessageStore(small_config(tmp_path, index=IndexConfig(enabled=False)))
     store.open()

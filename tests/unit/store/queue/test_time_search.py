@@ -36,7 +36,7 @@ def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 
 def search(queue: ConsumeQueue, timestamp: int, min_offset: int = 0, **unreadable: Any) -> int:
-    """The answer where message n was stored at 1000 + 10 n ms; unreadable: times that differ."""
+    """The result where message n was stored at 1000 + 10 n ms; unreadable: times that differ."""
     times = {number * 100: 1000 + 10 * number for number in range(10)}
     times |= unreadable.get("times", {})
     return offset_by_time(queue, cast(MessageLog, Log(times, min_offset)), timestamp)
@@ -52,7 +52,7 @@ def test_the_nearest_message_is_found(queue: ConsumeQueue, timestamp: int, numbe
 
 
 @pytest.mark.parametrize(("timestamp", "number"), [(0, 6), (1040, 6), (1060, 6), (1070, 7), (5000, 9)])
-def test_messages_below_the_logs_start_are_no_answer(
+def test_messages_below_the_logs_start_are_not_found(
     queue: ConsumeQueue, timestamp: int, number: int
 ) -> None:
     """A consumer would begin at messages that were deleted."""
@@ -65,6 +65,6 @@ def test_the_log_begins_with_a_record(queue: ConsumeQueue) -> None:
 
 
 def test_a_record_that_cannot_be_read_ends_the_search(queue: ConsumeQueue) -> None:
-    """A consumer would skip messages. Source: ConsumeQueue.getOffsetInQueueByTime answers 0 there."""
+    """A consumer would skip messages. Source: ConsumeQueue.getOffsetInQueueByTime returns 0 there."""
     assert search(queue, 1070, times={400: -1}) == 0
     assert search(queue, 1070, times={400: 0}) == 7

@@ -40,7 +40,7 @@ QUEUE = MessageQueue("T", "a", 0)
 FOUND, EMPTY = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 UNMATCHED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
 PAUSE_S = 0.02
-"""The first pause after a wrong answer, here."""
+"""The first pause after an invalid response, here."""
 
 
 def record(offset: int) -> bytes:
@@ -52,21 +52,21 @@ def record(offset: int) -> bytes:
 class Odd(Peer):
     """A broker with one queue of offsets 2 to 4, which begins to work once it is healed.
 
-    code, following, low, high, body: its answer to pulls until then. pulls: when it was pulled from `place`,
-    in s.
+    code, following, low, high, body: its response to pulls until then. pulls: when it was pulled from
+    `place`, in s.
     """
 
     def __init__(
         self, code: int, following: int, low: int = 2, high: int = 5, body: bytes = b"", place: int = 2
     ) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.respond)
         self.wrong = (code, following, low, high, body)
         self.place = place
         self.client_id = ""
         self.is_healed = False
         self.pulls: list[float] = []
 
-    def answer(self, channel: Channel, request: Command) -> Command | None:
+    def respond(self, channel: Channel, request: Command) -> Command | None:
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             members = GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id])
             return request.reply(body=members.encode())
@@ -82,7 +82,7 @@ class Odd(Peer):
             channel.exclude_from_unanswered()
             return None
         if not self.is_healed:
-            if header.queue_offset == self.place:  # and not one that left ahead of the answer
+            if header.queue_offset == self.place:  # and not one that left before the response
                 self.pulls.append(time.monotonic())
             code, following, low, high, body = self.wrong
             return self.reply(request, code, following, low, high, body)
@@ -122,16 +122,16 @@ WRONG: dict[str, tuple[int, int, int, int, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
-async def test_a_wrong_answer_is_not_followed(
-    answer: tuple[int, int, int, int, bytes],
+@pytest.mark.parametrize("response", WRONG.values(), ids=WRONG)
+async def test_a_wrong_response_is_not_followed(
+    response: tuple[int, int, int, int, bytes],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A consumer pulled from -5, and stored that as its group's progress, or pulled without a pause."""
     monkeypatch.setattr(puller, "_PAUSE_MIN_S", PAUSE_S)
     seen = Seen()
-    async with Odd(*answer) as broker, Names(T={"a": broker.address}) as names:
+    async with Odd(*response) as broker, Names(T={"a": broker.address}) as names:
         consumer = push(names, seen)
         async with consumer:
             broker.client_id = consumer.health().client_id
@@ -198,11 +198,11 @@ async def test_an_offset_below_zero_is_no_offset(ask: str) -> None:
         RequestCode.QUERY_CONSUMER_OFFSET: QueryConsumerOffsetResponseHeader(offset=-3),
     }
 
-    def answer(_: Channel, request: Command) -> Command:
+    def respond(_: Channel, request: Command) -> Command:
         return request.reply(header=headers.get(RequestCode(request.code)))
 
     async with (
-        Peer(answer) as broker,
+        Peer(respond) as broker,
         Names(T={"a": broker.address}) as names,
         PullConsumer("g", names.address) as consumer,
     ):
@@ -222,7 +222,7 @@ async def test_a_reset_to_an_offset_below_zero_is_rejected() -> None:
             header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=0, is_force=True)
             body = ResetOffsetBody(offset_table={QUEUE: -7}).encode()
             request = Command.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
-            answer = await broker.channels[-1].request(request, 5000)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            assert "sent -7" in (answer.remark or "")
+            response = await broker.channels[-1].request(request, 5000)
+            assert response.code == ResponseCode.SYSTEM_ERROR
+            assert "sent -7" in (response.remark or "")
             assert consumer.progress()[QUEUE] == 5
