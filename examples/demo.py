@@ -67,7 +67,7 @@ class Demo:
                     await send(producer, messages)
 
     async def send_sync(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """Wait for the broker's answer to each message before the next one is sent."""
+        """Wait for the broker's response to each message before the next one is sent."""
         with self.step("send sync", len(messages), "one after the other") as step:
             for message in messages:
                 started = perf_counter()
@@ -75,7 +75,7 @@ class Demo:
                 self.done(step, [message], started)
 
     async def send_async(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """Hand over many messages, then wait for their answers."""
+        """Hand over many messages, then wait for their responses."""
         with self.step("send async", len(messages), f"{IN_FLIGHT} in flight") as step:
 
             async def send(message: Message) -> None:
@@ -87,8 +87,8 @@ class Demo:
                 await asyncio.gather(*map(send, group))
 
     async def send_oneway(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """Nobody answers, so only reading back will tell whether they arrived."""
-        with self.step("send oneway", len(messages), "no answer") as step:
+        """There are no responses, so only reading back shows whether they arrived."""
+        with self.step("send oneway", len(messages), "no response") as step:
             for group in groups(messages, IN_FLIGHT):
                 for message in group:
                     producer.send_oneway(message)

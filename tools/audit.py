@@ -23,7 +23,7 @@ NOT_RUN: Final = "audit: not run: no vulnerability service"
 
 
 def report(found: dict[str, Any] | None) -> tuple[int, list[str]]:
-    """The exit status and the lines for what pip-audit found; None: it had no answer."""
+    """The exit status and the lines for what pip-audit found; None: it printed no result."""
     dependencies = [] if found is None else found["dependencies"]
     skipped = [one["name"] for one in dependencies if "skip_reason" in one]
     if len(skipped) == len(dependencies):  # a mirror without advisories skips every package

@@ -2,8 +2,8 @@
 
 Three things. *SYNC_MASTER*: sends that are acknowledged once the slave has them, by Java's producer in one
 warm JVM. *lag*: the same producer waits for no slave (WAIT=false), so the master runs at full load; how
-late each message is on the slave. *catch-up*: a slave that was stopped comes back `--behind` bytes later. Pairs
-stay up and warm; both brokers of a pair and the producer share the machine. Nothing is pinned.
+late each message is on the slave. *catch-up*: a slave that was stopped comes back `--behind` bytes later.
+Pairs stay up and warm; both brokers of a pair and the producer share the machine. Nothing is pinned.
 """
 
 from __future__ import annotations
