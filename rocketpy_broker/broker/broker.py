@@ -206,7 +206,7 @@ class Broker:
     def readiness(self) -> list[Check]:
         """Return the checks of /readyz."""
         health = self.health()
-        flushing_s = health.store.flushing_seconds
+        flushing_s = health.store.current_flush_seconds
         hangs = f"a flush has not finished after {flushing_s:.0f} s" if flushing_s > _FLUSH_S_MAX else None
         name_servers = self.config.registration.namesrv
         unregistered = None

@@ -1,11 +1,11 @@
-"""Detects that the store cannot keep up and rejects messages, so that producers send to other brokers.
+"""Detects overload of the store. Then messages are rejected, so that producers send to other brokers.
 
-RocketMQ's brokers queue sends before a thread pool. They respond SYSTEM_BUSY to sends that waited there for
-200 ms, and to all sends while a write into the page cache takes a second. Here one event loop does the work,
-so a request waits in a socket's buffer for as long as the loop is late. A timer measures how late that is. If
-it exceeds the limit five times in a row, messages are rejected until the loop is on time again; a single
-stall rejects none. After a write longer than `page_cache_ms`, messages are rejected until the next sample.
-No clock is read for a message.
+RocketMQ's brokers queue sends before a thread pool. They respond SYSTEM_BUSY to sends that waited for 200 ms,
+and to all sends while a write into the page cache takes a second. Here one event loop does the work, so
+requests wait in socket buffers while the loop is delayed. A timer measures the delay, so that no message
+needs a clock. If the delay exceeds the limit five times in a row, messages are rejected until a timer is on
+time; a single delay rejects none. After a write longer than `page_cache_ms`, messages are rejected until the
+next sample.
 
 Source: RocketMQ BrokerFastFailure; DefaultMessageStore isOSPageCacheBusy.
 """
@@ -21,7 +21,7 @@ _LATE_SAMPLES = 5
 
 
 class Reason(IntEnum):
-    """Why a store rejects messages; the first reason that applies is reported."""
+    """Why a store rejects messages. If several reasons apply, the first one is reported."""
 
     FAILURE = 0
     """The store failed, or is not open."""
@@ -29,11 +29,11 @@ class Reason(IntEnum):
     BUSY = 2
     """The store cannot keep up."""
     SLAVE = 3
-    """Another broker writes this log: this one is a slave, or does not lead its group."""
+    """This broker is a slave, or not the leader of its DLedger group."""
 
 
 class StoreBusy(StoreError):
-    """The store rejects messages for the moment. A broker responds SYSTEM_BUSY (2)."""
+    """The store is overloaded and rejects messages temporarily. A broker responds SYSTEM_BUSY (2)."""
 
 
 class PendingFull(StoreBusy):
@@ -41,7 +41,7 @@ class PendingFull(StoreBusy):
 
 
 class OverloadDetector:
-    """Decides from the loop's delay and the duration of writes whether to reject messages.
+    """Decides from the delay of the loop and the duration of writes whether to reject messages.
 
     Call `sample` every `interval_ms`, and `wrote_in` after each write.
     """
@@ -53,9 +53,9 @@ class OverloadDetector:
         self._late_samples = 0
 
     def sample(self, late_ms: float) -> StoreBusy | None:
-        """Return why messages are rejected until the next sample; None when they are not.
+        """Return the error with which messages are rejected until the next sample; None if they are accepted.
 
-        late_ms: how much later than scheduled the timer was called.
+        late_ms: delay of the timer in ms.
         """
         limit = self._config.wait_ms
         is_late = self._config.enabled and limit > 0 and late_ms > limit
@@ -68,7 +68,7 @@ class OverloadDetector:
         )
 
     def wrote_in(self, taken_ms: int) -> StoreBusy | None:
-        """Return why messages are rejected after a write that took `taken_ms`; None if it was fast enough."""
+        """Return the error that rejects messages after a write of `taken_ms`; None if it was fast enough."""
         limit = self._config.page_cache_ms
         if not self._config.enabled or not limit or taken_ms <= limit:
             return None

@@ -1,8 +1,9 @@
-"""The message store: RocketMQ 4.6.0's files in one object, without threads, sockets or tasks.
+"""The message store, with the file formats of RocketMQ 4.6.0. It has no threads, sockets or tasks of its own.
 
-One thread calls it. A message is placed in the current run (`append`), the run is written with one call
-(`write_out`), and what was written goes to consume queues and index (`dispatch`), in this order and as late
-as the caller likes; `put_message` does the first two. `flush` makes it durable; `driver` does so in time.
+One thread calls it, in three steps. `append` adds a message to the current run. `write_out` writes the run to
+the commit log with one system call. `dispatch` adds the written records to consume queues and index.
+`put_message` does the first two. `flush` makes written records durable. `StoreDriver` calls dispatch and
+flush.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ logger = logging.getLogger("rocketpy_broker.store.message_store")
 
 
 class MessageStore(StoreReads):
-    """One store directory.
+    """The messages of one store directory.
 
-    clock: ms since 1970. disk: where every file operation goes. make_log: what messages are appended to.
+    clock: returns ms since 1970. disk: does all file operations. make_log: creates the log; `CommitLog` by
+    default, in a DLedger group one that appends to the ledger.
     """
 
     def __init__(
@@ -59,22 +61,22 @@ class MessageStore(StoreReads):
         self._rejections: dict[Reason, StoreError] = {}
         self._rejection: StoreError | None = None
         self.failure = StoreError("the store is not open")
-        self._sync = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_sync_flush = config.flush.disk_type is FlushDiskType.SYNC_FLUSH
         self._is_open = False
         self.overload_detector = OverloadDetector(config.busy)
 
     # -- opening and closing ---------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
-        """Lock the directory, making it when missing, and recover what is in it. May take long.
+        """Create the directory if it is missing, lock it, and recover its files. May take minutes.
 
-        Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed again.
+        Raises StoreLocked, StoreDamaged, DiskFull, StoreError; then the store is closed.
         """
         make_durable_dir(self.disk, self.config.root)
         self._lock.acquire()
         try:
             report = self._recover()
-        except BaseException:  # whatever ends `open`, the lock must be released
+        except BaseException:  # also after KeyboardInterrupt, the lock must be released
             self._close_files()
             raise
         self.failure = None
@@ -90,7 +92,7 @@ class MessageStore(StoreReads):
         flushed, dispatched = self.checkpoint.flushed_offset, self.checkpoint.dispatched_offset
         self._mark_open()
         if not clean and flushed >= 0:
-            # The checkpoint may be in the page cache only; it must be durable before files are deleted.
+            # The checkpoint may be only in the page cache; it must be durable before files are deleted.
             self.checkpoint_file.save(self.checkpoint)
         self.commit_log.load()
         self.queues.load()
@@ -109,14 +111,14 @@ class MessageStore(StoreReads):
         return report
 
     def _load_checksums(self, *, clean: bool) -> list[FileChecksum]:
-        """Checksums of consume queues from the last stop; none after an unclean one. Raises StoreError."""
+        """Return the checksums of consume queues from the last stop, if it was clean. Raises StoreError."""
         log_end = self.checkpoint.log_end
         if not clean or log_end < 0:
             return []
         return load_state(self.disk, self._checksums_path, lambda data: decode_checksums(data, log_end)) or []
 
     def _save_checksums(self) -> None:
-        """Save the checksums for the next start, which can do without them."""
+        """Save the checksums of consume queues. A failure is logged: the next start then skips the check."""
         try:
             self.disk.unlink(self._checksums_path)
             save_state(
@@ -128,16 +130,16 @@ class MessageStore(StoreReads):
             logger.warning("checksums of consume queues are not saved: %s", error)
 
     def _mark_open(self) -> None:
-        """Create the file `abort`, which a clean stop removes, before anything is changed."""
+        """Create the file `abort`, before any other change. A clean stop removes it."""
         with disk_errors("create", self._abort_path):
             self.disk.close(self.disk.open(self._abort_path, create=True))
             self.disk.fsync_dir(self.config.root)
 
     def close(self) -> None:
-        """Write, dispatch and flush everything, and record a clean stop.
+        """Write, dispatch and flush everything, record a clean stop, and close the files.
 
-        After a failure no clean stop is recorded: the next start recovers. Raises StoreError, and FlushFailed
-        when the last flush fails; the files are closed and unlocked all the same.
+        After a failure no clean stop is recorded, so the next start recovers. Raises StoreError, and
+        FlushFailed when the last flush fails. The files are closed and unlocked in any case.
         """
         if not self._is_open:
             return
@@ -166,7 +168,7 @@ class MessageStore(StoreReads):
             self.disk.fsync_dir(self.config.root)
 
     def _close_files(self) -> None:
-        with contextlib.ExitStack() as closing:  # in the reverse order; each, whatever another one raises
+        with contextlib.ExitStack() as closing:  # runs all callbacks, the last first, even if one raises
             closing.callback(self._lock.release)
             closing.callback(self.checkpoint_file.close)
             if self.index is not None:
@@ -186,25 +188,25 @@ class MessageStore(StoreReads):
     # -- writing ---------------------------------------------------------------------------------
 
     def append(self, message: MessageInner) -> AppendReceipt:
-        """Place a message in the current run; it counts once `write_out` has returned.
+        """Add a message to the current run. It is stored once `write_out` has returned.
 
-        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull, and StoreError when the store takes
-        no messages; then nothing has changed.
+        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull, and StoreError while the store rejects
+        messages; then nothing has changed.
         """
         if self._rejection is not None:
             raise _rejected(self._rejection)
         return self.commit_log.append(message)
 
     def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
-        """Place a batch in the current run, one record each; see `CommitLog.append_batch`."""
+        """Add a batch to the current run, a record for each message; see `CommitLog.append_batch`."""
         if self._rejection is not None:
             raise _rejected(self._rejection)
         return self.commit_log.append_batch(message, batch)
 
     def write_out(self) -> None:
-        """Write the run to the commit log: its messages now survive the end of this process.
+        """Write the run to the commit log. Afterwards its messages survive the end of this process.
 
-        Raises DiskFull, StoreError: then no message of the run is stored and queue offsets are as before it.
+        Raises DiskFull, StoreError; then no message of the run is stored, and queue offsets are reset.
         """
         begin = self.clock()
         try:
@@ -222,7 +224,7 @@ class MessageStore(StoreReads):
                 self.reject(Reason.BUSY, busy)
 
     def publish(self, requests: list[DispatchRequest]) -> None:
-        """Queue records that a group committed, for the next `dispatch`."""
+        """Queue records that a DLedger group has committed, for the next `dispatch`."""
         self.stats.count_run(requests, 0, self.dispatcher.add(requests))
 
     def put_message(self, message: MessageInner) -> AppendReceipt:
@@ -232,15 +234,15 @@ class MessageStore(StoreReads):
         return receipt
 
     def dispatch(self) -> int:
-        """Add the written records to consume queues and index; returns the number of records.
+        """Add the written records to consume queues and index; return their number.
 
-        With SYNC_FLUSH only up to the flushed offset, so consumers never see unflushed messages. Raises
-        DiskFull, StoreError; calling it again continues where it stopped.
+        With SYNC_FLUSH it stops at the flushed offset, so consumers never see unflushed messages. Raises
+        DiskFull, StoreError; the next call continues where this one stopped.
         """
-        return self.dispatcher.run(self.flushed_offset if self._sync else None)
+        return self.dispatcher.run(self.flushed_offset if self._is_sync_flush else None)
 
     def set_store_host(self, host: bytes) -> None:
-        """Change the address written into records from now on: 8 or 20 bytes."""
+        """Set the address that is written into later records. host: 8 bytes for IPv4, 20 for IPv6."""
         self.commit_log.set_store_host(host)
 
     def set_arrival_listener(self, listener: ArrivalListener | None) -> None:
@@ -249,7 +251,7 @@ class MessageStore(StoreReads):
 
     @property
     def failure(self) -> StoreError | None:
-        """Why messages are rejected until the store is opened again; None while they are accepted."""
+        """The error that makes the store reject messages until it is opened again; None without one."""
         return self._rejections.get(Reason.FAILURE)
 
     @failure.setter
@@ -258,11 +260,11 @@ class MessageStore(StoreReads):
 
     @property
     def disk_full(self) -> StoreError | None:
-        """The error for which messages are rejected until the disk has space; None without one."""
+        """The error that makes the store reject messages until the disk has space; None without one."""
         return self._rejections.get(Reason.DISK_FULL)
 
     def reject(self, reason: Reason, error: StoreError | None) -> None:
-        """Reject messages with `error` from now on; None ends the rejection for that reason."""
+        """Reject later messages with `error`. error: None ends the rejection for this reason."""
         if error is None:
             self._rejections.pop(reason, None)
         else:
@@ -270,18 +272,18 @@ class MessageStore(StoreReads):
         self._rejection = self._rejections[min(self._rejections)] if self._rejections else None
 
     def rejection(self, reason: Reason) -> StoreError | None:
-        """Return the error for which messages are rejected; None when not for that reason."""
+        """Return the error with which messages are rejected for this reason; None if they are not."""
         return self._rejections.get(reason)
 
     def drop_queue(self, topic: str, queue_id: int) -> None:
-        """Delete a consume queue; if it is created again, its offsets continue. Raises StoreError."""
+        """Delete a consume queue. If it is created again, its offsets continue. Raises StoreError."""
         queue = self.queues.remove(topic, queue_id)
         if queue is not None:
             self.dispatcher.forget(self.table[topic, queue_id])
             queue.destroy()
 
     def fail(self, failure: StoreError) -> None:
-        """Take no more messages until restarted. The first failure counts."""
+        """Reject messages until the store is opened again. Only the first failure is kept and logged."""
         if self.failure is None or not self._is_open:
             logger.critical("%s", failure)
             self.failure = failure
@@ -289,17 +291,18 @@ class MessageStore(StoreReads):
     # -- flushing --------------------------------------------------------------------------------
 
     def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
-        """Plan a flush of the commit log; if `thorough`, also of queues, full index files and the checkpoint.
+        """Plan a flush of the commit log. Pass the plan to `run_flush` in any thread, then to `finish_flush`.
 
-        new_files: False leaves out queues whose next file does not exist yet, and the checkpoint, which
-        promises that queues are complete.
-        Call the plan's `run` in any thread, then `finish_flush` in this one. Raises DiskFull, StoreError when
-        queues cannot be written; that is not final. Raises FlushFailed after a failed flush: a second flush
-        might succeed without having written anything.
+        thorough: also flush consume queues, full index files and the checkpoint. new_files: False leaves out
+        queues whose next file does not exist yet. It also leaves out the checkpoint, which would state that
+        all queues are complete.
+
+        Raises DiskFull, StoreError when queues cannot be written; a later call may succeed. Raises
+        FlushFailed after a failed flush: another flush might succeed without having written anything.
         """
         self._check_flushes()
         is_complete = True
-        if thorough:  # what may fail comes first: after `plan.add` the plan must be run
+        if thorough:  # first the calls that may fail: after `plan.add`, the plan must be run
             self.queues.close_idle()
             self._close_idle_log_files()
             is_complete = self.queues.write_out(self._close_queue_files, new_files=new_files)
@@ -314,9 +317,9 @@ class MessageStore(StoreReads):
         return plan
 
     def _close_queue_files(self) -> None:
-        """Flush and close the files of queues at once. Raises FlushFailed.
+        """Flush and close the files of queues in this thread. Raises FlushFailed.
 
-        Their directories are synced by the next plan, before its checkpoint is saved.
+        The next plan syncs their directories, before it saves the checkpoint.
         """
         plan = FlushPlan()
         for queue in self.queues.queues.values():
@@ -354,16 +357,16 @@ class MessageStore(StoreReads):
 
     def _check_flushes(self) -> None:
         if isinstance(self.failure, FlushFailed):
-            raise FlushFailed(f"the store takes no messages: {self.failure}")
+            raise FlushFailed(f"the store rejects messages: {self.failure}")
 
     def run_flush(self, plan: FlushPlan) -> None:
         """Run a plan. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
         plan.run(self.disk, self.checkpoint_file)
 
     def _close_idle_log_files(self) -> None:
-        """Close old files of the log until they are read again, if many are open.
+        """Close old files of the log until their next read, if more than `handles_max` are open.
 
-        A consumer may read all of them. The newest stay open: a thread may be preallocating there.
+        A consumer may read all of them. The two newest stay open, since a thread may preallocate there.
         """
         mapped_files = self.commit_log.files.mapped_files
         if sum(file.is_open for file in mapped_files) > self.config.consume_queue.handles_max:
@@ -371,7 +374,7 @@ class MessageStore(StoreReads):
                 file.close_idle()
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Record that a plan was run, or that it failed: then the store rejects messages."""
+        """Record that a plan was run. error: its failure, after which the store rejects messages."""
         if error is not None:
             plan.release()
             self.fail(error)
@@ -387,42 +390,43 @@ class MessageStore(StoreReads):
                 self.index.full.remove(file)
 
     def flush(self, *, thorough: bool = False) -> int:
-        """Flush at once, in this thread; returns the flushed offset.
+        """Flush in this thread; return the flushed offset.
 
-        thorough: consume queues, full index files and the checkpoint too. Raises FlushFailed: final, the
-        store takes no more messages.
+        thorough: also flush consume queues, full index files and the checkpoint. Raises FlushFailed, after
+        which the store rejects messages until it is opened again.
         """
         flush_now(self, self.plan_flush(thorough=thorough))
-        if self._sync:
+        if self._is_sync_flush:
             self.mark_flushed()
         return self.flushed_offset
 
     def mark_flushed(self, offset: int | None = None) -> None:
-        """Save `offset` (default: the flushed offset) in the checkpoint, so that damage below it is detected.
+        """Save the flushed offset in the checkpoint, so that recovery detects damage below it.
 
-        To be called after every flush; no response waits for it (see decision 0006). Blocks; safe in a
-        thread, one at a time. Raises FlushFailed: final, the store takes no more messages.
+        offset: None for the current flushed offset. Call it after every flush; no response waits for it (see
+        decision 0006). Blocks; safe in one thread at a time. Raises FlushFailed, after which the store
+        rejects messages until it is opened again.
         """
         self._check_flushes()
         try:
-            self.checkpoint_file.raise_flushed(self.flushed_offset if offset is None else offset)
+            self.checkpoint_file.advance_flushed_offset(self.flushed_offset if offset is None else offset)
         except Exception as error:  # noqa: BLE001 - raised below
             failure = flush_failure(error)
             self.fail(failure)
             raise failure from failure.__cause__
 
     def persist_min_offset(self) -> None:
-        """Save where the log begins now, before files below are deleted. Blocks; safe in a thread.
+        """Save the start offset of the log, before older files are deleted. Blocks; safe in a thread.
 
-        Power loss may restore deleted names in any order: without this the log would seem to have a hole.
-        Raises StoreError.
+        Power loss may restore deleted files in any order. Without the saved offset, recovery would find a gap
+        between them. Raises StoreError.
         """
-        self.checkpoint_file.raise_min(self.commit_log.min_offset)
+        self.checkpoint_file.advance_min_offset(self.commit_log.min_offset)
         self.commit_log.persist_min_offset()
 
     @property
     def flushed_offset(self) -> int:
-        """Everything in the commit log below survives power loss."""
+        """Records below this offset of the commit log survive power loss."""
         return self.commit_log.flushed_offset
 
     # -- preallocation ---------------------------------------------------------------------------
@@ -432,14 +436,14 @@ class MessageStore(StoreReads):
         return self.failure is None and self.commit_log.needs_preallocation()
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """Reserve space ahead of the log, or make its next file. Blocks; safe in a thread, one at a time.
+        """Reserve space ahead of the log, or create its next file. Blocks; safe in one thread at a time.
 
         Returns the file for `adopt_preallocated`. Raises DiskFull, StoreError; appends may continue.
         """
         return self.commit_log.preallocate_ahead()
 
     def adopt_preallocated(self, file: MappedFile | None) -> None:
-        """Take over the file that `preallocate_ahead` made."""
+        """Keep the file that `preallocate_ahead` created, or delete it if the store was closed since."""
         if file is not None and self._is_open:
             self.commit_log.adopt_preallocated(file)
         elif file is not None:
@@ -448,4 +452,4 @@ class MessageStore(StoreReads):
 
 def _rejected(reason: StoreError) -> StoreError:
     kind = type(reason) if isinstance(reason, FlushFailed | DiskFull | StoreBusy) else StoreError
-    return kind(f"the store takes no messages: {reason}")
+    return kind(f"the store rejects messages: {reason}")

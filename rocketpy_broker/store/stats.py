@@ -1,7 +1,7 @@
 """Counters of a store since it was opened, under the names of RocketMQ's runtime information.
 
-The code that does the work increments the counters; `sample`, called every second, remembers them for rates.
-Source: RocketMQ StoreStatsService. Differs: a put's duration is that of its shared write.
+The store increments the counters. `sample`, called every second, keeps their values to compute rates. Source:
+RocketMQ StoreStatsService. Differs: the duration of a put is that of the write of its run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoreStats:
         self.transferred = 0
         """Messages read."""
         self.dispatch_waiting_max = 0
-        """The most records that waited for dispatch at once."""
+        """Maximum number of records that waited for dispatch at the same time."""
         self.forced_messages = 0
         """Messages deleted before their time because the disk was nearly full (cleanFileForciblyEnable)."""
         self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
@@ -79,7 +79,7 @@ class StoreStats:
             self.missed += 1
 
     def sample(self, now_ms: int) -> None:
-        """Remember the counters; to be called once a second."""
+        """Keep the values of the counters, to compute rates. Call it every second."""
         self._samples.append(_Sample(now_ms, self.put_times, self.found, self.missed, self.transferred))
 
     def rates(self, counter: str, now_ms: int) -> tuple[float, ...]:

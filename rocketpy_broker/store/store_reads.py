@@ -53,17 +53,16 @@ class StoreReads:
     # -- reading by queue ------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Dispatch waiting records, so that a reader sees everything that was written.
+        """Dispatch waiting records, so that a reader sees all written messages.
 
-        A failed dispatch is not repeated here: the next `dispatch` does that and raises its error. Queues can
-        be read all the same.
+        An error is ignored: queues can still be read, and the next `dispatch` tries again and raises it.
         """
         if self.dispatcher.waiting and not self.dispatcher.is_stuck:
             with contextlib.suppress(StoreError):
                 self.dispatch()
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue with everything that was written; None when there is none."""
+        """Return a queue, after dispatching waiting records; None if it does not exist."""
         self._catch_up()
         return self.queues.queues.get((topic, queue_id))
 
@@ -79,12 +78,12 @@ class StoreReads:
         accepts: Accepts | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> GetMessageResult:
-        """Messages of a queue from queue offset `offset` on.
+        """Return the messages of a queue from queue offset `offset` on, as whole records.
 
-        max_count, max_bytes: limits besides those of `ReadConfig`; the first message always fits. tag_codes:
-        only messages with one of these tag codes. accepts: only messages whose properties it accepts.
-        is_over: called before each further message that `accepts` would get; True ends the search there.
-        At most 1024 units are read, or the limits of `ReadConfig`. Returns whole records, as stored.
+        max_count, max_bytes: limits in addition to those of `ReadConfig`; the first message is always
+        returned. tag_codes: return only messages with one of these tags codes. accepts: return only messages
+        whose properties it accepts. is_over: called before each call of `accepts` but the first; True ends
+        the read there. At most 1024 units are scanned, or the limits of `ReadConfig` if they are higher.
         Raises StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
@@ -93,55 +92,55 @@ class StoreReads:
         return result
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """(physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.
+        """Return (physical offset, size, tags code) of up to `count` messages of a queue from `offset` on.
 
-        Fewer at the end of one of the queue's files; none for an offset that is not in the queue.
-        Raises StoreError when the disk cannot be read.
+        The result ends at the end of a queue file. It is empty for an offset outside the queue. Raises
+        StoreError when the disk cannot be read.
         """
         queue = self._queue(topic, queue_id)
         data = queue.read_units(offset, count) if queue is not None else None
         return list(UNIT.iter_unpack(data)) if data else []
 
     def appended_in_queue(self, topic: str, queue_id: int) -> int:
-        """One after the last message appended to a queue, dispatched or not; 0 for an unknown queue."""
+        """Return the queue offset after the last message, dispatched or not; 0 for an unknown queue."""
         cursor = self.table.get((topic, queue_id))
         return cursor.next_offset if cursor is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """One after the last message that can be read; 0 for an unknown queue."""
+        """Return the queue offset after the last readable message; 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return queue.next_offset if queue is not None else 0
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """The first message that can be read; 0 for an unknown queue, as in 4.6.0."""
+        """Return the queue offset of the first readable message; 0 for an unknown queue, as in 4.6.0."""
         queue = self._queue(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Queue offset of the message stored nearest to that time (ms); 0 for an unknown queue."""
+        """Return the queue offset of the message stored nearest to a time (ms); 0 for an unknown queue."""
         queue = self._queue(topic, queue_id)
         return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """When that message was stored, ms; -1 when there is none."""
+        """Return the store timestamp (ms) of a message; -1 if it does not exist."""
         unit = self._unit(topic, queue_id, offset)
         return self.commit_log.store_timestamp(unit[0]) if unit is not None else -1
 
     def earliest_store_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """When the oldest message was stored, ms, of the store or of one queue; -1 when there is none."""
+        """Return the store timestamp (ms) of the oldest message of the store or a queue; -1 without one."""
         if topic is not None:
             return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))
         return self.commit_log.store_timestamp(self.commit_log.first_offset)
 
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
-        """Where that message's record is in the commit log; 0 when there is none, as in 4.6.0."""
+        """Return the commit log offset of a message; 0 if it does not exist, as in 4.6.0."""
         unit = self._unit(topic, queue_id, offset)
         return unit[0] if unit is not None else 0
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether that message is so near the log's end that it counts as being in memory.
+        """Whether a message is within `memory_window_bytes` of the end of the log; True if it does not exist.
 
-        Source: RocketMQ checkInDiskByConsumeOffset, negated: True when there is no such message.
+        Source: RocketMQ checkInDiskByConsumeOffset, negated.
         """
         unit = self._unit(topic, queue_id, offset)
         window = self.config.read.memory_window_bytes
@@ -155,37 +154,38 @@ class StoreReads:
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the commit log starts."""
+        """Start offset of the commit log."""
         return self.commit_log.min_offset
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the commit log ends."""
+        """End offset of the commit log."""
         return self.commit_log.max_offset
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """How far consume queues and index are behind the commit log."""
+        """Number of bytes by which consume queues and index are behind the commit log."""
         return max(0, self.commit_log.max_offset - self.dispatcher.offset)
 
     def look_message(self, physical_offset: int, size: int | None = None) -> bytes | None:
-        """The record at that offset; None when none starts there.
+        """Return the record at this commit log offset; None if no record starts there.
 
-        size: when known. Offset 0 means the oldest record once the log starts later (QUIRKS 36).
+        size: of the record, if the caller knows it. Offset 0 means the oldest record if the log starts later
+        (QUIRKS 36).
         """
         record = self.commit_log.read_record(physical_offset, size)
         expected = physical_offset or self.commit_log.first_offset
         return record if record is not None and is_intact(record, expected) else None
 
     def read_log(self, physical_offset: int, size: int) -> bytes | None:
-        """Bytes of the commit log within one file, whatever records they belong to; for replication."""
+        """Return bytes of one commit log file, which may start and end inside records; for replication."""
         return self.commit_log.files.read(physical_offset, size)
 
     def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
-        """Records with that key stored in [begin, end] (ms), oldest first, at most 64 (maxMsgsNumBatch).
+        """Return the records with a key that were stored in [begin, end] (ms), oldest first, at most 64.
 
-        Keys with the same hash are not distinguished, as in 4.6.0: clients compare them. Empty when the index
-        is switched off.
+        The limit is maxMsgsNumBatch. As in 4.6.0, records of other keys with the same hash may be among them,
+        and clients compare the keys. The result is empty if the index is switched off.
         """
         if self.index is None:
             return QueryMessageResult([], 0, 0)

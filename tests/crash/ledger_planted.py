@@ -77,7 +77,7 @@ DEFECTS: dict[str, Defect] = {
     "cut_is_not_flushed": _replaced(LedgerFiles, "_truncate", _cut_without_flush),
     "marks_do_not_tell_of_a_cut": _replaced(LedgerFiles, "_save_marks", _mark_without_end),
     "marks_stay_when_cut": _replaced(LedgerFiles, "_save_marks", _keep_marks),
-    "failed_append_is_not_undone": _replaced(LedgerFiles, "_undo", _undo_nothing),
+    "failed_append_is_not_undone": _replaced(LedgerFiles, "_roll_back", _undo_nothing),
     "data_are_not_flushed": _replaced(LedgerFiles, "plan_flush", _flush_the_index_only),
     "failed_flush_is_swallowed": _replaced(FlushPlan, "run", _swallow),
     "any_order_is_accepted": _replaced(EntryScan, "_problem_of", _accept_any_order),

@@ -135,13 +135,13 @@ def bytes_behind_the_cut_not_wiped() -> Iterator[None]:
 @defect("faults")
 def queue_offset_not_rolled_back() -> Iterator[None]:
     """A refused message leaves a hole in its queue (#6570)."""
-    original = CommitLog._undo
+    original = CommitLog._roll_back
 
     def undo(self: CommitLog, parts: Any) -> None:
         self._requests = []
         original(self, parts)
 
-    with patch.object(CommitLog, "_undo", undo):
+    with patch.object(CommitLog, "_roll_back", undo):
         yield
 
 

@@ -268,7 +268,7 @@ def test_records_that_a_slave_cut_do_not_return(disk: RecordingDisk) -> None:
     store.flush(thorough=True)
     log = log_bytes(store)
     with failing(disk, "fdatasync", "commitlog/"):
-        ReplicaLog(store).cut(256, ROOT / "cut")
+        ReplicaLog(store).truncate(256, ROOT / "cut")
     kill(store)
     image = disk.copy()
     store, _ = open_store(small_config(), image, Clock())

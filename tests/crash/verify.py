@@ -125,7 +125,7 @@ def verify_queues(
         require(store.table[key].next_offset == queue.next_offset, f"{key}: the log would go on elsewhere")
         queue.write_out()
         verify_queue_bytes(store, disk, key, units.get(key, []))
-    keep_seen = store._sync or not power
+    keep_seen = store._is_sync_flush or not power
     for key, seen in expected.seen.items() if keep_seen else ():
         here = dict(units.get(key, []))
         for number, offset in seen.items():

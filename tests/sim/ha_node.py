@@ -124,7 +124,7 @@ class Node:
                 self._lose()
                 continue
             self.store, self.epochs = store, epochs
-            self.backlog = Backlog(store, rush_bytes=self.world.rush_bytes)
+            self.backlog = Backlog(store, burst_bytes=self.world.burst_bytes)
             if self.world.master is self:
                 self.begin_to_lead()
             return

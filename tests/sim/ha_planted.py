@@ -162,16 +162,16 @@ def the_loser_keeps_its_tail() -> Iterator[None]:
 @defect
 def a_cut_leaves_the_consume_queues() -> Iterator[None]:
     """Consumers get units of messages that do not exist."""
-    original = ReplicaLog.cut
+    original = ReplicaLog.truncate
 
-    def cut(self: ReplicaLog, end: int, saved_to: Path) -> None:
+    def truncate(self: ReplicaLog, end: int, saved_to: Path) -> None:
         queues, self._store.queues.queues = self._store.queues.queues, {}
         try:
             original(self, end, saved_to)
         finally:
             self._store.queues.queues = queues
 
-    with patch.object(ReplicaLog, "cut", cut):
+    with patch.object(ReplicaLog, "truncate", truncate):
         yield
 
 
@@ -287,5 +287,5 @@ def a_cut_forgets_the_backlog() -> Iterator[None]:
 @defect
 def a_backlog_is_overtaken() -> Iterator[None]:
     """Later records are dispatched before it."""
-    with patch.object(Backlog, "wants", lambda self, size: size >= self._rush_bytes):
+    with patch.object(Backlog, "wants", lambda self, size: size >= self._burst_bytes):
         yield

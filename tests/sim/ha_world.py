@@ -64,7 +64,7 @@ class World:
             secret=self.rng.choice(("", "secret")),
         )
         self.steps = steps
-        self.rush_bytes = self.rng.choice((1, 2000, 1 << 20))
+        self.burst_bytes = self.rng.choice((1, 2000, 1 << 20))
         self.rate = {
             name: self.rng.choice((0.0, low, 5 * low))
             for name, low in (

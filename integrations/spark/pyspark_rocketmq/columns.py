@@ -186,7 +186,7 @@ class Columns:
             name: chunk.column(position) for name, position in self._positions.items() if name != "body"
         }
         for topic, queue, is_delayed, group in self._groups(columns, lengths, first_row, find_queue):
-            for rows, size in _cut(group, lengths, options.batch_rows, options.batch_bytes):
+            for rows, size in _split(group, lengths, options.batch_rows, options.batch_bytes):
                 numbers: Sequence[int]
                 if rows[-1] - rows[0] == len(rows) - 1:
                     numbers = range(first_row + rows[0], first_row + rows[-1] + 1)
@@ -329,7 +329,7 @@ class Columns:
             raise RowNotSent(f"row {number} of the partition", piece.topic, error) from error
 
 
-def _cut(
+def _split(
     rows: Sequence[int], lengths: Sequence[int], most_rows: int, most_bytes: int
 ) -> Iterator[tuple[Sequence[int], int]]:
     """Yield rows for each request, and the bytes of their bodies. A single row may have more bytes."""

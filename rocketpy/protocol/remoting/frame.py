@@ -95,7 +95,7 @@ class FrameDecoder:
             buffer = self._grow(data)
             if buffer is self._buffer and not self._is_whole(buffer):
                 return []
-        frames, end = self._cut(bytes(buffer))
+        frames, end = self._split(bytes(buffer))
         self._buffer = buffer[end:] if end < len(buffer) else b""
         if 0 < len(self._buffer) < _PREFIX_BYTES:
             self._check_start(self._buffer)
@@ -116,7 +116,7 @@ class FrameDecoder:
         self._check(length, word)
         return bool(len(buffer) >= length + _LENGTH_BYTES)
 
-    def _cut(self, buffer: bytes) -> tuple[list[Frame], int]:
+    def _split(self, buffer: bytes) -> tuple[list[Frame], int]:
         frames: list[Frame] = []
         position, size = 0, len(buffer)
         while size - position >= _PREFIX_BYTES:

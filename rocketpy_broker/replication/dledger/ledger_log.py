@@ -256,7 +256,10 @@ class LedgerLog(MessageLog):
         if (size > self._message_bytes_max and not message.is_copy) or len(properties) > MAX_PROPERTIES_BYTES:
             raise too_large(size, self._message_bytes_max, len(properties))
         if HEADER_BYTES + size + MIN_BLANK_BYTES > self.files.file_bytes:
-            raise MessageTooLarge(f"{size} bytes do not fit into a file of {self.files.file_bytes}")
+            raise MessageTooLarge(
+                f"record of {size} bytes does not fit into a ledger file of {self.files.file_bytes} bytes "
+                "(mappedFileSizeCommitLog)"
+            )
         if b"\0" in properties:
             raise MessageInvalid(NUL_IN_PROPERTIES)
         pos = leader.next_entry_pos(size)

@@ -189,7 +189,7 @@ class HaClient:
         """Dispatch a part of the backlog, unless the log still arrives fast."""
         self._backlog_handle = None
         before, wait_s = self._backlog.size, _BACKLOG_INTERVAL_S
-        if not self._backlog.is_rushing():
+        if not self._backlog.in_burst():
             try:
                 self._backlog.work()
                 wait_s = _BACKLOG_INTERVAL_S if self._backlog.size == before else 0

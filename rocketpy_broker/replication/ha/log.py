@@ -129,5 +129,5 @@ class StoreTarget(ReplicaLog):
         if self.is_empty:
             self.append(end, b"")
         elif end < self._store.max_physical_offset:
-            self.cut(end, self._store.config.root / "cut" / f"{epochs.seen}-{end:020d}")
+            self.truncate(end, self._store.config.root / "cut" / f"{epochs.seen}-{end:020d}")
         self._epochs.save(epochs)

@@ -1,7 +1,8 @@
-"""Saves the changes of a state file in a worker thread, those that come in a burst together.
+"""Saves changes of a state file in a worker thread. Changes that arrive during a save are saved together.
 
-A change is saved first and applied then, so a caller that waited for it may announce it: it survives a
-crash. The event loop never waits for the disk, and a thousand changes at once cost one save, or two.
+A change is saved before it is applied. So once a caller has waited for it, the change survives a crash and
+may be announced. The event loop never waits for the disk, and a burst of a thousand changes needs one or two
+saves.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from rocketpy_broker.store.files.state_file import save_in_thread
 
 log = logging.getLogger("rocketpy.broker.saving")
 
-_PAUSES: Final = 3
-"""The pause before the next save, in times of the last: a flood takes a quarter of a core at most."""
+_PAUSE_FACTOR: Final = 3
+"""The pause after a save is this multiple of its duration, so continuous saves use a quarter of a core."""
 _PAUSE_MAX_S: Final = 1.0
-"""A longer pause is only as long as the save: senders to a new topic wait for it."""
+"""Maximum pause, since senders to a new topic wait for it; after a longer save, the duration of the save."""
 
 C = TypeVar("C")
 
 SaveCallback = Callable[[RocketError | None], None]
-"""Called in the event loop once a change is saved and used, or with the reason why it was not."""
+"""Called in the event loop with None once a change is saved and applied, or with the error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +39,7 @@ class PendingChange(Generic[C]):
 
 
 class ChangePending(Exception):
-    """A request needs something that is being created. `wait` adds a callback for the end of the save."""
+    """A request needs a topic or group that is being saved. `wait` adds a callback for the end of it."""
 
     def __init__(self, saving: PendingChange[Any]) -> None:
         super().__init__("waits for a save")
@@ -47,11 +48,11 @@ class ChangePending(Exception):
 
 @dataclass(eq=False)
 class BatchSaver(Generic[C]):
-    """Saves the changes of one state, in order.
+    """Saves the changes of one state file, in order.
 
-    prepare: returns the work, for a thread, that saves the state with these changes; it raises StoreError.
-    use: takes over changes that were saved. When a save fails, its changes are dropped and their waiters get
-    the error.
+    prepare: returns a function that saves the state with these changes; it runs in a thread and raises
+    StoreError. use: applies changes that were saved. When a save fails, its changes are dropped and their
+    waiters get the error.
     """
 
     tasks: Tasks
@@ -64,10 +65,10 @@ class BatchSaver(Generic[C]):
         self._pending: list[PendingChange[C]] = []
         self._task: asyncio.Task[None] | None = None
         self.saves = 0
-        """How often the file was written."""
+        """Number of saves."""
 
     def submit(self, change: C, callback: SaveCallback | None = None) -> PendingChange[C]:
-        """Save a change soon. callback: called in the event loop when that is done."""
+        """Start to save a change, after earlier ones. callback: called when it is saved or has failed."""
         saving = PendingChange(change, [] if callback is None else [callback])
         self._pending.append(saving)
         if self._task is None:
@@ -75,15 +76,15 @@ class BatchSaver(Generic[C]):
         return saving
 
     async def save(self, change: C) -> None:
-        """Save a change and use it. Raises StoreError; then nothing has changed.
+        """Save and apply a change. Raises StoreError; then nothing has changed.
 
-        Cancelling ends the wait; the change is saved all the same.
+        Cancelling ends only the wait, not the save.
         """
         await self.wait(self.submit(change))
 
     @staticmethod
     async def wait(saving: PendingChange[C]) -> None:
-        """Wait until a submitted change is saved and used. Raises StoreError if it is not."""
+        """Wait until a submitted change is saved and applied. Raises StoreError if the save failed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finished(error: RocketError | None) -> None:
@@ -98,7 +99,7 @@ class BatchSaver(Generic[C]):
         await done
 
     async def drain(self) -> None:
-        """Wait until no change waits to be saved."""
+        """Wait until all submitted changes are saved or have failed."""
         while self._task is not None:
             await asyncio.wait({self._task})
 
@@ -111,7 +112,7 @@ class BatchSaver(Generic[C]):
                 self._finish(batch, await self._save([saving.change for saving in batch]))
                 if self._pending:
                     seconds = loop.time() - started
-                    await asyncio.sleep(max(seconds, min(_PAUSES * seconds, _PAUSE_MAX_S)))
+                    await asyncio.sleep(max(seconds, min(_PAUSE_FACTOR * seconds, _PAUSE_MAX_S)))
         finally:
             self._task = None
 
@@ -120,7 +121,7 @@ class BatchSaver(Generic[C]):
         try:
             await save_in_thread(self.prepare(changes))
         except StoreError as error:
-            log.error("%s: %d changes are not saved: %s", self.name, len(changes), error)
+            log.error("%s: cannot save %d changes, dropping them: %s", self.name, len(changes), error)
             return error
         self.use(changes)
         return None

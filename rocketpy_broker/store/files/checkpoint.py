@@ -19,8 +19,8 @@
 |        |      | see `DispatchProgress`, eight bytes a field                    |          |
 |    160 | 3936 | zeros                                                          |          |
 
-All integers are big-endian. The CRC covers the three timestamps too: when a Java broker has used the
-directory since, they differ, and rocketpy's part is ignored.
+All integers are big-endian. The CRC also covers the three timestamps. If a Java broker has used the directory
+since, the timestamps differ, and rocketpy's part is ignored.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _OFFSETS = struct.Struct(">qqqqqq")
 _PROGRESS = struct.Struct(">9q")
 _MAGIC = b"RPCK"
 _PROGRESS_MAGIC = b"RPIX"
-_SLACK_MS = 3000
+_MARGIN_MS = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchProgress:
-    """Consume queues and index as flushed with a checkpoint: complete up to its dispatched_offset.
+    """State of consume queues and index when both were flushed up to the checkpoint's dispatched_offset.
 
-    units: next queue offsets of all queues, summed. index_name: of the newest index file, as a number; 0
-    for none. index_entries: number of its next entry; the fields after it are those of its header, which is
-    written, like its slots, once it is full. The slots can be made from the entries. index_count: of index
-    files; all older than the newest are flushed.
+    units: sum of the next queue offsets of all queues. index_name: name of the newest index file as a number;
+    0 for none. index_entries: number of its next entry. The fields after it are those of its header, which is
+    only written, like its slots, when the file is full. index_count: number of index files; all but the
+    newest are flushed.
     """
 
     units: int = 0
@@ -86,11 +86,11 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Records stored before this are flushed, in the log and in their queues, with 3 s to spare."""
-        return max(0, min(self.physic_timestamp, self.logics_timestamp) - _SLACK_MS)
+        """Records stored before this time (ms) are flushed, in log and queues. Includes a margin of 3 s."""
+        return max(0, min(self.physic_timestamp, self.logics_timestamp) - _MARGIN_MS)
 
     def encode(self) -> bytes:
-        """The file's 4096 bytes."""
+        """Return the 4096 bytes of the file."""
         times = _TIMESTAMPS.pack(*_times_of(self))
         offsets = _OFFSETS.pack(*_offsets_of(self))
         seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
@@ -102,7 +102,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Read it; offsets are -1 without rocketpy's part, or when that does not match the times."""
+        """Decode the file. Offsets are -1 if rocketpy's part is missing or does not match the timestamps."""
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
         times = _TIMESTAMPS.unpack_from(data)
         magic, crc = _SEAL.unpack_from(data, 24)
@@ -113,11 +113,13 @@ class Checkpoint:
                 checkpoint.progress = DispatchProgress(*_PROGRESS.unpack_from(data, 88))
             return checkpoint
         if magic == _MAGIC:
-            logger.warning("checkpoint: flushed offsets do not match the times; another broker wrote it")
+            logger.warning(
+                "ignoring the offsets in the checkpoint: another broker has changed its timestamps"
+            )
         return cls(*times)
 
 
-# The numbers of each part, in the order of the file; astuple would copy every one of them.
+# The fields of each part, in the order of the file. attrgetter is faster than dataclasses.astuple.
 _NAMES = [field.name for field in fields(Checkpoint)]
 _times_of = attrgetter(*_NAMES[:3])
 _offsets_of = attrgetter(*_NAMES[3:9])
@@ -135,7 +137,7 @@ class CheckpointFile:
         self._content = Checkpoint()
 
     def load(self) -> Checkpoint:
-        """Open the file, making it when missing. Raises StoreError."""
+        """Open the file, and create it if it is missing. Raises StoreError."""
         try:
             self._handle = self._disk.open(self.path, create=True)
             self._content = Checkpoint.decode(self._disk.pread(self._handle, CHECKPOINT_BYTES, 0))
@@ -144,20 +146,20 @@ class CheckpointFile:
             raise store_error("read", self.path, error) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write and flush it. Safe in a thread. Raises StoreError."""
+        """Write and flush the file. Safe in a thread. Raises StoreError."""
         with self._lock:
             self._content = dataclasses.replace(checkpoint)
             self._write(self._content)
 
-    def raise_flushed(self, offset: int) -> None:
-        """Save a higher flushed offset; all else stays. Raises as `save`."""
+    def advance_flushed_offset(self, offset: int) -> None:
+        """Save `offset` as flushed offset if it is higher. Safe in a thread. Raises StoreError."""
         with self._lock:
             if offset > self._content.flushed_offset:
                 self._content = dataclasses.replace(self._content, flushed_offset=offset)
                 self._write(self._content)
 
-    def raise_min(self, offset: int) -> None:
-        """Save a higher min offset, before the files below it are deleted. Raises as `save`."""
+    def advance_min_offset(self, offset: int) -> None:
+        """Save `offset` as minimum offset if it is higher. Safe in a thread. Raises StoreError."""
         with self._lock:
             if offset > self._content.min_offset:
                 self._content = dataclasses.replace(self._content, min_offset=offset)

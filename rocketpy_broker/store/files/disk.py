@@ -1,15 +1,15 @@
 """The only module of the store that calls the file system.
 
-Every system call that changes the disk goes through a `Disk`. So a test can record the calls, stop at any
-of them, and build the files that a crash would leave. What the design survives:
+Every system call that changes the disk goes through a `Disk`. So a test can record the calls, stop at any of
+them, and create the files that a crash would leave. The store survives:
 
-- a process killed between any two calls, or in the middle of a `pwrite` (a prefix arrives);
-- power loss: whatever was written since the last `fdatasync` of that file may be there, be missing,
-  or be there in part, in any order; a directory entry may be missing until `fsync_dir`;
-- ENOSPC and EIO from any call; an `fdatasync` that fails and drops what it should have written.
+- a process that is killed between any two calls, or during a `pwrite`, which may write a prefix; - power
+loss: bytes written since the last `fdatasync` of a file may survive completely, in part or not at all,
+  in any order; a directory entry may be missing until `fsync_dir`;
+- ENOSPC and EIO from any call; an `fdatasync` that fails and drops the dirty pages.
 
-Any other damage (flipped bits in flushed data, missing files) stops the start with an error: see `recovery`.
-Files are not memory-mapped: truncating a mapped file kills the process with SIGBUS.
+Any other damage, such as flipped bits in flushed data or missing files, stops the start with an error: see
+`recovery`. Files are not memory-mapped, since truncating a mapped file kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _SPARES = 8
 
 
 class SpareDescriptors:
-    """Descriptors kept open by this process, closed when the store needs one and there is no other.
+    """File descriptors that this process reserves for the store.
 
-    A flush that fails because clients hold all descriptors would be final, and stop the broker.
+    One is closed when the store opens a file and the process has no other. Otherwise a flush could fail
+    because connections use all descriptors; such a failure is final, and stops the broker.
     """
 
     def __init__(self) -> None:
@@ -44,18 +45,18 @@ class SpareDescriptors:
         self._holders = 0
 
     def hold(self) -> None:
-        """Start keeping spares, for one broker. Each call needs a `release`."""
+        """Reserve descriptors, for one broker. Each call needs a `release`."""
         self._holders += 1
         self.refill()
 
     def release(self) -> None:
-        """End one `hold`; the last one closes the spares."""
+        """End one `hold`. The last one closes the reserved descriptors."""
         self._holders -= 1
         while not self._holders and self._spares:
             os.close(self._spares.pop())
 
     def refill(self) -> None:
-        """Open missing spares, as far as there are descriptors. May be called from any thread."""
+        """Reserve missing descriptors, if the process has any left. May be called from any thread."""
         while self._holders and len(self._spares) < _SPARES:
             try:
                 self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -63,7 +64,7 @@ class SpareDescriptors:
                 return
 
     def open(self, open_one: Callable[[], T]) -> T:
-        """Return what `open_one` opens, with a spare descriptor if there is no other. Raises OSError."""
+        """Call `open_one`; if no descriptor is left, close a reserved one and try again. Raises OSError."""
         while True:
             try:
                 return open_one()
@@ -74,7 +75,7 @@ class SpareDescriptors:
 
 
 spare_descriptors: Final = SpareDescriptors()
-"""Of this process."""
+"""The reserved descriptors of this process."""
 
 # Errors of open(2) when the kernel or the file system does not support O_TMPFILE.
 _NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
@@ -83,7 +84,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def _open_unnamed(directory: Path) -> int | None:
-    """A handle of a file without a name; None where the system has no such files or no /proc."""
+    """Open a file without a name (O_TMPFILE); return None if the system lacks these files or /proc."""
     if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
         return None
     try:
@@ -95,9 +96,9 @@ def _open_unnamed(directory: Path) -> int | None:
 
 
 def store_error(action: str, path: Path, error: OSError) -> StoreError:
-    """The `StoreError` for a failed disk call: `DiskFull` when space or quota ran out.
+    """Return the `StoreError` for a failed disk call; `DiskFull` if space or quota is exhausted.
 
-    action: what was being done, as in "cannot <action> <path>".
+    action: a verb for the text "cannot <action> <path>".
     """
     text = f"cannot {action} {path}: {error.strerror or error} (errno {error.errno})"
     if error.errno in _OUT_OF_SPACE:
@@ -107,7 +108,7 @@ def store_error(action: str, path: Path, error: OSError) -> StoreError:
 
 @contextmanager
 def disk_errors(action: str, path: Path) -> Iterator[None]:
-    """Raise an OSError of the block as its `store_error`. Takes 1 µs: not for hot paths."""
+    """Convert an OSError of the block with `store_error`. Takes 1 µs, so do not use it in hot paths."""
     try:
         yield
     except OSError as error:
@@ -127,78 +128,78 @@ class Disk(Protocol):
     """
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """A handle for reading and writing; with `create` the file is made when missing."""
+        """Open a file for reading and writing. create: create it if it is missing."""
 
     def create(self, path: Path, size: int) -> int:
-        """A handle of a new file of `size` bytes, mostly a hole; a file that is there is extended to it.
+        """Create and open a sparse file of `size` bytes; extend a file that exists.
 
-        Where the system can, a new file gets its name only at its full length: RocketMQ refuses a whole
-        store for one file that is too short, so a killed process must not leave one.
+        If the system supports it, a new file gets its name after its length. RocketMQ rejects a store with a
+        file that is too short, and a killed process must not leave one.
         """
 
     def close(self, handle: int) -> None:
-        """Close the handle, without making anything durable."""
+        """Close the handle. Nothing becomes durable."""
 
     def size(self, path: Path) -> int:
-        """Bytes in the file, holes included."""
+        """Return the length of the file, including holes."""
 
     def modified_ms(self, path: Path) -> int:
-        """When the file was last written, in milliseconds since 1970."""
+        """Return the time of the last write, in ms since 1970."""
 
     def extend(self, handle: int, size: int) -> None:
-        """Make the file `size` bytes long without reserving blocks; never makes it shorter."""
+        """Extend the file to `size` bytes without reserving blocks."""
 
     def preallocate(self, handle: int, position: int, length: int) -> None:
-        """Reserve blocks for that range, so that writing there cannot run out of space."""
+        """Reserve blocks for a range, so that writes there cannot run out of space."""
 
     def pwrite(self, handle: int, data: bytes, position: int) -> None:
         """Write all of `data` at `position`. When it fails, any part may have been written."""
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only where the file ends."""
+        """Return `size` bytes at `position`; fewer only at the end of the file."""
 
     def next_data(self, handle: int, position: int) -> int | None:
-        """The first position at or after `position` that may hold anything but zeros; None if none does."""
+        """Return the first position at or after `position` that may have non-zero bytes; None without one."""
 
     def next_hole(self, handle: int, position: int) -> int:
-        """Where the data at `position` ends: from there on zeros follow, as far as the system knows."""
+        """Return the end of the data at `position`, where a hole starts."""
 
     def fdatasync(self, handle: int) -> None:
-        """Make the file's bytes and length survive power loss."""
+        """Make the bytes and the length of the file durable."""
 
     def fsync_dir(self, path: Path) -> None:
-        """Make the names in a directory survive power loss."""
+        """Make the entries of a directory durable."""
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and what is missing above it; no error when it is there."""
+        """Create a directory and its missing parents; no error if it exists."""
 
     def list_dir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the sorted names in a directory; none if it does not exist."""
 
     def is_dir(self, path: Path) -> bool:
-        """Whether there is a directory of this name."""
+        """Whether the path is a directory."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is a file or directory of this name."""
+        """Whether the path exists."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file in one step, replacing a file of the new name."""
+        """Rename a file atomically, replacing an existing file."""
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; no error when there is none."""
+        """Remove a file; no error if it does not exist."""
 
     def remove_dir(self, path: Path) -> None:
-        """Remove an empty directory; no error when there is none or it is not empty."""
+        """Remove a directory if it is empty; no error if it is not or does not exist."""
 
     def lock(self, handle: int) -> int | None:
         """Lock the first byte for this process, as Java's FileChannel.tryLock(0, 1) does.
 
-        Returns None when locked; otherwise the process id of the holder, 0 when it is not known.
+        Returns None if this process has the lock now, otherwise the process id of its holder; 0 if unknown.
         """
 
 
 class OsDisk(Disk):
-    """`Disk` on the operating system's files."""
+    """The files of the operating system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -212,7 +213,7 @@ class OsDisk(Disk):
             if unnamed is not None:
                 # With src_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which naming needs.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
-        except FileExistsError:  # a thread that preallocates has made it since
+        except FileExistsError:  # a preallocating thread was faster
             os.close(handle)
             return self.create(path, size)
         except OSError:
@@ -329,9 +330,9 @@ class OsDisk(Disk):
 
 
 def lock_holder(path: Path) -> int | None:
-    """Process id of the holder of a lock, 0 when unknown, None when it is free. Raises OSError.
+    """Return the process id of a lock's holder, 0 if unknown, None if it is free. Raises OSError.
 
-    The lock is not taken meanwhile.
+    The lock is not acquired.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -351,10 +352,7 @@ def _lock_holder(handle: int) -> int | None:
 
 
 def make_durable_dir(disk: Disk, directory: Path) -> None:
-    """Make a directory, and what is missing above it, so that power loss does not take it away again.
-
-    Raises DiskFull, StoreError.
-    """
+    """Create a directory and its missing parents durably. Raises DiskFull, StoreError."""
     with disk_errors("make directory", directory):
         made = [path for path in (directory, *directory.parents) if not disk.is_dir(path)]
         disk.make_dir(directory)
@@ -363,9 +361,9 @@ def make_durable_dir(disk: Disk, directory: Path) -> None:
 
 
 Clock = Callable[[], int]
-"""Milliseconds since 1970. It may jump; nothing but timestamps and file names depends on it."""
+"""Returns ms since 1970. It may jump; only timestamps and file names depend on it."""
 
 
 def system_clock() -> int:
-    """The machine's clock in ms since 1970."""
+    """Return the time of the machine in ms since 1970."""
     return time.time_ns() // 1_000_000

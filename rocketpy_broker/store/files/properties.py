@@ -2,13 +2,13 @@ r"""Java properties files: the form of broker.conf and namesrv.conf, read with l
 
 | line                         | means                                                        |
 |------------------------------|--------------------------------------------------------------|
-| ``key=value`` ``key: value`` | a setting; blanks around the separator are ignored           |
+| ``key=value`` ``key: value`` | a setting; spaces around the separator are ignored           |
 | ``# ...`` ``! ...``          | a comment                                                    |
-| ``value \``                 | continues in the next line, whose leading blanks are ignored |
-| ``\t \n \r \f \uXXXX``  | that character; any other escaped character stands for itself|
+| ``value \``                 | continues in the next line, whose leading spaces are ignored |
+| ``\t \n \r \f \uXXXX``  | that character; any other escaped character means itself     |
 
-Source: java.util.Properties. A file is read as UTF-8, or as ISO-8859-1 if it is not UTF-8. Java reads
-every file as ISO-8859-1. So a comment in another encoding does not prevent a start.
+Source: java.util.Properties. A file that is not valid UTF-8 is read as ISO-8859-1, as Java reads every file.
+So a comment in another encoding does not prevent a start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy_broker.store.files.state_file import replace_file
 
 _LINE_END = re.compile(r"\r\n?|\n")
-"""Java's. `str.splitlines` knows more, of which ISO-8859-1 makes one of any byte 0x85 in a comment."""
+"""Java's line ends. `str.splitlines` has more, such as U+0085, which may occur in an ISO-8859-1 comment."""
 
 _SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -39,18 +39,18 @@ class Setting(NamedTuple):
 
 
 def read_file(path: str | Path) -> list[Setting]:
-    """Return the settings of a file in order. Raises ConfigInvalid naming path and line, OSError."""
+    """Return the settings of a file in order. Raises OSError, and ConfigInvalid with path and line."""
     return read_settings(_decoded(Path(path))[0], str(path))
 
 
 def change_file(path: Path, wanted: Mapping[str, str]) -> None:
-    """Give settings of a file other values, in one step that survives power loss. Raises OSError."""
+    """Set settings in a file, atomically and durably. Raises OSError, ConfigInvalid."""
     text, encoding = _decoded(path)
     replace_file(path, with_settings(text, wanted), encoding)
 
 
 def _decoded(path: Path) -> tuple[str, str]:
-    """Return a file's text, and the encoding that it is in."""
+    """Return the text of a file, and its encoding."""
     data = path.read_bytes()
     try:
         return data.decode("utf-8"), "utf-8"
@@ -59,7 +59,7 @@ def _decoded(path: Path) -> tuple[str, str]:
 
 
 def read_settings(text: str, source: str) -> list[Setting]:
-    """Return the settings of a properties file in order. Raises ConfigInvalid naming source and line."""
+    """Return the settings of a text in order. Raises ConfigInvalid with source and line."""
     return [_setting(line, number, source) for number, _, line in _logical_lines(_lines(text))]
 
 
@@ -94,7 +94,7 @@ def _setting(line: str, number: int, source: str) -> Setting:
     key = line if found is None else line[: found.end()].rstrip().rstrip("=:").rstrip()
     value = "" if found is None else line[found.end() :]
     if not key:
-        raise ConfigInvalid(f"{source}:{number}: a setting without a name: {line!r}")
+        raise ConfigInvalid(f"{source}:{number}: the setting has no name: {line!r}; write key=value")
     return Setting(_unescape(key, number, source), _unescape(value.rstrip(), number, source), number)
 
 
@@ -112,7 +112,7 @@ def _unescape(text: str, number: int, source: str) -> str:
 
 
 def with_settings(text: str, wanted: Mapping[str, str]) -> str:
-    """The file's text with other values; its other lines and its comments stay. Raises ConfigInvalid."""
+    """Return a file's text with new values; other lines and comments stay. Raises ConfigInvalid."""
     lines, left = _lines(text), dict(wanted)
     changed: list[str] = []
     done = 0
@@ -124,11 +124,11 @@ def with_settings(text: str, wanted: Mapping[str, str]) -> str:
             done = last
     changed += lines[done:]
     if changed and left and _is_continued(changed[-1]):
-        changed.append("")  # or what is added would continue it
+        changed.append("")  # otherwise the next setting would continue this line
     return "".join(f"{line}\n" for line in (*changed, *(_written(*setting) for setting in left.items())))
 
 
 def _written(name: str, value: str) -> str:
-    """A setting as a line that is read as the same: no value ends its line, or continues it."""
+    """Return the line of a setting. Escapes keep a value from ending the line or continuing in the next."""
     text = value.translate(_ESCAPED)
     return f"{name}={text if text == text.lstrip() else chr(92) + text}"

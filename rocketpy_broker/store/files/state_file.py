@@ -1,7 +1,7 @@
-"""Small files that are replaced as a whole: topics.json, consumerOffset.json, … each with a `.bak`.
+"""Small files that are replaced atomically: topics.json, consumerOffset.json, …, each with a `.bak`.
 
-A save leaves, whenever it is cut off, either the old or the new content under the name. The previous
-content goes to `<name>.bak`, as 4.6.0 does it.
+After an interrupted save, the file has either the old or the new content. The previous content is saved as
+`<name>.bak`, as in 4.6.0.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 def format_table(wrapper: Body, field: str) -> bytes:
-    """Return the readable JSON text of a table; for a thread. field: of the wrapper, the entries by name.
+    """Return the indented JSON text of a table; to be called in a thread. field: of the wrapper, the entries.
 
-    The thread lets the event loop run after each thousand entries: one call of the encoder for all of them
-    would hold the interpreter's lock for 20 ms.
+    It sleeps after each thousand entries to let the event loop run. One call of the encoder for all entries
+    would hold the GIL for 20 ms.
     """
     parts = []
     for part in formatted_parts(wrapper, field):
@@ -63,7 +63,7 @@ def formatted_parts(wrapper: Body, field: str) -> Iterator[bytes]:
 
 
 def save_state(disk: Disk, path: Path, data: bytes) -> None:
-    """Replace the file's content in one step that survives power loss. Raises DiskFull, StoreError."""
+    """Replace the content of a file atomically and durably. Raises DiskFull, StoreError."""
     with disk_errors("save", path):
         if not disk.exists(path.parent):
             disk.make_dir(path.parent)
@@ -75,14 +75,14 @@ def save_state(disk: Disk, path: Path, data: bytes) -> None:
 
 
 async def save_state_in_thread(disk: Disk, path: Path, data: bytes) -> None:
-    """`save_state` in a thread; see `save_in_thread`. Raises DiskFull, StoreError."""
+    """Run `save_state` in a thread; see `save_in_thread`. Raises DiskFull, StoreError."""
     await save_in_thread(partial(save_state, disk, path, data))
 
 
 async def save_in_thread(save: Callable[[], None]) -> None:
-    """Save in a thread. Raises what `save` raises.
+    """Run `save` in a thread. Raises its errors.
 
-    A cancelled caller still waits for the end of the save, which could overwrite the next one.
+    A cancelled caller still waits for the end of the save, so that it cannot overwrite a later one.
     """
     saving = joined(asyncio.to_thread(save), "save")
     try:
@@ -95,13 +95,12 @@ async def save_in_thread(save: Callable[[], None]) -> None:
 
 
 def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """Return the decoded file, or its decoded `.bak` when the file is missing, empty or cannot be decoded.
+    """Return the decoded file, or its decoded `.bak` if the file is missing or cannot be decoded.
 
-    decode: raises ValueError or RemoteProtocolError for content it cannot read.
-    Returns None when neither file is there.
-    Raises StoreDamaged when there is a file but none can be read: starting empty would forget what was in it.
+    decode: raises ValueError or RemoteProtocolError for invalid content. Returns None if neither file exists.
+    Raises StoreDamaged if none of the existing files can be decoded: starting empty would lose the state.
     """
-    refused: list[str] = []
+    undecodable: list[str] = []
     for candidate in (path, path.with_name(path.name + ".bak")):
         if not disk.exists(candidate):
             continue
@@ -112,13 +111,14 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
         except OSError as error:
             raise store_error("read", candidate, error) from error
         except (ValueError, RemoteProtocolError) as error:
-            refused.append(f"{candidate}: {error}")
+            undecodable.append(f"{candidate}: {error}")
             continue
         if candidate != path:
-            logger.warning("using %s, since %s", candidate, refused[0] if refused else f"{path} is missing")
+            reason = undecodable[0] if undecodable else f"{path} is missing"
+            logger.warning("using %s, since %s", candidate, reason)
         return value
-    if refused:
-        raise StoreDamaged(f"cannot read {'; '.join(refused)}; restore one of them from a copy")
+    if undecodable:
+        raise StoreDamaged(f"cannot read {'; '.join(undecodable)}; restore one of them from a copy")
     return None
 
 
@@ -144,11 +144,11 @@ def _replace(disk: Disk, path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, text: str, encoding: str = "utf-8") -> None:
-    """Replace a small file in one step that survives power loss; it keeps its mode. Raises OSError.
+    """Replace a small file atomically and durably, keeping its mode. Raises OSError.
 
     Only this user can read the temporary file, since it may contain secrets.
     """
-    path = path.resolve()  # a symbolic link stays, and points to the new file
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding=encoding) as file:

@@ -1,4 +1,4 @@
-"""One process a store: the file `lock`, locked as Java's broker locks it."""
+"""The file `lock`, which keeps a second process, or a Java broker, from using the store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TEXT = b"lock"
 
 
 class StoreLock:
-    """Holds a store directory until `release`. The system lets go of it when the process ends.
+    """The lock of a store directory, held until `release` or the end of the process.
 
-    A POSIX lock does not keep out its own process, so what this process holds is remembered here.
+    A POSIX lock does not exclude its own process, so the class has a set of the locks of this process.
     """
 
     _held: ClassVar[set[Path]] = set()
@@ -26,20 +26,22 @@ class StoreLock:
         self._handle = -1
 
     def acquire(self) -> None:
-        """Take the lock. Raises StoreLocked naming its holder, StoreError."""
+        """Acquire the lock. Raises StoreError, and StoreLocked with the holder."""
         if self._key in self._held:
-            raise StoreLocked(f"{self.path.parent} is open in this process already")
+            raise StoreLocked(
+                f"{self.path.parent} is already open in this process; close it, or use another directory"
+            )
         with disk_errors("lock", self.path):
             handle = self._disk.open(self.path, create=True)
             holder = self._disk.lock(handle)
             if holder is not None:
                 self._disk.close(handle)
-                raise StoreLocked(self._refusal(holder))
+                raise StoreLocked(self._in_use(holder))
             self._disk.pwrite(handle, _TEXT, 0)
         self._handle = handle
         self._held.add(self._key)
 
-    def _refusal(self, holder: int) -> str:
+    def _in_use(self, holder: int) -> str:
         who = f"process {holder}" if holder else "another process"
         return f"{self.path.parent} is in use by {who}; stop it, or give this broker another store directory"
 

@@ -1,1 +1,1 @@
-"""The key index: which messages have a key or a unique id."""
+"""The key index: finds messages by key or unique id."""

@@ -1,6 +1,6 @@
-"""One file of the key index: which records carry a key.
+"""One file of the key index: a hash table from keys to records.
 
-The key is `topic#key`; its hash is Java's String.hashCode, made positive. All integers are big-endian:
+The key is `topic#key`; its hash is the absolute value of Java's String.hashCode. All integers are big-endian:
 
 | offset            | size  | field                                                             |
 |------------------:|------:|-------------------------------------------------------------------|
@@ -44,9 +44,9 @@ _pack_entry, _unpack_entry = ENTRY.pack, ENTRY.unpack
 
 
 class IndexFile:
-    """An index file being written, or an older one that is only read.
+    """An index file: the newest one, which is being written, or an older one.
 
-    slots: S above. entries: N above; the file holds one entry less, as number 0 is never used.
+    slots: S above. entries: N above; number 0 is never used, so the file has room for N - 1 entries.
     """
 
     def __init__(self, disk: Disk, path: Path, slots: int, entries: int) -> None:
@@ -67,7 +67,7 @@ class IndexFile:
         self._pending: list[bytes] = []
         self._pending_from = 1
         self.is_dirty = False
-        """Whether slots or header in memory are not in the file yet."""
+        """Whether slots or header have changes that are not written to the file."""
 
     @property
     def size(self) -> int:
@@ -81,16 +81,15 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """Entries that still fit."""
+        """Number of entries that still fit."""
         return self.entry_limit - self.next_entry
 
     # -- opening ---------------------------------------------------------------------------------
 
     def create(self, previous: IndexFile | None) -> None:
-        """Create the file with its full size, sparse. Raises DiskFull, StoreError; then no file is left
-        behind.
+        """Create the file with its full size, sparse. Raises DiskFull, StoreError, and removes the file then.
 
-        previous: the full file before this one. Until the first key, this file has the end of that one.
+        previous: the full file before this one. Before the first key, this file has its end.
         """
         try:
             self._disk.make_dir(self.path.parent)
@@ -112,8 +111,9 @@ class IndexFile:
             self._handle = self._disk.open(self.path)
         if length != self.size:
             raise StoreDamaged(
-                f"{self.path} has {length} bytes, expected {self.size} for {self._slot_count} slots and "
-                f"{self.entry_limit} entries; set maxHashSlotNum and maxIndexNum to what it was made with"
+                f"{self.path} has {length} bytes, but {self._slot_count} slots and {self.entry_limit} "
+                f"entries need {self.size}; set maxHashSlotNum and maxIndexNum to the values that it was "
+                "created with"
             )
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
@@ -122,16 +122,15 @@ class IndexFile:
         if next_entry > self.entry_limit:
             raise StoreDamaged(
                 f"{self.path}: its header counts {next_entry} entries, more than "
-                f"maxIndexNum={self.entry_limit}; "
-                "remove the file, and it is rebuilt"
+                f"maxIndexNum={self.entry_limit}; remove the file and restart to rebuild it"
             )
         self.next_entry = self._pending_from = max(1, next_entry)  # 0 in a file that was never written
 
     def resume(self, header: tuple[int, int, int, int, int, int]) -> None:
-        """Continue a loaded file that was not finished. Its slots are rebuilt from its entries.
+        """Continue a loaded file that was not full, and rebuild its slots from its entries.
 
-        header: times, offsets, inserts and number of the next entry, in the order of the file. All entries
-        before that number are flushed.
+        header: the values of the header, in the order of the file. The last one is the number of the next
+        entry; all entries before it are flushed.
         """
         (
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.inserts,
@@ -153,7 +152,7 @@ class IndexFile:
             self._disk.fdatasync(self._handle)
 
     def keep_slots(self) -> None:
-        """Load the slots into memory, so that look-ups read less."""
+        """Load the slots into memory, so that look-ups need fewer reads."""
         if self._slots is None:
             self._load_slots()
 
@@ -169,10 +168,10 @@ class IndexFile:
     # -- writing ---------------------------------------------------------------------------------
 
     def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
-        """Add entries, which must be no more than `room`.
+        """Add entries, at most `room`.
 
-        hashes: `positive_hash` of each key. offsets, timestamps: physical offset and store time (ms) of the
-        record of each.
+        hashes: `positive_hash` of each key. offsets, timestamps: physical offset and store timestamp (ms) of
+        the record of each key.
         """
         slots = self._slots if self._slots is not None else self._load_slots()
         slot_count = self._slot_count
@@ -202,7 +201,7 @@ class IndexFile:
         self.is_dirty = True
 
     def _seconds(self, timestamps: Sequence[int]) -> list[int]:
-        """Seconds from the file's first record to each of these store times."""
+        """Return the seconds from the first record of the file to each of these store timestamps (ms)."""
         begin = self.begin_timestamp
         latest = begin + _SECONDS_MAX * 1000 if begin > 0 else 0
         seconds = {
@@ -217,7 +216,7 @@ class IndexFile:
         return len(self._pending)
 
     def write_entries(self) -> None:
-        """Write the pending entries in one call. Raises DiskFull, StoreError; then they stay pending."""
+        """Write the pending entries with one call. Raises DiskFull, StoreError; then they remain pending."""
         if not self._pending:
             return
         self._write(self._entries_at + self._pending_from * ENTRY_BYTES, b"".join(self._pending))
@@ -227,7 +226,7 @@ class IndexFile:
     def write_slots(self) -> None:
         """Write slots, then the header, and flush the file. Safe in a thread once the file is full.
 
-        Raises DiskFull, StoreError; then the file is as unfinished as before.
+        Raises DiskFull, StoreError; then it can be called again.
         """
         slots = self._slots
         if slots is None or not self.is_dirty:
@@ -249,21 +248,21 @@ class IndexFile:
         self.is_dirty = False
 
     def forget_slots(self) -> None:
-        """Free the memory of the slots of a full, flushed file."""
+        """Free the memory of the slots, which must be written."""
         ensure(not self.is_dirty, f"{self.path} has slots that are not written")
         self._slots = None
 
     # -- reading ---------------------------------------------------------------------------------
 
     def overlaps(self, begin: int, end: int) -> bool:
-        """Whether the file may have records that were stored in [begin, end], in ms."""
+        """Whether the file may have records that were stored in [begin, end] (ms)."""
         first, last = self.begin_timestamp, self.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
     def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
-        """Physical offsets of up to `count` records with that hash stored in [begin, end], newest first.
+        """Return the physical offsets of up to `count` records, newest first, stored in [begin, end] (ms).
 
-        Other keys may share the hash; the time is exact to the second.
+        The keys of some records may be other ones with the same hash. Times are compared in seconds.
         """
         found: list[int] = []
         slot, began = key_hash % self._slot_count, self.begin_timestamp
@@ -289,14 +288,14 @@ class IndexFile:
         return found
 
     def entries(self) -> list[tuple[int, int, int, int]]:
-        """Every entry from number 1 on: (hash, physical offset, seconds, previous number)."""
+        """Return all entries from number 1 on: (hash, physical offset, seconds, previous number)."""
         data = self._read(self._entries_at + ENTRY_BYTES, (self._pending_from - 1) * ENTRY_BYTES)
         return list(ENTRY.iter_unpack(data + b"".join(self._pending)))
 
     # -- ending ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the file; pending entries and unwritten slots are lost."""
+        """Close the file without writing pending entries and slots."""
         if self._handle >= 0:
             self._disk.close(self._handle)
             self._handle = -1
@@ -314,7 +313,8 @@ class IndexFile:
             raise store_error("read", self.path, error) from error
         if len(data) != size:
             raise StoreDamaged(
-                f"{self.path} ends at {position + len(data)}; {size} bytes were expected at {position}"
+                f"{self.path} ends at {position + len(data)}, but {size} bytes are needed at {position}; "
+                "remove the file and restart to rebuild it"
             )
         return data
 

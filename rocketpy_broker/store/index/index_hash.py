@@ -1,8 +1,9 @@
-"""Hashes of many index keys at a time.
+"""Computes the hashes of many index keys together.
 
-The key of the index is `topic#key`, its hash Java's String.hashCode: a polynomial in 31 over the letters.
-In Python, a loop over the characters would be the most expensive part of dispatch. Here one big integer has a
-64-bit lane for each key, and one multiplication by 31 advances all lanes. A common prefix is hashed once.
+The key of the index is `topic#key`. Its hash is Java's String.hashCode, a polynomial in 31 over the
+characters. In Python, a loop over the characters would be the most expensive part of dispatch. Here one big
+integer has a 64-bit lane for each key, and one multiplication by 31 advances all lanes. A common prefix is
+hashed once.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ _MASK: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 _LENGTH_MAX: Final = 96
 _MASK_EVERY: Final = 6
-"""A lane below 2**32 stays below 2**64 for so many steps of *31 + 7 bits."""
+"""Number of steps (times 31, plus 7 bits) after which a lane that was below 2**32 is still below 2**64."""
 _POWERS: Final = tuple(pow(31, length, 1 << 32) for length in range(_LENGTH_MAX + 1))
 
 
 def positive_hash(hash_code: int) -> int:
-    """The absolute value of a Java hash code; 0 for the minimum, which has no positive counterpart."""
+    """Return the absolute value of a Java hash code; 0 for the minimum, which has no positive counterpart."""
     return 0 if hash_code == -_SIGN else abs(hash_code)
 
 
 def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
-    """`positive_hash` of `topic#key` for each of many keys.
+    """Return the `positive_hash` of `topic#key` for each of many keys.
 
-    topic_hashes: Java's hash of the key's own `topic#`. keys: UTF-8, as many; an empty one gets any hash.
+    topic_hashes: Java's hash of `topic#` for each key. keys: UTF-8; the hash of an empty key is unspecified.
     """
     if not keys:
         return []
@@ -52,7 +53,7 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
                 for lane, topic_hash in zip(lanes, topic_hashes, strict=True)
             ]
     else:
-        # Zeros in front change nothing in the polynomial.
+        # Leading zeros do not change the polynomial.
         padded = b"".join(map(bytes.rjust, keys, repeat(length), repeat(b"\0")))
         lanes = _lanes(padded, len(keys), 0, length)
         powers = map(_POWERS.__getitem__, map(len, keys))
@@ -64,7 +65,7 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 
 
 def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Sequence[int], int]:
-    """The polynomials of the keys without their common prefix, and what the prefix adds to each."""
+    """Return the polynomials of the keys without their common prefix, and the prefix's part of each hash."""
     low, high = min(keys), max(keys)
     shared = next((place for place in range(length) if low[place] != high[place]), length)
     lanes = _lanes(joined, len(keys), shared, length)
@@ -72,7 +73,7 @@ def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Seq
 
 
 def _lanes(joined: bytes, count: int, start: int, length: int) -> Sequence[int]:
-    """The polynomials over characters `start` to `length` of each of `count` keys; not reduced."""
+    """Return the polynomial of characters `start` to `length` of each key, not reduced to 32 bits."""
     spread = bytearray(8 * count)
     total = 0
     mask = _lane_mask(count)
@@ -90,9 +91,9 @@ def _lane_mask(count: int) -> int:
 
 
 def key_hash(topic_hash: int, key: bytes) -> int:
-    """`positive_hash` of `topic#key`. topic_hash: Java's hash of `topic#`. key: in UTF-8.
+    """Return the `positive_hash` of `topic#key`. topic_hash: Java's hash of `topic#`. key: in UTF-8.
 
-    The hash of two texts in a row is that of the first, times 31 ** length of the second, plus the second's.
+    The hash of a + b is hash(a) * 31 ** len(b) + hash(b).
     """
     units = key if key.isascii() else utf16_units(key.decode("utf-8", "replace"))
     length = len(units)

@@ -1,6 +1,6 @@
 """The key index: finds records by UNIQ_KEY and by each of their KEYS. Source: RocketMQ IndexService.
 
-Files are named by when they were made, yyyyMMddHHmmssSSS in local time; the last one is written.
+Files are named after their creation time, yyyyMMddHHmmssSSS in local time. Only the newest file is written.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger("rocketpy_broker.store.index_service")
 
 _NAME_LENGTH = 17
 _PENDING_MAX = 3276
-"""Entries; 64 KiB."""
+"""Number of entries, 64 KiB, that are written together."""
 _ROWS_MAX = 64
-"""Records that wait until their keys are hashed together."""
+"""Number of records whose keys are hashed together."""
 _TOPICS_MAX = 4096
 
 
 def index_file_name(now_ms: int) -> str:
-    """File name for a file made at that time (ms since 1970)."""
+    """Return the name of a file that is created at this time (ms since 1970)."""
     local = time.localtime(now_ms / 1000)
     return time.strftime("%Y%m%d%H%M%S", local) + f"{now_ms % 1000:03d}"
 
@@ -41,14 +41,11 @@ def index_file_name(now_ms: int) -> str:
 T = TypeVar("T")
 
 IndexRow = tuple[int, bytes, bytes, int, int]
-"""One record for `IndexService.put_many`: topic's head, unique key, keys, physical offset, store time."""
+"""A record to index: hash of `topic#`, unique key, keys, physical offset, store timestamp (ms)."""
 
 
 class IndexService:
-    """All index files of a store.
-
-    clock: ms since 1970, for file names.
-    """
+    """All index files of a store. clock: returns ms since 1970, for file names."""
 
     def __init__(self, disk: Disk, directory: Path, config: IndexConfig, clock: Clock) -> None:
         self._disk = disk
@@ -57,19 +54,19 @@ class IndexService:
         self._clock = clock
         self._files: list[IndexFile] = []
         self.directory_changed = True
-        """Whether there are names that may not be durable."""
+        """Whether the directory has entries that may not be durable."""
         self.full: list[IndexFile] = []
         """Full files whose slots are not written yet; see `IndexFile.write_slots`."""
         self._topic_hashes: dict[bytes, int] = {}
         """Java's hash of `topic#` by topic."""
         self._rows: list[IndexRow] = []
-        """Records that wait to be put."""
+        """Records that are not hashed yet."""
         self._write_at = _PENDING_MAX
-        """How many waiting entries `write_many` writes."""
+        """Number of pending entries from which `write_many` writes them."""
 
     @property
     def files(self) -> list[IndexFile]:
-        """The files, oldest first, with all records that were put, unless the disk is full."""
+        """The files, oldest first. They contain all records, unless a file cannot be created now."""
         if self._rows:
             with contextlib.suppress(StoreError):
                 self._put_rows()
@@ -77,7 +74,7 @@ class IndexService:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the newest record in the index; records below it are skipped. 0 when empty."""
+        """Physical offset of the newest indexed record; records below it are ignored. 0 without records."""
         return self.files[-1].end_offset if self.files else 0
 
     # -- opening ---------------------------------------------------------------------------------
@@ -85,15 +82,14 @@ class IndexService:
     def load(
         self, *, clean: bool, checkpoint_timestamp: int, progress: DispatchProgress | None = None
     ) -> bool:
-        """Load the directory's files. Returns False when some were deleted: their records must be indexed
-        again.
+        """Load the files, and delete unusable ones. Returns False if records must be indexed again.
 
-        clean: after an unclean stop, files newer than the checkpoint are deleted, as 4.6.0 does: the slots
-        and entries of a file that was not full may not match. Damaged files are deleted too, with all files
-        after them. progress: names the file that is continued nevertheless. Then True means that the index
-        is as it was at that checkpoint.
+        clean: False also deletes files newer than `checkpoint_timestamp` (ms), as 4.6.0 does. In a file that
+        was not full, slots and entries may not match. A damaged file is deleted together with all later ones.
+        progress: describes the newest file at the checkpoint, which is continued. Then True means that the
+        index is as it was at that checkpoint.
         """
-        unfit: list[IndexFile] = []
+        unusable: list[IndexFile] = []
         if progress is not None:
             self._delete_newer(progress.index_name)
         for name in self._disk.list_dir(self.directory):
@@ -102,18 +98,18 @@ class IndexService:
             file = self._new_file(name)
             if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
                 self._files.append(file)
-            elif not unfit and self._load_file(
+            elif not unusable and self._load_file(
                 file, clean=clean or progress is not None, checkpoint_timestamp=checkpoint_timestamp
             ):
                 self._keep(file)
             else:
-                logger.warning("index file %s is deleted and rebuilt from the commit log", file.path)
-                unfit.append(file)
-        complete = not unfit
-        self._delete(unfit)
+                logger.warning("deleting index file %s; it is rebuilt from the commit log", file.path)
+                unusable.append(file)
+        complete = not unusable
+        self._delete(unusable)
         if progress is None:
             return complete and bool(self._files)
-        if not (complete and self._is_at(progress)):  # one that is missing may be anywhere
+        if not (complete and self._is_at(progress)):  # any of the files may be missing
             self.destroy()
             return False
         return True
@@ -135,7 +131,7 @@ class IndexService:
 
     @staticmethod
     def _resume(file: IndexFile, progress: DispatchProgress) -> bool:
-        """Load the file as the checkpoint describes it, finished since or not; False when it cannot be."""
+        """Load the file in the state that the checkpoint describes; return False if that fails."""
         try:
             file.load()
             if not 1 < progress.index_entries <= file.entry_limit:
@@ -154,7 +150,7 @@ class IndexService:
         return True
 
     def progress(self, units: int) -> DispatchProgress:
-        """Return the progress to save in a checkpoint once the entries written so far are flushed."""
+        """Return the progress for a checkpoint, which may be saved once all written entries are flushed."""
         if not self.files:
             return DispatchProgress(units)
         file = self.files[-1]
@@ -166,7 +162,7 @@ class IndexService:
     def _keep(self, file: IndexFile) -> None:
         if file.next_entry > 1:
             self._files.append(file)
-        else:  # made, and never finished: a Java broker that recovered rocketpy's store keeps it
+        else:  # an empty file, which a Java broker has kept when it recovered this store
             file.delete()
 
     @staticmethod
@@ -178,33 +174,33 @@ class IndexService:
             return False
         return clean or 0 < file.end_timestamp <= checkpoint_timestamp
 
-    def cut_from(self, offset: int) -> bool:
-        """Delete files with records at or after that physical offset; False when there were any."""
+    def delete_from(self, offset: int) -> bool:
+        """Delete files with records from this physical offset on; return whether there were none."""
         kept = len(self.files)
-        self._rows = [row for row in self._rows if row[3] < offset]  # those that a full disk kept waiting
+        self._rows = [row for row in self._rows if row[3] < offset]  # not empty if the disk is full
         while kept and self._files[kept - 1].end_offset >= offset:
             kept -= 1
-        cut = self._files[kept:]
+        deleted = self._files[kept:]
         del self._files[kept:]
-        self.full = [file for file in self.full if file not in cut]
-        complete = not cut
-        self._delete(cut)
-        return complete
+        self.full = [file for file in self.full if file not in deleted]
+        is_complete = not deleted
+        self._delete(deleted)
+        return is_complete
 
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
-        """Index one record under its unique key, then under each of its keys; empty means none.
+        """Index a record by its unique key and by each of its keys. An indexed record is ignored.
 
-        topic, unique_key, keys: UTF-8; keys separated by blanks. timestamp: store time in ms. The record
-        waits in memory for others: hashing many keys at once takes a quarter of the time for each. A record
-        that was put before is skipped.
+        topic, unique_key, keys: UTF-8; keys are separated by spaces; empty for none. timestamp: store
+        timestamp in ms. The record is kept in memory until there are more: hashing many keys together takes a
+        quarter of the time.
         """
         if not self._rows or offset > self._rows[-1][3]:
             self._rows.append((self.topic_hash(topic), unique_key, keys, offset, timestamp))
 
     def _put_rows(self) -> None:
-        """Index the waiting records. Raises DiskFull, StoreError; then they stay pending."""
+        """Index the records in memory. Raises DiskFull, StoreError; then they remain there."""
         if self._rows:
             self._put_columns(*zip(*self._rows, strict=True))
             self._rows.clear()
@@ -217,10 +213,10 @@ class IndexService:
         offsets: Sequence[int],
         timestamps: Sequence[int],
     ) -> None:
-        """Index many records at once, in log order.
+        """Index many records, in log order.
 
-        topic_hashes: `topic_hash` of each record's topic. keys: of each, as in `put`.
-        Raises DiskFull, StoreError; then it may be put again.
+        topic_hashes: `topic_hash` of each record's topic. keys: of each record, as in `put`. Raises DiskFull,
+        StoreError; then it can be called again with the same records.
         """
         self._put_rows()
         self._put_columns(topic_hashes, unique_keys, keys, offsets, timestamps)
@@ -271,7 +267,7 @@ class IndexService:
             start = stop
 
     def topic_hash(self, topic: bytes) -> int:
-        """Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
+        """Return Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
         head = self._topic_hashes.get(topic)
         if head is None:
             if len(self._topic_hashes) >= _TOPICS_MAX:
@@ -282,7 +278,7 @@ class IndexService:
     def _add_file(self) -> IndexFile:
         previous = self._files[-1] if self._files else None
         name = index_file_name(self._clock())
-        if previous is not None and name <= previous.path.name:  # the clock went back; names must go up
+        if previous is not None and name <= previous.path.name:  # the clock went back; names must increase
             name = _next_name(previous.path.name)
         file = self._new_file(name)
         file.create(previous)
@@ -293,9 +289,10 @@ class IndexService:
         return file
 
     def write_many(self) -> None:
-        """Index waiting records and write waiting entries, if there are many. Raises DiskFull, StoreError.
+        """Index the records in memory and write pending entries, if there are many of them.
 
-        Entries that cannot be written wait for `write_entries`.
+        Raises DiskFull, StoreError if a file cannot be created. Entries that cannot be written remain
+        pending.
         """
         if len(self._rows) >= _ROWS_MAX:
             self._put_rows()
@@ -305,16 +302,16 @@ class IndexService:
                 self._files[-1].write_entries()
             except StoreError as error:
                 self._write_at = 2 * self._files[-1].pending
-                logger.debug("%d index entries wait in memory: %s", self._files[-1].pending, error)
+                logger.debug("cannot write %d index entries yet: %s", self._files[-1].pending, error)
 
     def write_entries(self) -> None:
-        """Index waiting records and write waiting entries. Raises DiskFull, StoreError."""
+        """Index the records in memory and write all pending entries. Raises DiskFull, StoreError."""
         self._put_rows()
         if self._files:
             self._files[-1].write_entries()
 
     def finish(self) -> None:
-        """Write and flush everything: a clean stop. Raises DiskFull, StoreError."""
+        """Write and flush everything, for a clean stop. Raises DiskFull, StoreError."""
         self._put_rows()
         for file in self._files[-1:] + self.full:
             file.write_entries()
@@ -324,10 +321,10 @@ class IndexService:
     # -- reading ---------------------------------------------------------------------------------
 
     def query(self, topic: str, key: str, count: int, begin: int, end: int) -> tuple[list[int], int, int]:
-        """Find up to `count` (at most query_count_max) records of that key stored in [begin, end] (ms).
+        """Find up to `count` (at most query_count_max) records of a key, stored in [begin, end] (ms).
 
-        Returns their physical offsets, newest files first; then store time and physical offset of the newest
-        record in the index. Other keys with the same hash may be among them.
+        Returns their physical offsets, those in the newest file first, and store timestamp (ms) and physical
+        offset of the newest indexed record. Records of other keys with the same hash may be among them.
         """
         files = self.files
         if not files:
@@ -353,10 +350,9 @@ class IndexService:
         self._delete(self.files)
 
     def _delete(self, files: list[IndexFile]) -> None:
-        """Delete these files, newest first, each one durably before the next.
+        """Delete files, newest first, each one durably before the next. Raises StoreError.
 
-        Power loss then leaves the oldest of them, and never a gap, which could not be detected.
-        Raises StoreError.
+        So power loss never leaves a gap between files, which recovery could not detect.
         """
         while files:
             files.pop().delete()
@@ -364,13 +360,13 @@ class IndexService:
                 self._disk.fsync_dir(self.directory)
 
     def close(self) -> None:
-        """Close all files; what is not written is lost."""
+        """Close all files without writing anything."""
         for file in self._files:
             file.close()
 
 
 def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
-    """A row for each key; the unique key goes with the first."""
+    """Yield a row for each key; the first row of a record also has its unique key."""
     for head, unique_key, keys, offset, timestamp in rows:
         first = unique_key
         for key in keys.split(b" "):
@@ -379,7 +375,7 @@ def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
 
 
 def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:
-    """One of the first, one of the second, and so on."""
+    """Return the elements of both in turn: first[0], second[0], first[1], …"""
     both = [*first, *second]
     both[::2], both[1::2] = first, second
     return both

@@ -1,1 +1,1 @@
-"""Checks the files of a store that no broker uses."""
+"""Checks the files of a store that no broker has open."""

@@ -1,9 +1,8 @@
-"""Reads a store and reports every inconsistency with its place.
+"""Compares the files of a store with each other, and reports every inconsistency with its position.
 
-The commit log is authoritative. Each record must be in its consume queue and index. Both must contain nothing
-else. A queue holds it at its queue offset and with its tags code; in SCHEDULE_TOPIC_XXXX the code is the due
-time. Delayed messages of one level may differ by the same time after a change of `messageDelayLevel`.
-For tests, crash tests and operators.
+The commit log is authoritative. Each record must be in its consume queue and in the index, which must contain
+nothing else. The unit in the queue must have the record's queue offset and tags code. In SCHEDULE_TOPIC_XXXX
+the code is the due time; after a change of `messageDelayLevel`, all codes of a level may be off by one value.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _Unit = tuple[int, int, int]
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check. problems: one line each, the first thousand."""
+    """The result of a check. problems: the first thousand, a line each."""
 
     records: int = 0
     units: int = 0
@@ -46,7 +45,7 @@ class CheckReport:
     log_end: int = 0
 
     def add(self, problem: str, *, behind: int = 0) -> None:
-        """Note a problem; behind: how many entries are only missing at the end."""
+        """Add a problem. behind: number of entries that are missing only at the end."""
         if behind and self.may_be_behind:
             self.behind += behind
         elif len(self.problems) < _PROBLEMS_MAX:
@@ -54,16 +53,16 @@ class CheckReport:
 
 
 def check_files(stored: ReadOnlyStore) -> CheckReport:
-    """Check the files of a stopped store, rocketpy's or a Java broker's. Reads everything.
+    """Check the files of a stopped store, of rocketpy or of a Java broker. Reads all files.
 
-    After an unclean stop consume queues and index may lack records that the next start adds. These are
-    counted as `behind`, and are not problems.
+    After an unclean stop, consume queues and index may lack records that the next start adds. They are
+    counted as `behind`, not as problems.
     """
     report = CheckReport(problems=list(stored.problems), may_be_behind=not stored.is_clean)
     index = stored.index_files if stored.has_index else None
     scan = stored.scan(stored.log.min_offset)
     check_log(scan, stored.log, stored.queues, index, stored.tags_code_of, report)
-    for problem in stored.problems_behind(scan):
+    for problem in stored.log_problems(scan):
         report.add(problem)
     report.log_end = scan.end
     return report
@@ -89,7 +88,7 @@ def check_log(
             entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]
     for key, records in in_queues.items():
         if key not in queues:
-            problem = f"queue {key[0]}/{key[1]}: missing, the log has {len(records)} messages of it"
+            problem = f"queue {key[0]}/{key[1]}: missing, but the log has {len(records)} of its messages"
             report.add(problem, behind=len(records))
     for key, queue in queues.items():
         _check_queue(queue, in_queues.get(key, {}), files.min_offset, report)
@@ -101,9 +100,9 @@ def _check_place(view: RecordView, unit: _Unit, records: dict[int, _Unit], repor
     where = f"record at {view.physical_offset}: {view.topic}/{view.queue_id} message {view.queue_offset}"
     earlier = records.get(view.queue_offset)
     if earlier is not None:
-        report.add(f"{where} is also at {earlier[0]}")
+        report.add(f"{where}: another record at {earlier[0]} has the same queue offset")
     elif records and view.queue_offset - 1 not in records:
-        report.add(f"{where} follows message {max(records)} with a gap")
+        report.add(f"{where}: the message before it in the log has queue offset {max(records)}")
     records[view.queue_offset] = unit
 
 
@@ -117,15 +116,19 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
         if place is not None:
             seen += 1
             if (offset, size) != place[:2]:
-                report.add(f"{name}: unit {number} is {offset}+{size}, the record {place[0]}+{place[1]}")
+                report.add(
+                    f"{name}: unit {number} points to {size} bytes at {offset}, but the record has "
+                    f"{place[1]} bytes at {place[0]}"
+                )
             elif code != place[2]:
                 wrong_codes[code - place[2]].append(number)
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
-            report.add(f"{name}: unit {number} at {offset}+{size} has no record")
+            report.add(f"{name}: unit {number} points to {size} bytes at {offset}, where no record of it is")
     _report_codes(queue, wrong_codes, report)
     if seen != len(records):
         missing = sorted(set(records) - set(range(queue.next_offset - seen, queue.next_offset)))
-        problem = f"{name}: {len(records) - seen} messages have no unit, the first is {missing[:1]}"
+        first = f", the first at queue offset {missing[0]}" if missing else ""
+        problem = f"{name}: {len(records) - seen} messages have no unit{first}"
         is_tail = bool(missing) and missing[0] >= queue.next_offset
         report.add(problem, behind=len(records) - seen if is_tail else 0)
     if records and queue.min_offset > min(records):
@@ -133,12 +136,12 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
 
 
 def _report_codes(queue: ConsumeQueue, wrong: Mapping[int, list[int]], report: CheckReport) -> None:
-    """Report units with a wrong tags code. wrong: their numbers, by how much the code is off."""
+    """Report units with a wrong tags code. wrong: their queue offsets, by the difference of the code."""
     for off_by, numbers in wrong.items():
         if queue.topic != SCHEDULE_TOPIC or len(numbers) == 1:
             for number in numbers:
                 name = f"queue {queue.topic}/{queue.queue_id}"
-                report.add(f"{name}: unit {number} has a tags code that is off by {off_by}")
+                report.add(f"{name}: the tags code of unit {number} is off by {off_by}")
 
 
 def _key_hashes(view: RecordView) -> list[int]:
@@ -157,15 +160,17 @@ def _check_index(
             report.index_entries += 1
             present.add((key_hash, offset))
             if previous >= number:
-                report.add(f"{file.path.name}: entry {number} links to entry {previous}, which is not older")
+                report.add(
+                    f"{file.path.name}: entry {number} links to {previous}, which is not an older entry"
+                )
         for key_hash, offset in set(expected[:: max(1, len(expected) // 50)]):
             covered = file.begin_offset < offset < file.end_offset
             if covered and offset not in file.find(key_hash, 1 << 30, 0, 1 << 62):
-                report.add(f"{file.path.name}: record at {offset} is not in the chain of its key")
+                report.add(f"{file.path.name}: the record at {offset} is not in the chain of its key")
     wanted = set(expected)
     for key_hash, offset in sorted(wanted - present, key=lambda entry: entry[1]):
         is_tail = not index or offset > index[-1].end_offset
-        report.add(f"index: record at {offset} lacks the key with hash {key_hash}", behind=int(is_tail))
+        report.add(f"index: no entry for the record at {offset} and hash {key_hash}", behind=int(is_tail))
     for key_hash, offset in sorted(present - wanted, key=lambda entry: entry[1]):
         if offset >= log_start:
-            report.add(f"index: key with hash {key_hash} points to {offset}, where no such record is")
+            report.add(f"index: an entry with hash {key_hash} points to {offset}, where no such record is")

@@ -1,7 +1,7 @@
-"""Opens the files of a store for reading only, rocketpy's or a Java broker's, without recovery or lock.
+"""Opens the files of a store read-only, without recovery and lock. A Java broker may have written them.
 
-A torn tail is not cut and missing queues are not built, so a store that was not stopped cleanly is shown as
-it is on disk.
+A torn tail is not truncated, and missing queues are not rebuilt. So after an unclean stop, the files are
+shown as they are on disk.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ _LOG_NAME_DIGITS = 20
 
 
 class ReadOnlyDisk(OsDisk):
-    """Rejects every change of a file."""
+    """The files of the operating system, read-only: every change raises OSError."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """See `Disk.open`; never creates."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _refuse(*_: Any, **__: Any) -> NoReturn:
-        raise OSError(errno.EROFS, "the store was opened to be read only")
+    def _reject(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(errno.EROFS, "the store is open read-only")
 
-    create: Any = _refuse
-    extend: Any = _refuse
-    preallocate: Any = _refuse
-    pwrite: Any = _refuse
-    fdatasync: Any = _refuse
-    fsync_dir: Any = _refuse
-    make_dir: Any = _refuse
-    rename: Any = _refuse
-    unlink: Any = _refuse
-    remove_dir: Any = _refuse
+    create: Any = _reject
+    extend: Any = _reject
+    preallocate: Any = _reject
+    pwrite: Any = _reject
+    fdatasync: Any = _reject
+    fsync_dir: Any = _reject
+    make_dir: Any = _reject
+    rename: Any = _reject
+    unlink: Any = _reject
+    remove_dir: Any = _reject
 
 
 class ReadOnlyStore:
     """The files of one store directory.
 
-    config: its file sizes count where the files themselves do not say otherwise. Raises StoreLocked when a
-    broker has the store open, unless `force`; StoreError when there is no store.
+    config: its file sizes are used if the directory has no file. force: also open a store that a broker uses.
+    Raises StoreLocked if a broker has the store open, StoreError if the directory is not a store.
     """
 
     def __init__(self, config: StoreConfig, *, force: bool = False) -> None:
@@ -70,11 +70,11 @@ class ReadOnlyStore:
         self.log: LogFiles = self._open_log()
         self.queues = {(queue.topic, queue.queue_id): queue for queue in self._load_queues()}
         self.has_index = self._disk.is_dir(config.index_directory)
-        """Without the directory the index is switched off."""
+        """Whether the index is switched on, so that it has a directory."""
         self.index_files = self._load_index()
         table = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
         self.tags_code_of = Dispatcher(table, None, DelayLevels(config.delay_levels)).tags_code_of
-        """Return the tags code that a record's unit must have."""
+        """Returns the tags code that the unit of a record must have."""
 
     def _check_lock(self) -> None:
         path = self.config.root / "lock"
@@ -87,8 +87,8 @@ class ReadOnlyStore:
             os.close(handle)
         if holder is not None:
             raise StoreLocked(
-                f"{self.config.root} is in use by process {holder or 'unknown'}; stop it, or read what is "
-                "being written with --force-read"
+                f"{self.config.root} is in use by process {holder or 'unknown'}; stop it, or read files "
+                "that are being written with --force-read"
             )
 
     def _read_checkpoint(self) -> Checkpoint:
@@ -102,31 +102,31 @@ class ReadOnlyStore:
         return self._commit_log
 
     def _load_log(self, directory: Path) -> MappedFileQueue:
-        """Load a log's files, each as long as its first one. Raises StoreError when there is no directory."""
+        """Load the files of a log. The first one determines their size. Raises StoreError."""
         if not self._disk.is_dir(directory):
             raise StoreError(
-                f"{self.config.root} is not a store: it has no {directory.name}; "
-                "give storePathRootDir of a broker"
+                f"{self.config.root} is not a store: it has no directory {directory.name}; give "
+                "storePathRootDir of a broker"
             )
         names = self._names(directory)
         size = self._disk.size(directory / names[0]) if names else self.config.commit_log.segment_bytes
         return self._load(MappedFileQueue(self._disk, directory, size or 1))
 
     def scan(self, start: int, *, check_crc: bool = True) -> RecordScan:
-        """Read the log from a record on."""
+        """Return a scan of the log from `start` on, the offset of a record."""
         return LogScan(self.log, start, check_crc=check_crc)
 
-    def problems_behind(self, scan: RecordScan) -> list[str]:
-        """Return what is wrong with the log's end, where a scan of the whole log stopped."""
-        flushed, follower = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
+    def log_problems(self, scan: RecordScan) -> list[str]:
+        """Return the problems of the log itself. scan: of the whole log, after its end."""
+        flushed, next_record = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < flushed:
             return [f"commit log: damaged at {scan.end}: {reason}; it was flushed up to {flushed}"]
-        if follower is not None and follower.store_timestamp >= scan.last_store_timestamp:
-            next_offset = follower.physical_offset
+        if next_record is not None and next_record.store_timestamp >= scan.last_store_timestamp:
+            next_offset = next_record.physical_offset
             return [f"commit log: damaged at {scan.end}: {reason}; a record follows at {next_offset}"]
         if scan.stop is not None and self.is_clean:
-            return [f"commit log: torn at {scan.end}: {reason}; it was stopped cleanly"]
+            return [f"commit log: torn at {scan.end}: {reason}, although the last stop was clean"]
         return []
 
     def summary(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class ReadOnlyStore:
         try:
             queue.recover()
         except StoreError as error:
-            self.problems.append(f"queue {topic}/{queue_id}: its files continue after its end: {error}")
+            self.problems.append(f"queue {topic}/{queue_id}: cannot find its end: {error}")
         queue.correct_min_offset(self.log.min_offset)
         queue.files.close_idle()
         return queue
@@ -198,7 +198,7 @@ class ReadOnlyStore:
         return files
 
     def _index_sizes(self, length: int) -> tuple[int, int]:
-        """Slots and entries of a file; of other than the configured size, four entries a slot as usual."""
+        """Return slots and entries of a file. If its size is not the configured one, assume four a slot."""
         index = self.config.index
         if length == HEADER_BYTES + 4 * index.slots + 20 * index.entries:
             return index.slots, index.entries

@@ -1,11 +1,12 @@
 """The commit log: every message of every topic, one record after the other.
 
-Appends gather in memory as a *run*; `write_out` puts the run into the file with one positional write (two
-where it crosses a file end) and only then is it part of the log. When that fails, the whole run is undone:
-offsets are reset, and bytes that may have reached the file are wiped, so that recovery does not find them.
+Appended records are collected in memory as a *run*. `write_out` writes the run with one positional write, or
+two where it crosses the end of a file. Only then is the run part of the log. When the write fails, the whole
+run is rolled back: queue offsets are reset, and bytes that may have reached the file are zeroed.
 
-A record never crosses a file end: it must leave at least 8 bytes for the blank record that fills the rest
-(rest i32, 0xCBD43194). After those 8 bytes rocketpy has the zeros of the new file, 4.6.0 has leftovers.
+A record never crosses the end of a file. It leaves at least 8 bytes for a blank record, which fills the rest
+of the file: size of the rest (i32), then 0xCBD43194. In rocketpy's files zeros follow these 8 bytes; in
+4.6.0's, bytes of older records.
 Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 """
 
@@ -58,7 +59,7 @@ _new_receipt = tuple.__new__  # faster than AppendReceipt(...): see tests/bench/
 
 
 class CommitLog(MessageLog):
-    """Appends to and reads from the log's files."""
+    """The commit log of a store: appends records, and reads them by physical offset."""
 
     def __init__(self, config: StoreConfig, table: QueueTable, clock: Clock, disk: Disk) -> None:
         log = config.commit_log
@@ -78,22 +79,23 @@ class CommitLog(MessageLog):
         self._position = 0
         """Physical offset of the next record."""
         self._limit = 0
-        """A record must end at or before this offset, else the file is at its end."""
+        """The next record must end at or before this offset; otherwise it goes to the next file."""
         self.tail = LogTail(0)
 
     # -- opening and closing ---------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the files; see `MessageLog`, also for the methods below."""
+        """See `MessageLog.load`."""
         directory = self.files.directory
         with disk_errors("make directory", directory):
             self._disk.make_dir(directory)
         self.files.load()
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """Check that flushed files exist. Other files may be left over from a power loss.
+        """See `MessageLog.classify_files`.
 
-        Raises StoreDamaged: starting empty would delete the queues, and give their numbers out again.
+        Raises StoreDamaged if no file of a flushed log exists. An empty log would delete the consume queues,
+        and new messages would get the queue offsets of old ones.
         """
         if not (self.files.mapped_files or self.files.strays) and checkpoint.flushed_offset > 0:
             raise StoreDamaged(
@@ -108,21 +110,20 @@ class CommitLog(MessageLog):
         return peek_message(file.read(0, 1 << 16))
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
-        """Scan to the end of the log, also where queues have the records."""
+        """See `MessageLog.scan`. Reads all records, including those that consume queues have."""
         return LogScan(self.files, start, check_crc=check_crc, bulk=bulk)
 
     def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
-        """Check the end of the log, and wipe a torn tail."""
-        check_end(self.files, scan, checkpoint, config, report)
-        cut(self.files, scan.end, report)
+        """See `MessageLog.truncate_tail`."""
+        check_log_end(self.files, scan, checkpoint, config, report)
+        truncate_log(self.files, scan.end, report)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Write again the data that may be in the page cache only: scanned records, and all after the
-        checkpoint.
+        """Rewrite data that may be only in the page cache: scanned records, and all after the checkpoint.
 
-        After a failed flush the page cache keeps such data without writing it, so it is written again.
+        After a failed flush, the kernel may keep such pages as clean and never write them.
         """
         files = self.files
         files.mark_unflushed([file for file in files.mapped_files if file.end > report.scanned_from])
@@ -152,18 +153,18 @@ class CommitLog(MessageLog):
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest file starts; a record starts there too."""
+        """Offset of the oldest record, at the start of the oldest file."""
         return self.files.min_offset
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below survives power loss."""
+        """Records below this offset survive power loss."""
         return self.files.flushed_offset
 
     @property
     def max_offset(self) -> int:
-        """Just after the last record written out."""
-        if self._sealed:  # the file begun by the run is not part of the log yet
+        """Offset just after the last written record."""
+        if self._sealed:  # the run added a file, which is not part of the log before `write_out`
             file = self._sealed[0][0]
             return file.start + file.wrote
         return self.files.max_offset
@@ -171,11 +172,11 @@ class CommitLog(MessageLog):
     # -- appending -------------------------------------------------------------------------------
 
     def append(self, message: MessageInner) -> AppendReceipt:
-        """Place one message at the end of the run.
+        """Add one message to the run, and return the position that it will have in the log.
 
-        Returns where it will be once `write_out` has returned; until then it cannot be read.
-        Raises MessageTooLarge, TopicInvalid, MessageInvalid, DiskFull (no room for the next file); then
-        nothing has changed. Source: RocketMQ CommitLog putMessage; differs: one writer, no lock.
+        The message cannot be read before `write_out` has returned. Raises MessageTooLarge, TopicInvalid,
+        MessageInvalid, and DiskFull when the next file cannot be created; then nothing has changed.
+        Source: RocketMQ CommitLog putMessage. Differs: one writer, no lock.
         """
         cursor = self.table[message.topic, message.queue_id]
         topic, body, properties = cursor.topic_bytes, message.body, message.properties
@@ -218,10 +219,10 @@ class CommitLog(MessageLog):
         return _new_receipt(AppendReceipt, (position, size, queue_offset, now))
 
     def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
-        """Place a batch as one record each, all in one file with one store time.
+        """Add a batch to the run: a record for each message, all in one file and with one store timestamp.
 
-        message: what they share; its own flag, body and properties are not used. Raises as `append`; then
-        none is placed.
+        message: the fields that all messages share; its flag, body and properties are ignored. Raises the
+        errors of `append`; then no message was added.
         """
         sys_flag = message.sys_flag
         if sys_flag & MessageSysFlag.TRANSACTION_MASK:
@@ -270,10 +271,13 @@ class CommitLog(MessageLog):
         return BatchReceipt(positions, sizes, queue_offset)
 
     def _roll(self, size: int) -> None:
-        """Continue in the next file, so that `size` bytes fit; the previous file ends with a blank record."""
+        """Continue in the next file, so that `size` bytes fit. A blank record fills the previous file."""
         files = self.files
         if size + MIN_BLANK_BYTES > files.file_bytes:
-            raise MessageTooLarge(f"{size} bytes do not fit into a file of {files.file_bytes}")
+            raise MessageTooLarge(
+                f"record of {size} bytes does not fit into a commit log file of {files.file_bytes} bytes "
+                "(mappedFileSizeCommitLog)"
+            )
         last = files.last
         next_file = files.add_file()
         if last is not None:
@@ -288,11 +292,11 @@ class CommitLog(MessageLog):
     # -- writing ---------------------------------------------------------------------------------
 
     def write_out(self) -> list[DispatchRequest]:
-        """Write the run; returns its dispatch requests in log order.
+        """Write the run, and return its dispatch requests in log order.
 
-        From here on its messages survive the end of this process. Raises DiskFull, StoreError; then the
-        run is rolled back and nothing of it is stored. If the rollback fails too, `rollback_error` is set:
-        the log must be recovered before it is written to again, and recovery may find the run.
+        After the write, the messages survive the end of this process. Raises DiskFull, StoreError; then the
+        run is rolled back and none of it is stored. If the rollback fails too, `rollback_error` is set: no
+        write is allowed before a recovery, which may find records of the run.
         """
         requests = self._requests
         if not requests and not self._sealed:
@@ -303,7 +307,7 @@ class CommitLog(MessageLog):
                 file.write(file.wrote, data)
         except StoreError:
             try:
-                self._undo(parts)
+                self._roll_back(parts)
             except StoreError as failure:
                 self.rollback_error = failure
             raise
@@ -318,7 +322,7 @@ class CommitLog(MessageLog):
         return requests
 
     def _parts(self) -> list[tuple[MappedFile, bytes, bool]]:
-        """The run as (file, bytes, does it end the file)."""
+        """Return the parts of the run: (file, bytes, whether the part fills the file)."""
         run, mapped_files = self._run, self.files.mapped_files
         parts = []
         if self._sealed:
@@ -327,114 +331,116 @@ class CommitLog(MessageLog):
             parts.append((mapped_files[-1], run[0] if len(run) == 1 else b"".join(run), False))
         return parts
 
-    def _undo(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
-        """Restore the queue offsets of before the run, then erase what may have reached the files."""
-        for request in reversed(self._requests):
-            if not request[5] & NOT_IN_QUEUE:
-                request[0].next_offset = request[4]
+    def _roll_back(self, parts: list[tuple[MappedFile, bytes, bool]]) -> None:
+        """Reset the queue offsets to those before the run, and zero bytes that may have reached the files."""
+        for cursor, _, _, _, queue_offset, sys_flag, _ in reversed(self._requests):
+            if not sys_flag & NOT_IN_QUEUE:
+                cursor.next_offset = queue_offset
         self._run = []
         self._requests = []
         sealed = len(self._sealed)
         self._sealed = []
-        for _ in range(sealed):  # a file begun by this run goes again
+        for _ in range(sealed):  # the run added a file for each one that it filled
             self.files.mapped_files.pop().delete()
         self._resume(self.files.last)
         first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
-            # Power loss could restore the erased records after those that are written there next.
+            # Otherwise, power loss could bring the zeroed records back, after the ones that replace them.
             first.flush()
 
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Bytes of the log, within one file; None when they are not all there.
-
-        offset: 0 means the oldest record when the log no longer starts there (QUIRKS 36).
-        """
+        """See `MessageLog.read`."""
         if offset == 0:
             offset = self.files.min_offset
         return self.files.read(offset, size)
 
     def read_record(self, offset: int, size: int | None = None) -> bytes | None:
-        """As many bytes as the record at that offset says it has; see `MessageLog`. Offset 0 as `read`."""
+        """See `MessageLog.read_record`. Offset 0 means the oldest record, as in `read`."""
         if offset == 0:
             offset = self.files.min_offset
         file = self.files.find(offset)
         if file is None:
             return None
         position = offset - file.start
-        there = file.wrote - position
-        if size is None:  # a guess saves most records a second look
-            size = min(there, _READ_BYTES)
+        available = file.wrote - position
+        if size is None:  # most records have at most _READ_BYTES, so one read is enough for them
+            size = min(available, _READ_BYTES)
             if size < FIXED_BYTES:
                 return None
             data = file.read(position, size)
             size, magic = read_start(data)
-            if magic != MESSAGE_MAGIC:  # whatever stands there may be taken for a size
+            if magic != MESSAGE_MAGIC:  # no record starts here, so these four bytes are not a size
                 return None
             if 0 < size <= len(data):
                 return data[:size]
-        return file.read(position, size) if 0 < size <= there else None
+        return file.read(position, size) if 0 < size <= available else None
 
     # -- flushing, preallocation and retention ---------------------------------------------------
 
     def plan_flush(self, plan: FlushPlan) -> None:
-        """Plan to flush all written bytes."""
+        """See `MessageLog.plan_flush`."""
         plan.add(self.files)
 
     def needs_preallocation(self) -> bool:
-        """Whether the log is near the end of its reserved blocks, or of its file."""
+        """See `MessageLog.needs_preallocation`."""
         return self._preallocator.is_wanted()
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """Reserve blocks, or make the next file."""
+        """See `MessageLog.preallocate_ahead`."""
         return self._preallocator.make()
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Keep the next file until it is needed."""
+        """See `MessageLog.adopt_preallocated`."""
         self.files.adopt_preallocated(file)
 
     def persist_min_offset(self) -> None:
         """Do nothing: the store's checkpoint already has the offset."""
 
 
-def check_end(
+def check_log_end(
     files: MappedFileQueue,
     scan: RecordScan,
     checkpoint: Checkpoint,
     config: RecoveryConfig,
     report: RecoveryReport,
 ) -> None:
-    """Raise StoreDamaged if the log's end is damaged, and not only a torn tail."""
-    follower = find_record(files, scan.end)
+    """Raise StoreDamaged if the end of the log is damaged in a way that a crash cannot explain."""
+    next_record = find_record(files, scan.end)
     from_rocketpy = checkpoint.flushed_offset >= 0
-    if follower is not None and not from_rocketpy and follower.store_timestamp < scan.last_store_timestamp:
-        follower = None  # left over from an earlier, longer log: 4.6.0 cuts without wiping
+    if (
+        next_record is not None
+        and not from_rocketpy
+        and next_record.store_timestamp < scan.last_store_timestamp
+    ):
+        next_record = None  # a stale record: 4.6.0 does not zero the bytes that it truncates
     problem = ""
     if 0 <= scan.end < checkpoint.flushed_offset:
         problem = f"the log was flushed up to {checkpoint.flushed_offset}"
-    elif follower is not None and not (
-        from_rocketpy and has_lost_sector(files, scan.end, follower.physical_offset)
+    elif next_record is not None and not (
+        from_rocketpy and has_lost_sector(files, scan.end, next_record.physical_offset)
     ):
-        problem = f"a valid record follows at {follower.physical_offset}"
+        problem = f"a valid record follows at {next_record.physical_offset}"
     reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
     if problem and not config.cut_damage:
         raise StoreDamaged(
             f"the commit log in {files.directory} is damaged at {scan.end}: {reason}, but "
-            f"{problem}. Restore the file from a replica or a copy; or set cut_damage and lose the rest"
+            f"{problem}. Restore the file from a replica or a copy. As a last resort, "
+            f"RecoveryConfig(cut_damage=True) deletes everything after {scan.end}"
         )
     if problem:
-        report.note(f"damage at {scan.end} ({reason}, but {problem}) is cut off as configured")
-    elif follower is not None:
+        report.note(f"damage at {scan.end} ({reason}, but {problem}): truncated, since cut_damage is set")
+    elif next_record is not None:
         report.note(f"unflushed records after {scan.end} are lost: {reason}")
     elif scan.stop is not None:
         report.note(f"torn tail at {scan.end}: {reason}")
 
 
-def cut(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
-    """Cut the log at `end`, and delete files that are not part of it. Raises StoreError."""
+def truncate_log(files: MappedFileQueue, end: int, report: RecoveryReport) -> None:
+    """Truncate the log at `end`, and delete files that are not part of it. Raises StoreError."""
     report.cut_bytes = files.truncate(end)
     if strays := files.drop_strays():
-        report.note(f"{strays} files are deleted that power loss left: expired ones, or unflushed ones")
+        report.note(f"deleted {strays} files that are not part of the log: a power loss left them")
     if report.cut_bytes:
-        report.note(f"{report.cut_bytes} bytes after {end} are wiped from the commit log")
+        report.note(f"{report.cut_bytes} bytes after {end} are zeroed in the commit log")

@@ -1,7 +1,7 @@
 """A flush in three steps: the store's thread plans it, any thread runs it, the store's thread finishes it.
 
 A plan covers the bytes that were written when it was made. The flushed offsets advance once all of them are
-durable. A failed flush is final: the system may have dropped the pages, so a later success proves nothing.
+durable. A failed flush is final: the kernel may have dropped the pages, so a later success proves nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class FlushPlan:
     queues: list[MappedFileQueue] = field(default_factory=list)
     targets: list[FlushTarget] = field(default_factory=list)
     directories: dict[Path, None] = field(default_factory=dict)
-    """In order, each once."""
+    """Directories to sync, in this order; the dict serves as an ordered set."""
     index_files: list[IndexFile] = field(default_factory=list)
     index_entries: IndexFile | None = None
     """The index file being written: its entries are flushed, not its slots."""
     checkpoint: Checkpoint | None = None
     log_timestamp: int = 0
-    """Store time of the newest commit log record that this flush covers, ms; 0 when none."""
+    """Store timestamp (ms) of the newest commit log record that this flush covers; 0 if it covers none."""
 
     @property
     def is_empty(self) -> bool:
@@ -62,14 +62,14 @@ class FlushPlan:
                 self.index_entries.sync()
             if self.checkpoint is not None:
                 checkpoint_file.save(self.checkpoint)
-        except Exception as error:  # any failure is final: what is durable is unknown
+        except Exception as error:  # any failure is final: it is unknown what is durable
             raise flush_failure(error) from error
 
     def finish(self) -> None:
         """Advance the flushed offsets after `run` has succeeded."""
         for target in self.targets:
             file = target.file
-            # Not beyond the current end: the log may have been truncated meanwhile.
+            # At most the current end of the log, which may have been truncated during the flush.
             file.flushed = max(file.flushed, min(target.until, file.wrote))
             file.flushed_changes = max(file.flushed_changes, target.changes)
         self.release()
@@ -92,10 +92,13 @@ class Flushable(Protocol):
 
 
 def flush_now(store: Flushable, plan: FlushPlan) -> None:
-    """Run and finish a plan in this thread. Raises FlushFailed; an interrupted flush counts as failed."""
+    """Run and finish a plan in this thread. Raises FlushFailed.
+
+    Any other exception, such as KeyboardInterrupt, makes the flush fail too, and is raised again.
+    """
     try:
         store.run_flush(plan)
-    except BaseException as error:  # what is durable is unknown, whatever ended the flush
+    except BaseException as error:  # after any exception it is unknown what is durable
         failure = flush_failure(error)
         store.finish_flush(plan, failure)
         if not isinstance(error, Exception):
@@ -112,14 +115,14 @@ def flush_failure(error: BaseException) -> FlushFailed:
         logger.error("unexpected error in a flush", exc_info=error)
     failure = FlushFailed(
         f"flush failed: {str(error) or repr(error)}. "
-        "The store accepts no more messages; check the disk, then restart the broker for recovery"
+        "The store rejects all messages; check the disk, then restart the broker for recovery"
     )
     failure.__cause__ = error
     return failure
 
 
 def _sync_directory(disk: Disk, directory: Path) -> None:
-    """Make a directory's entries durable. It may be missing: its topic may have been deleted meanwhile."""
+    """Make the entries of a directory durable. Its topic may have been deleted, and the directory with it."""
     try:
         if disk.is_dir(directory):
             disk.fsync_dir(directory)

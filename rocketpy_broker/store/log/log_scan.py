@@ -1,4 +1,4 @@
-"""Reads a commit log record by record, from its files, and finds where it ends and why."""
+"""Reads and checks the records of a commit log in order, to find where the log ends and why."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
 
 
 class LogTail:
-    """Remembers where a record starts, 16 to 32 MiB or so before the log's end.
+    """Keeps the offset of a record about 16 to 32 MiB before the end of the log.
 
-    From there the log is checked after a clean stop: from the third-last file, as 4.6.0 does, takes minutes
-    with files of a gigabyte.
+    After a clean stop the log is checked from there. 4.6.0 checks it from the third-last file, which takes
+    minutes with files of 1 GiB.
     """
 
     __slots__ = ("_newer", "offset")
@@ -39,13 +39,13 @@ class LogTail:
         self.offset = self._newer = offset
 
     def advance(self, boundary: int) -> None:
-        """A record, or a run of them, ends at `boundary`."""
+        """Record that the log now ends at `boundary`, the end of a record."""
         if boundary - self._newer >= _TAIL_BYTES:
             self.offset, self._newer = self._newer, boundary
 
 
 def files_from(files: LogFiles, offset: int) -> Iterator[tuple[MappedFile, int]]:
-    """Yield the file with `offset` and the position of that, then the following files with position 0."""
+    """Yield the file that contains `offset` and its position there, then each later file with position 0."""
     file = files.find(offset)
     position = offset - file.start if file is not None else 0
     while file is not None:
@@ -54,18 +54,18 @@ def files_from(files: LogFiles, offset: int) -> Iterator[tuple[MappedFile, int]]
 
 
 BulkReader = Callable[[bytes, int, int], tuple[int, int]]
-"""Takes plain records from a window, with (window, position, physical offset of the window's first byte).
+"""Reads plain records: called with a window, a position, and the physical offset of the window's first byte.
 
-Returns the position of the first record that it did not take, and the last one's store timestamp.
+Returns the position of the first record that it did not read, and the store timestamp of the last one read.
 """
 
 
 class LogScan:
-    """Iterates over the records from `start` on, each checked.
+    """Iterates over the records from `start` on, and checks each.
 
-    start: offset of a record or of a file. check_crc: of the bodies too.
-    bulk: takes plain records before they come out here.
-    A record must say the physical offset where it is found; a blank one must reach to the end of its file.
+    start: offset of a record or of a file. check_crc: also check the bodies. bulk: reads plain records; the
+    iteration does not yield them. A record must contain its own physical offset, and a blank record must end
+    at the end of its file.
     """
 
     def __init__(
@@ -75,20 +75,20 @@ class LogScan:
         self._check_crc = check_crc
         self._bulk = bulk
         self.end = start
-        """Offset just after the last whole record; blank records count once a record follows them."""
+        """Offset just after the last whole record. A blank record is included once a record follows it."""
         self.stop: RecordCorrupt | None = None
-        """Why the scan ended, unless there were only zeros (as there are after the last record)."""
+        """Why the scan ended; None if only zeros follow, as usual after the last record."""
         self.last_store_timestamp = 0
         self.tail = LogTail(start)
 
     def __iter__(self) -> Iterator[RecordView]:
         for file, position in files_from(self._files, self.end):
-            ended = yield from self._scan_segment(file, position)
-            if not ended:
+            may_continue = yield from self._scan_file(file, position)
+            if not may_continue:
                 return
 
-    def _scan_segment(self, file: MappedFile, position: int) -> Generator[RecordView, None, bool]:
-        """Yields a file's records; returns whether the log may continue in the next file."""
+    def _scan_file(self, file: MappedFile, position: int) -> Generator[RecordView, None, bool]:
+        """Yield the records of a file; return whether the log may continue in the next file."""
         window, base = b"", position
         while file.wrote - position >= MIN_BLANK_BYTES:
             position = self._take(file, window, position, base)
@@ -106,9 +106,11 @@ class LogScan:
             if view.magic == BLANK_MAGIC:
                 if position + view.size == file.size:
                     return True
-                return self._stop_at(file, position, f"blank of {view.size} bytes does not end the file")
+                reason = f"a blank record of {view.size} bytes does not reach the end of the file"
+                return self._stop_at(file, position, reason)
             if view.physical_offset != file.start + position:
-                return self._stop_at(file, position, f"it says it belongs at {view.physical_offset}")
+                reason = f"the record has the physical offset {view.physical_offset}"
+                return self._stop_at(file, position, reason)
             if problem := problem_of(view, position):
                 return self._stop_at(file, position, problem)
             position += view.size
@@ -119,7 +121,7 @@ class LogScan:
         return False
 
     def _take(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
-        """Let `bulk` take plain records from the window; returns the position of the next record."""
+        """Let `bulk` read plain records of the window; return the position of the next record."""
         if self._bulk is None or not window:
             return position
         taken, timestamp = self._bulk(window, position - base, file.start + base)
@@ -135,7 +137,7 @@ class LogScan:
 
 
 def problem_of(view: RecordView, position: int) -> str:
-    """Return what is wrong with the fields that no checksum covers; empty when they look intact."""
+    """Return what is wrong with the fields that no checksum covers; an empty text if nothing is."""
     try:
         check_topic(view.topic, view.queue_id)
     except TopicInvalid:
@@ -144,9 +146,9 @@ def problem_of(view: RecordView, position: int) -> str:
 
 
 def _is_torn(view: RecordView, position: int) -> bool:
-    """Whether topic or properties end in zeros, or lack a sector. The CRC covers the body only.
+    """Whether topic or properties end in zeros, or lack a sector. The CRC covers only the body.
 
-    Rocketpy's records never have zeros there, but a Java broker's may, so zeros alone prove nothing.
+    rocketpy writes no zeros there, but a Java broker may, so a single zero is no proof of damage.
     """
     if b"\0" not in view.properties and "\0" not in view.topic:
         return False
@@ -158,7 +160,7 @@ def _is_torn(view: RecordView, position: int) -> bool:
 
 
 def _has_zero_piece(data: bytes, position: int) -> bool:
-    """Whether any sector, as far as it lies in `data`, is all zeros. position: of the data in its file."""
+    """Whether a sector, or the part of a sector in `data`, is all zeros. position: of `data` in its file."""
     first = min(-position % SECTOR_BYTES, len(data))
     last = len(data) - (position + len(data)) % SECTOR_BYTES
     if any(piece and not piece.strip(b"\0") for piece in (data[:first], data[max(first, last) :])):
@@ -173,9 +175,9 @@ def _has_zero_piece(data: bytes, position: int) -> bool:
 
 
 def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
-    """Whether the log has zeros for a sector, or a part of one, between these offsets, or lacks a file.
+    """Whether the log between these offsets lacks a file, or has a sector or part of a sector of zeros.
 
-    Power loss leaves such sectors of data that was written and not flushed.
+    Power loss leaves zeros instead of sectors that were written and not flushed.
     """
     while start < end:
         file = files.find(start)
@@ -189,9 +191,9 @@ def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
 
 
 def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
-    """Return bytes from `position` on, at least the record there; empty when the file ends inside it.
+    """Return bytes from `position` on with at least the whole record; none if the file ends inside it.
 
-    rest: the bytes that were read before; they are too few.
+    rest: the bytes from `position` on that were read before, which end inside the record.
     """
     needed = read_start(rest)[0] if len(rest) >= MIN_BLANK_BYTES else MIN_BLANK_BYTES
     if position + needed > file.wrote:
@@ -201,15 +203,15 @@ def _read_window(file: MappedFile, position: int, rest: bytes) -> bytes:
 
 
 def find_record(files: LogFiles, offset: int) -> RecordView | None:
-    """Return the first whole record at or after `offset`, wherever it starts; CRC and place are checked."""
+    """Search for a record at any position from `offset` on. CRC and physical offset are checked."""
     for file, position in files_from(files, offset):
-        view = _find_in_segment(file, position)
+        view = _find_in_file(file, position)
         if view is not None:
             return view
     return None
 
 
-def _find_in_segment(file: MappedFile, position: int) -> RecordView | None:
+def _find_in_file(file: MappedFile, position: int) -> RecordView | None:
     while (data_at := file.next_data(position)) is not None:
         base = max(position, data_at - MIN_BLANK_BYTES)
         window = file.read(base, _WINDOW_BYTES)

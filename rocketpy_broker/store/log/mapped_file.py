@@ -1,8 +1,8 @@
-"""One file of a log: preallocated, written from front to back, named by its start in the log.
+"""One file of a log: preallocated, written from start to end, and named after its start offset in the log.
 
-RocketMQ's name is kept, but the file is never mapped: appends are positional writes, reads are `pread`.
-Three positions, in bytes from the file's start: `flushed <= wrote <= size`. Bytes after `wrote` are not part
-of the log.
+The name is RocketMQ's, but the file is not memory-mapped: appends use `pwrite`, reads use `pread`.
+Three positions, in bytes from the start of the file: `flushed <= wrote <= size`. Bytes after `wrote` are not
+part of the log.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _ZEROS = bytes(4096)
 
 
 def mapped_file_name(start: int) -> str:
-    """File name of the file that starts at this offset: 20 digits."""
+    """Return the name of the file that starts at this offset: 20 digits."""
     return f"{start:020d}"
 
 
 class MappedFile:
     """A file of `size` bytes that holds the log from offset `start` on.
 
-    `reserve_bytes` at a time are preallocated ahead of what is written (0: never), so that an append
-    does not run out of space, yet an empty store does not take a whole file's blocks. opened: contains
-    this file while it is open.
+    reserve_bytes: disk blocks are allocated this far ahead of the written bytes; 0: never. So an append does
+    not run out of space, and an empty store does not occupy a whole file. opened: contains this file while it
+    is open.
     """
 
     __slots__ = ("_disk", "_handle", "_holders", "_reserve_bytes", "_reserved", "_retired", "changes",
@@ -52,9 +52,9 @@ class MappedFile:
         self.wrote = 0
         self.flushed = 0
         self.changes = 0
-        """How often anything but an append changed the file: its length, or what was wiped."""
+        """Number of changes other than appends: of the length, or bytes that were zeroed."""
         self.flushed_changes = 0
-        """How many of these changes are flushed."""
+        """Number of these changes that are flushed."""
         self._handle = -1
         self._reserve_bytes = reserve_bytes
         self._reserved = 0
@@ -63,7 +63,7 @@ class MappedFile:
 
     @property
     def end(self) -> int:
-        """Log offset just after this file."""
+        """Log offset of the end of this file, where the next file starts."""
         return self.start + self.size
 
     @property
@@ -73,19 +73,19 @@ class MappedFile:
 
     @property
     def handle(self) -> int:
-        """The open file; opened at first use, so that old files of a large store cost no handle."""
+        """File descriptor. The file is opened on first use, so old files of a large store need none."""
         if self._handle < 0:
             if self._retired:
-                raise InvariantError(f"{self.path} was deleted and is used")
+                raise InvariantError(f"{self.path} is used after it was closed or deleted")
             with disk_errors("open", self.path):
                 self._handle = self._disk.open(self.path)
             self.opened[self] = None
         return self._handle
 
     def create(self) -> None:
-        """Make the file at its full length (mostly a hole) and reserve its first blocks.
+        """Create the file with its full length, sparse, and reserve its first blocks.
 
-        Also repairs a file that a crash left shorter. Raises DiskFull, StoreError.
+        Also extends a file that a crash left too short. Raises DiskFull, StoreError.
         """
         self.changes += 1
         with disk_errors("create", self.path):
@@ -94,12 +94,12 @@ class MappedFile:
         self.reserve()
 
     def wants_reserve(self) -> bool:
-        """Whether less than half a step is reserved ahead of the written bytes."""
+        """Whether less than half of `reserve_bytes` is reserved ahead of the written bytes."""
         step = self._reserve_bytes
         return step > 0 and self._reserved < self.size and self._reserved - self.wrote < step // 2
 
     def reserve(self) -> None:
-        """Reserve blocks one step ahead of what is written. Safe in a thread. Raises DiskFull, StoreError."""
+        """Reserve `reserve_bytes` ahead of the writes. Safe in a thread. Raises DiskFull, StoreError."""
         if self._reserve_bytes <= 0:
             return
         start = max(self._reserved, self.wrote)
@@ -111,9 +111,9 @@ class MappedFile:
         self._reserved = until
 
     def write(self, position: int, data: bytes) -> None:
-        """Write all of `data` at `position` of the file; `wrote` is the caller's to move.
+        """Write all of `data` at `position` of the file. The caller advances `wrote`.
 
-        Raises DiskFull, StoreError; then any part may have reached the file.
+        Raises DiskFull, StoreError; then any part of the data may have reached the file.
         """
         if position + len(data) > self.size:
             raise InvariantError(f"write past the end of {self.path}")
@@ -123,33 +123,33 @@ class MappedFile:
             raise store_error(f"write {len(data)} bytes at {position} of", self.path, error) from error
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes at `position`, whether part of the log or not; fewer where the file ends."""
+        """Return up to `size` bytes at `position`, also beyond `wrote`; fewer at the end of the file."""
         try:
             return self._disk.pread(self._handle if self._handle >= 0 else self.handle, size, position)
         except OSError as error:
             raise store_error(f"read {size} bytes at {position} of", self.path, error) from error
 
     def next_data(self, position: int) -> int | None:
-        """First position at or after `position` that may hold anything but zeros."""
+        """Return the first position at or after `position` that may hold non-zero bytes; None without one."""
         if position >= self.size:
             return None
-        with disk_errors("look for data in", self.path):
+        with disk_errors("find data in", self.path):
             return self._disk.next_data(self.handle, position)
 
     def _next_hole(self, position: int) -> int:
-        """Where the data at `position` ends; most of a young file is a hole, and slow to read."""
-        with disk_errors("look for data in", self.path):
+        """Return the end of the data at `position`. Most of a new file is a hole, which is slow to read."""
+        with disk_errors("find data in", self.path):
             return self._disk.next_hole(self.handle, position)
 
     def data_ranges(self, position: int, until: int | None = None) -> Iterator[tuple[int, int]]:
-        """(position, size) of pieces in [position, until) that hold anything but zeros."""
+        """Yield (position, size) of the pieces in [position, until) with non-zero bytes."""
         for at, size in self._data_pieces(position, self.size if until is None else until):
             used = _used(self.read(at, size))
             if used:
                 yield at, used
 
     def _data_pieces(self, position: int, until: int) -> Iterator[tuple[int, int]]:
-        """(position, size) of pieces in [position, until) that are not holes; they may be zeros, too."""
+        """Yield (position, size) of the pieces in [position, until) that are not holes; they may be zeros."""
         hole = position
         while (at := self.next_data(position)) is not None and at < until:
             if at >= hole:
@@ -159,9 +159,9 @@ class MappedFile:
             position = at + size
 
     def erase(self, position: int, until: int | None = None) -> int:
-        """Write zeros over whatever data lies in [position, until); returns bytes written.
+        """Zero the data in [position, until); return the number of bytes written.
 
-        What is cut from a log must not look like a record to the next recovery.
+        Otherwise the next recovery could find records that were truncated.
         """
         erased = 0
         for at, size in self.data_ranges(position, until):
@@ -172,42 +172,42 @@ class MappedFile:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether something in the file is not durable yet."""
+        """Whether any byte or change of the file may not be durable."""
         return self.flushed < self.wrote or self.flushed_changes < self.changes
 
     def mark_unflushed(self) -> None:
-        """Treat the whole file as unflushed: another process wrote it, and may not have flushed it."""
+        """Treat the whole file as unflushed, since the process that wrote it may not have flushed it."""
         self.flushed = 0
         self.changes += 1
 
     def rewrite(self, position: int) -> None:
-        """Write again, unchanged, what was written at or after `position`."""
+        """Write the bytes from `position` up to `wrote` again, unchanged."""
         while position < self.wrote:
             data = self.read(position, min(_ERASE_BYTES, self.wrote - position))
             self.write(position, data)
             position += len(data)
 
     def rewrite_zeros(self) -> None:
-        """Write zeros after the written bytes, wherever there are blocks.
+        """Write zeros after the written bytes, where the file has blocks.
 
-        After a failed flush the page cache has zeros where the disk may still have what was cut.
+        After a failed flush the page cache may have zeros where the disk still has truncated bytes.
         """
         for at, size in self._data_pieces(self.wrote, self.size):
             self.changes += 1
             self.write(at, bytes(size))
 
     def flush(self) -> None:
-        """Flush the file here and now, whatever was written; marks stay. Raises StoreError."""
+        """Flush the file in this thread, without changing `flushed`. Raises StoreError."""
         with disk_errors("flush", self.path):
             self._disk.fdatasync(self.handle)
 
     def modified_ms(self) -> int:
-        """When the file was last written, in milliseconds since 1970."""
-        with disk_errors("look at", self.path):
+        """Return the time of the last write, in ms since 1970."""
+        with disk_errors("read the time of", self.path):
             return self._disk.modified_ms(self.path)
 
     def hold(self) -> None:
-        """Keep the file open for work in another thread until `release`."""
+        """Keep the file open for another thread until `release`."""
         self._holders += 1
 
     @property
@@ -216,13 +216,13 @@ class MappedFile:
         return self._holders > 0
 
     def release(self) -> None:
-        """End one `hold`; closes the file when it was closed or deleted meanwhile."""
+        """End one `hold`. The last one closes a file that was closed or deleted during the hold."""
         self._holders -= 1
         if self._retired:
             self._close_handle()
 
     def close(self) -> None:
-        """Close the file, now or when its last holder lets go."""
+        """Close the file now, or at the last `release`."""
         self._retired = True
         self._close_handle()
 
@@ -232,9 +232,9 @@ class MappedFile:
         return self._handle >= 0
 
     def close_idle(self) -> bool:
-        """Close the file until it is needed again, if no thread holds it and all of it is flushed.
+        """Close the file until its next use, unless a thread holds it or some of it is unflushed.
 
-        Returns whether it is open still.
+        Returns whether it is still open.
         """
         if self._handle >= 0 and self._holders == 0 and not self.needs_flush:
             self._close_handle()
@@ -248,14 +248,14 @@ class MappedFile:
 
     def _close_handle(self) -> None:
         if self._handle >= 0 and self._holders == 0:
-            # First: while a thread closes it, its number may already belong to another file.
+            # Cleared before the close: afterwards the same number may be the descriptor of another file.
             handle, self._handle = self._handle, -1
             self.opened.pop(self, None)
             self._disk.close(handle)
 
 
 def _used(data: bytes) -> int:
-    """Length of the data without the zeros at its end; `rstrip` would check each byte separately."""
+    """Return the length of the data without trailing zeros. `rstrip` alone would check each byte."""
     end = len(data)
     while end >= len(_ZEROS) and data.endswith(_ZEROS, 0, end):
         end -= len(_ZEROS)

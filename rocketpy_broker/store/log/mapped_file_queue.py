@@ -1,7 +1,7 @@
-"""A log made of mapped_files in one directory: RocketMQ's MappedFileQueue.
+"""A log that consists of mapped files in one directory.
 
-Offsets are bytes from the start of the log; the first file need not start at 0, since old files are
-deleted. Files follow each other without a gap and all have one size.
+Offsets are bytes from the start of the log. All files have one size, and each starts where the previous one
+ends. Old files are deleted, so the first one may start after 0. Source: RocketMQ MappedFileQueue.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.mapped_file import MappedFile
 
-logger = logging.getLogger("rocketpy_broker.store.segment_queue")
+logger = logging.getLogger("rocketpy_broker.store.mapped_file_queue")
 
 
 class FlushTarget:
-    """One file to flush and how far it had been written when the flush began."""
+    """One file to flush, and how far it was written when the flush was planned. Keeps the file open."""
 
     __slots__ = ("changes", "file", "until")
 
@@ -32,7 +32,7 @@ class FlushTarget:
 
 
 class MappedFileQueue:
-    """The mapped_files of one directory, oldest first.
+    """The mapped files of one directory, oldest first.
 
     file_bytes: length of every file. reserve_bytes, opened: see `MappedFile`; queues may share `opened`.
     """
@@ -53,39 +53,39 @@ class MappedFileQueue:
         self._reserve_bytes = reserve_bytes
         self.mapped_files: list[MappedFile] = []
         self.strays: list[MappedFile] = []
-        """Files after a missing one, found by `load`; `classify_files` decides about them."""
-        self.spare: MappedFile | None = None
-        """The next file, preallocated before it is needed and not part of the log yet."""
+        """Files after a gap, found by `load`. `classify_files` decides which of them belong to the log."""
+        self.preallocated: MappedFile | None = None
+        """The next file, if it was created in advance. It is not part of the log yet."""
         self._unsynced_directory = False
 
     # -- offsets ---------------------------------------------------------------------------------
 
     @property
     def last(self) -> MappedFile | None:
-        """The file being written, None in an empty log."""
+        """The newest file, which is being written; None in an empty log."""
         return self.mapped_files[-1] if self.mapped_files else None
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest file starts; 0 in an empty log."""
+        """Start offset of the oldest file; 0 in an empty log."""
         return self.mapped_files[0].start if self.mapped_files else 0
 
     @property
     def max_offset(self) -> int:
-        """Just after the last byte written; 0 in an empty log."""
+        """Offset just after the last written byte; 0 in an empty log."""
         last = self.last
         return last.start + last.wrote if last else 0
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below survives power loss."""
+        """Bytes below this offset survive power loss."""
         for file in self.mapped_files:
             if file.flushed < file.wrote or not file.is_full:
                 return file.start + file.flushed
         return self.max_offset
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds this offset, written or not; None outside the log's files."""
+        """Return the file of this offset, whether the offset is written or not; None outside the files."""
         mapped_files = self.mapped_files
         if not mapped_files:
             return None
@@ -95,11 +95,11 @@ class MappedFileQueue:
     # -- opening ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the directory's files, each as if written to its end; see `strays`.
+        """Load the files of the directory. Their written position is set to the end, until recovery finds it.
 
-        Raises StoreDamaged for files that are too long or have an invalid start offset. A file may be too
-        short after a crash, since its length is not durable before its first flush. It is extended with
-        zeros, and recovery detects missing records.
+        Files after a gap go to `strays`. Raises StoreDamaged for files that are too long or have an invalid
+        start offset. After a crash a file may be too short, since its length is not durable before its first
+        flush. It is extended with zeros, and recovery detects the missing records.
         """
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
@@ -129,16 +129,16 @@ class MappedFileQueue:
 
     def _misplaced(self, file: MappedFile) -> StoreDamaged:
         return StoreDamaged(
-            f"{file.path}: expected the file that starts at {self.next_start(file.start)}, at a "
-            f"multiple of {self.file_bytes}; a file is missing, or the configured file size is "
-            f"{self.file_bytes} and not the one this store was made with"
+            f"{file.path}: expected a file that starts at {self.next_start(file.start)}, a multiple of "
+            f"{self.file_bytes}. If a file is missing, restore it. If the store was created with another "
+            f"file size, set that one: the configured file size is {self.file_bytes}"
         )
 
     def classify_files(self, flushed_offset: int, min_offset: int) -> None:
-        """Separate the log's files from those that a power loss left over, which become `strays`.
+        """Separate the files of the log from those that a power loss left over, which become `strays`.
 
-        Names below `min_offset`, whose files are expired, may be back; above `flushed_offset` any may be
-        lost. Both are -1 when not known. Raises StoreDamaged if a file is missing that was flushed.
+        Power loss may restore deleted files below `min_offset`, and remove any file above `flushed_offset`.
+        Both offsets are -1 when not known. Raises StoreDamaged if a flushed file is missing.
         """
         found = [*self.mapped_files, *self.strays]
         if not found:
@@ -160,7 +160,7 @@ class MappedFileQueue:
         self.mapped_files, self.strays = kept[:count], expired + kept[count:]
 
     def drop_strays(self) -> int:
-        """Delete them; returns how many."""
+        """Delete the stray files, and return their number."""
         count = len(self.strays)
         while self.strays:
             self.strays.pop().delete()
@@ -168,67 +168,70 @@ class MappedFileQueue:
         return count
 
     def _check_length(self, file: MappedFile) -> None:
-        with disk_errors("look at", file.path):
+        with disk_errors("read the size of", file.path):
             length = self._disk.size(file.path)
         if length == self.file_bytes:
             return
         if length > self.file_bytes:
             raise StoreDamaged(
-                f"{file.path} has {length} bytes, the configured file size is {self.file_bytes}; "
-                "set it to the size this store was made with, or restore the file"
+                f"{file.path} has {length} bytes, but the configured file size is {self.file_bytes}; "
+                "set the size that this store was created with, or restore the file"
             )
-        logger.warning("%s has %d of %d bytes: extended", file.path, length, self.file_bytes)
+        logger.warning("%s has only %d of %d bytes; extending it", file.path, length, self.file_bytes)
         file.create()
 
     # -- growing ---------------------------------------------------------------------------------
 
     def next_start(self, offset: int = 0) -> int:
-        """Where the next file would start; in an empty log the file that holds `offset`."""
+        """Return the start offset of the next file; in an empty log, of the file that contains `offset`."""
         last = self.last
         return last.end if last else offset - offset % self.file_bytes
 
     def create_preallocated(self, start: int) -> MappedFile:
-        """Create and preallocate the file that starts there. Safe in a thread; see `adopt_preallocated`."""
+        """Create the file that starts at `start`. Safe in a thread. Raises DiskFull, StoreError.
+
+        Pass the result to `adopt_preallocated`.
+        """
         file = self._new_file(start)
         with disk_errors("make directory", self.directory):
             self._disk.make_dir(self.directory)
         try:
             file.create()
         except StoreError:
-            file.close()  # the name stays, and is taken by the next attempt
+            file.close()  # the next attempt uses the file that may exist now
             raise
         return file
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Keep a file from `create_preallocated` for `add_file`; one that comes too late is closed."""
+        """Keep a file from `create_preallocated` for `add_file`; close it if another one took its place."""
         self._unsynced_directory = True
-        if file.start == self.next_start() and self.spare is None:
-            self.spare = file
+        if file.start == self.next_start() and self.preallocated is None:
+            self.preallocated = file
         else:
             file.close()
 
     def add_file(self, offset: int = 0) -> MappedFile:
-        """Begin the next file, the spare one when it is ready. Raises DiskFull, StoreError."""
+        """Add the next file to the log, the preallocated one if there is one. Raises DiskFull, StoreError."""
         start = self.next_start(offset)
-        file = self.spare
+        file = self.preallocated
         if file is None or file.start != start:
             file = self.create_preallocated(start)
-        self.spare = None
+        self.preallocated = None
         self._unsynced_directory = True
         self.mapped_files.append(file)
         return file
 
     def delete_preallocated(self) -> None:
-        """Delete the next file that was never used, as 4.6.0 does when it stops."""
-        if self.spare is not None:
-            self.spare.delete()
-            self.spare = None
+        """Delete the preallocated file, as 4.6.0 does when it stops."""
+        if self.preallocated is not None:
+            self.preallocated.delete()
+            self.preallocated = None
             self._unsynced_directory = True
 
     def append(self, data: bytes, offset: int = 0) -> Iterator[tuple[MappedFile, bytes]]:
-        """Write `data` at the log's end, one call a file; yields each file with the part written to it.
+        """Write `data` at the end of the log; yield each file and the part of `data` written to it.
 
-        offset: where an empty log begins. Raises DiskFull, StoreError; parts that were yielded stay.
+        offset: start of an empty log. Raises DiskFull, StoreError; parts that were yielded remain written.
         """
         written = 0
         while written < len(data):
@@ -244,7 +247,7 @@ class MappedFileQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Written bytes at `offset`, within one file; None when they are not all there."""
+        """Return written bytes of one file; None unless all of them are written."""
         file = self.find(offset)
         if file is None or size < 0:
             return None
@@ -253,13 +256,13 @@ class MappedFileQueue:
             return None
         return file.read(position, size)
 
-    # -- cutting ---------------------------------------------------------------------------------
+    # -- truncating and deleting -----------------------------------------------------------------
 
     def truncate(self, offset: int, *, erase: bool = True) -> int:
-        """Cut the log at `offset`: later files are deleted, bytes after it are zeroed.
+        """Truncate the log at `offset`: delete later files, and zero the bytes after it.
 
-        erase: 4.6.0 only moves its position and leaves the stale bytes; so do we when False.
-        Returns how many bytes other than zeros were wiped or deleted.
+        erase: False leaves the stale bytes, as 4.6.0 does. Returns the number of non-zero bytes that were
+        zeroed or deleted. Raises StoreError.
         """
         wiped = 0
         while self.mapped_files and self.mapped_files[-1].start > offset:
@@ -283,7 +286,7 @@ class MappedFileQueue:
         self._unsynced_directory = True
         file = self.mapped_files.pop(0)
         file.close_idle()
-        # A thread deletes it, and `close_idle` of all files must not close it too.
+        # Another thread deletes the file, so `close_idle` in this thread must not touch it.
         self._opened.pop(file, None)
         return file
 
@@ -299,13 +302,13 @@ class MappedFileQueue:
     # -- flushing --------------------------------------------------------------------------------
 
     def unflushed(self) -> Iterator[FlushTarget]:
-        """Segments with written bytes that are not flushed, each held until `mark_flushed`."""
+        """Yield the files that need a flush. Each is kept open until `FlushPlan.release`."""
         for file in self.mapped_files:
             if file.needs_flush:
                 yield FlushTarget(file)
 
     def unsynced_directories(self) -> list[Path]:
-        """Directories whose new names are not durable: this one and the two above it, or none."""
+        """Return the directories whose entries may not be durable: this one and its two parents, or none."""
         if not self._unsynced_directory:
             return []
         return [self.directory, self.directory.parent, self.directory.parent.parent]
@@ -317,33 +320,30 @@ class MappedFileQueue:
         self._unsynced_directory = True
 
     def rewrite(self, offset: int) -> None:
-        """Write again, unchanged, what lies at or after that offset, and the zeros after it.
-
-        Raises StoreError.
-        """
+        """Write the bytes from `offset` on again, unchanged, and the zeros after them. Raises StoreError."""
         for file in self.mapped_files:
             if file.end > offset:
                 file.rewrite(max(0, offset - file.start))
                 file.rewrite_zeros()
 
     def directories_synced(self) -> None:
-        """To be called when the directories were synced and no file has been made since."""
+        """Record that the directories were synced. No file may have been created since."""
         self._unsynced_directory = False
 
     def close_idle(self) -> int:
-        """`MappedFile.close_idle` for all files; returns how many must stay open."""
+        """Close files that are flushed and not in use; return the number of those that stay open."""
         return sum(file.close_idle() for file in self.mapped_files)
 
     def close(self) -> None:
         """Close all files."""
         for file in [*self.mapped_files, *self.strays]:
             file.close()
-        if self.spare is not None:
-            self.spare.close()
+        if self.preallocated is not None:
+            self.preallocated.close()
 
 
 class Preallocator:
-    """Decides when more is needed; `make` does it, and may run in a thread."""
+    """Reserves disk space ahead of the writes, and creates the next file; `make` may run in a thread."""
 
     __slots__ = ("_files", "_margin")
 
@@ -353,11 +353,13 @@ class Preallocator:
         self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
 
     def is_wanted(self) -> bool:
-        """Whether the log is near the end of its reserved blocks, or of its file."""
+        """Whether `make` has work: the writes are near the end of the reserved blocks or of the file."""
         last = self._files.last
         if last is None:
             return False
-        return last.wants_reserve() or (self._files.spare is None and last.size - last.wrote < self._margin)
+        return last.wants_reserve() or (
+            self._files.preallocated is None and last.size - last.wrote < self._margin
+        )
 
     def make(self) -> MappedFile | None:
         """Reserve space in the last file, or return the next one. Blocks. Raises DiskFull, StoreError."""
@@ -371,7 +373,7 @@ class Preallocator:
 
 
 class LogFiles(Protocol):
-    """Files of one size that follow each other without a gap. Offsets in bytes from the log's start."""
+    """The files of a log: equal sizes, no gaps. Offsets are bytes from the start of the log."""
 
     file_bytes: int
 
@@ -389,13 +391,13 @@ class LogFiles(Protocol):
 
     @property
     def max_offset(self) -> int:
-        """Just after the last byte written."""
+        """Offset just after the last written byte."""
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the file of this offset, whether the offset is written or not."""
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return written bytes within one file; None when they are not all there."""
+        """Return written bytes of one file; None unless all of them are written."""
 
     def take_first(self) -> MappedFile:
         """Remove and return the oldest file, which the caller deletes; never the one being written."""
@@ -405,7 +407,7 @@ class LogFiles(Protocol):
 
 
 def read_across(files: LogFiles, begin: int, end: int) -> bytes | None:
-    """Written bytes in [begin, end), of as many files as it takes; None when they are not all there."""
+    """Return the bytes in [begin, end), which may span files; None unless all of them are written."""
     pieces: list[bytes] = []
     while begin < end:
         piece = files.read(begin, min(end - begin, files.file_bytes - begin % files.file_bytes))

@@ -1,7 +1,7 @@
-"""The log under a message store, as the store sees it: its own commit log, or a ledger's entries.
+"""The interface between a message store and its log: a commit log, or the entries of a DLedger group.
 
 A store appends to a log, gets dispatch requests from it, reads records by their physical offset, and deletes
-expired files. The log decides about the layout of its files, and when a record counts as written.
+expired files. The log decides about the layout of its files, and when a record is written.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ logger = logging.getLogger("rocketpy_broker.store.recovery_report")
 class RecoveryReport:
     """The result of opening a store.
 
-    clean: whether the last stop was clean. scanned_from, end: part of the commit log that was read. records:
-    in it.
-    rebuilt: units added to consume queues. cut_bytes: bytes other than zeros dropped from the log's end.
+    clean: whether the last stop was clean. scanned_from, end: the part of the commit log that was read.
+    records: number of its records. rebuilt: units added to consume queues. cut_bytes: non-zero bytes that
+    were truncated.
     """
 
     clean: bool
     from_rocketpy: bool = True
-    """Whether rocketpy wrote the directory last, and has closed it before with checksums of its queues.
+    """Whether rocketpy wrote the directory last, and an earlier stop saved checksums of the queues.
 
-    False for a new directory, one that a Java broker wrote last, and one of a version without checksums.
+    False for a new directory, after a Java broker, and after a version of rocketpy without checksums.
     """
     scanned_from: int = 0
     end: int = 0
@@ -54,10 +54,10 @@ class RecoveryReport:
     rebuilt: int = 0
     cut_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    """One line for each thing an operator may want to know."""
+    """Messages for the operator, one line each."""
 
     def note(self, text: str) -> None:
-        """Add a line and log it."""
+        """Add a line, and log it as a warning."""
         self.notes.append(text)
         logger.warning("%s", text)
 
@@ -66,7 +66,7 @@ class RecordScan(Protocol):
     """Iterates over the log's records, each checked."""
 
     end: int
-    """Just after the last whole one; of a ledger, after its entry."""
+    """Offset just after the last whole record; in a ledger, after its entry."""
     stop: RecordCorrupt | None
     last_store_timestamp: int
     tail: LogTail
@@ -75,42 +75,43 @@ class RecordScan(Protocol):
 
 
 class MessageLog(Protocol):
-    """See the module. One thread calls it; `preallocate_ahead` and `persist_min_offset` may run in others."""
+    """The log of a store. Not thread-safe, except for `preallocate_ahead` and `persist_min_offset`."""
 
     files: LogFiles
     """The files that readers read and retention deletes."""
     tail: LogTail
     last_store_timestamp: int = 0
-    """Of the newest record that may be read, ms; 0 when not known."""
+    """Store timestamp (ms) of the newest readable record; 0 when not known."""
     rollback_error: StoreError | None = None
-    """Why the log cannot be written to until it was recovered."""
+    """Why the log rejects writes until a recovery; None while it accepts them."""
     _store_host: bytes
     _store_flag: int
 
     # -- opening and closing
 
     def load(self) -> None:
-        """Find the files. Raises StoreDamaged, StoreError."""
+        """Load the files of the directory. Raises StoreDamaged, StoreError."""
 
     def classify_files(self, checkpoint: Checkpoint) -> None:
-        """Separate the log's files from left-over ones. Raises StoreDamaged."""
+        """Separate the files of the log from those that a power loss left over. Raises StoreDamaged."""
 
     def first_record(self, file: MappedFile) -> RecordView | None:
-        """Return the first record of a file; None when the file does not begin with a record."""
+        """Return the first record of a file, without checking its body; None if no record starts there."""
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
-        """Read records from there on, where a file or a record begins.
+        """Return a scan of the records from `start` on, the offset of a file or of a record.
 
-        dispatched: some queue has a record that ends there.
+        dispatched: end of the newest record in any consume queue; -1 without queues. check_crc: also check
+        the bodies. bulk: see `BulkReader`.
         """
 
     def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
-        """Cut the log where a scan found its end. Raises StoreDamaged, cutting nothing, if that is damage."""
+        """Truncate a torn tail at the end of a scan. For other damage, only raise StoreDamaged."""
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """After an unclean stop, write and flush again all data that may be in the page cache only."""
+        """After an unclean stop, write and flush again all data that may be only in the page cache."""
 
     def start(self, tail: LogTail) -> None:
         """Begin appending at the end of the recovered files."""
@@ -125,58 +126,59 @@ class MessageLog(Protocol):
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest file starts."""
+        """Start offset of the oldest file."""
         return self.files.min_offset
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest record starts."""
+        """Offset of the oldest record."""
 
     @property
     def max_offset(self) -> int:
-        """Just after the last record that may be read."""
+        """Offset just after the last readable record."""
 
     @property
     def flushed_offset(self) -> int:
         """Records below this offset survive power loss."""
 
     def roll_next_file(self, offset: int) -> int:
-        """Return where the file after the one with this offset starts."""
+        """Return the start offset of the file after the one that contains `offset`."""
         size = self.files.file_bytes
         return offset + size - offset % size
 
     # -- appending
 
     def set_store_host(self, host: bytes) -> None:
-        """Change the address written into records from now on: 8 or 20 bytes."""
+        """Set the address that is written into later records. host: 8 bytes for IPv4, 20 for IPv6."""
         self._store_host = host
         self._store_flag = store_host_flag(host)
 
     def append(self, message: MessageInner) -> AppendReceipt:
-        """Place a message in the current run; see `MessageStore.append`."""
+        """Add a message to the run; see `MessageStore.append`."""
 
     def append_batch(self, message: MessageInner, batch: BatchColumns) -> BatchReceipt:
-        """Place a batch; see `MessageStore.append_batch`."""
+        """Add a batch to the run; see `MessageStore.append_batch`."""
 
     def write_out(self) -> list[DispatchRequest]:
-        """Write the run; return the requests that may be dispatched, in log order."""
+        """Write the run; return the dispatch requests of readable records, in log order."""
 
     # -- reading
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return bytes within one file; None when they are not all there.
+        """Return written bytes of one file; None unless all of them are written.
 
-        offset: 0 means the oldest record when the log no longer starts there (QUIRKS 36).
+        offset: 0 means the oldest record if the log starts later (QUIRKS 36).
         """
 
     def read_record(self, offset: int, size: int | None) -> bytes | None:
-        """Return the bytes of the record at that offset; None when they are not all there.
+        """Return the bytes of the record at `offset`; None unless all of them are written.
 
-        size: when known; without, None also where no record begins. Nothing else is checked.
+        size: of the record. Without it the size is read from the log, and None is also returned if no record
+        starts there. Nothing else is checked.
         """
 
     def store_timestamp(self, offset: int) -> int:
-        """Return when the record at that offset was stored, ms; -1 when there is none."""
+        """Return the store timestamp (ms) of the record at `offset`; -1 without a record."""
         return timestamp_in(self.read(offset, TIMESTAMP_BYTES))
 
     # -- flushing, preallocation and retention
@@ -189,15 +191,15 @@ class MessageLog(Protocol):
         return False
 
     def preallocate_ahead(self) -> MappedFile | None:
-        """Reserve space ahead, or make the next file; see `MessageStore.preallocate_ahead`."""
+        """Reserve space, or create the next file; see `MessageStore.preallocate_ahead`."""
         return None
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Take over the file that `preallocate_ahead` made."""
+        """Keep the file that `preallocate_ahead` created for the next append that needs it."""
 
     def persist_min_offset(self) -> None:
-        """Save where the log begins now, before files below are deleted. Raises StoreError."""
+        """Save the start offset of the log, before older files are deleted. Raises StoreError."""
 
     def take_expired_side_files(self) -> list[MappedFile]:
-        """Take out other files that are useless without the expired ones; the caller deletes them."""
+        """Remove and return files that only describe expired ones. The caller deletes them."""
         return []

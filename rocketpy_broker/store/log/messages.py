@@ -1,4 +1,4 @@
-"""Messages on their way into a log: their queue cursors, limits, append receipts and dispatch requests."""
+"""Types of the append path: messages, queue cursors, limits, append receipts and dispatch requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 NOT_IN_QUEUE: Final = MessageSysFlag.TRANSACTION_PREPARED
 """Prepared (4) and rolled-back (12) messages have this bit and enter no queue."""
 NUL_IN_PROPERTIES: Final = (
-    "a property contains U+0000, which recovery takes for an unwritten sector; remove it"
+    "a property contains U+0000, which recovery would take for an unwritten sector; remove the character"
 )
 TIMESTAMP_BYTES: Final = 88
 """The store timestamp is within this many bytes of a record's start."""
@@ -54,9 +54,11 @@ class QueueTable(dict[tuple[str, int], QueueCursor]):
 
 
 def check_topic(topic: str, queue_id: int) -> None:
-    """A topic becomes a directory name here: it must not lead anywhere else. Raises TopicInvalid."""
+    """Check a topic, which becomes a directory name, and a queue id. Raises TopicInvalid."""
     if not topic or len(topic.encode()) > MAX_TOPIC_BYTES:
-        raise TopicInvalid(f"topic of {len(topic.encode())} bytes; it must have 1 to {MAX_TOPIC_BYTES}")
+        raise TopicInvalid(
+            f"topic name of {len(topic.encode())} bytes; it must have 1 to {MAX_TOPIC_BYTES} bytes"
+        )
     if topic in {".", ".."} or "/" in topic or "\0" in topic:
         raise TopicInvalid(f"topic {topic!r} cannot name a directory")
     if queue_id < 0:
@@ -64,11 +66,11 @@ def check_topic(topic: str, queue_id: int) -> None:
 
 
 class MessageInner(msgspec.Struct, gc=False):
-    """One message on its way into the store: RocketMQ's MessageExtBrokerInner.
+    """A message to append. Source: RocketMQ MessageExtBrokerInner.
 
-    properties: their text in UTF-8, as stored. born_host: address and port, 8 or 20 bytes. The IPv6 bits
-    of sys_flag are the store's to set; its transaction bits decide whether the message enters its queue.
-    is_copy: whether it is a copy of a stored message; then maxMessageSize is not checked again.
+    properties: their text in UTF-8, as stored. born_host: address and port, 8 or 20 bytes. sys_flag: the
+    store sets the IPv6 bits; the transaction bits decide whether the message enters its queue. is_copy:
+    whether it is a copy of a stored message, for which maxMessageSize is not checked again.
     """
 
     topic: str
@@ -85,10 +87,10 @@ class MessageInner(msgspec.Struct, gc=False):
 
 
 class AppendReceipt(NamedTuple):
-    """Where a message went; final only once `write_out` has returned.
+    """The position of an appended message; final once `write_out` has returned.
 
-    physical_offset, size: its record in the commit log, bytes. queue_offset: its number in its queue, 0
-    for a prepared or rolled-back transactional message. store_timestamp: ms.
+    physical_offset, size: of its record in the commit log, in bytes. queue_offset: 0 for a prepared or
+    rolled-back message of a transaction. store_timestamp: ms since 1970.
     """
 
     physical_offset: int
@@ -98,9 +100,9 @@ class AppendReceipt(NamedTuple):
 
 
 class BatchReceipt(NamedTuple):
-    """Where the messages of a batch went; final only once `write_out` has returned.
+    """The positions of the messages of a batch; final once `write_out` has returned.
 
-    physical_offsets, sizes: of each record in the commit log, bytes. queue_offset: of the first one.
+    physical_offsets, sizes: of each record in the commit log, in bytes. queue_offset: of the first message.
     """
 
     physical_offsets: Sequence[int]
@@ -111,7 +113,7 @@ class BatchReceipt(NamedTuple):
 DispatchRequest = tuple[QueueCursor, int, int, int, int, int, bytes]
 """(queue, physical offset, size, store timestamp, queue offset, sys flag, properties) of one record.
 
-A plain tuple, since one is made for every message.
+A plain tuple for speed: one is created for every message.
 """
 
 
@@ -134,7 +136,7 @@ def with_hosts(sys_flag: int, size: int, born_host: bytes, store_flag: int) -> t
         sys_flag |= MessageSysFlag.BORN_HOST_V6
         size += _V6_EXTRA
     elif len(born_host) != 8:
-        raise MessageInvalid(f"born host of {len(born_host)} bytes; 8 for IPv4, 20 for IPv6")
+        raise MessageInvalid(f"born host of {len(born_host)} bytes; it must have 8 bytes (IPv4) or 20 (IPv6)")
     if store_flag:
         sys_flag |= store_flag
         size += _V6_EXTRA
@@ -144,12 +146,12 @@ def with_hosts(sys_flag: int, size: int, born_host: bytes, store_flag: int) -> t
 def too_large(size: int, size_max: int, properties_bytes: int) -> MessageTooLarge:
     """Return the error for a record, or for properties, above a limit."""
     if properties_bytes > MAX_PROPERTIES_BYTES:
-        return MessageTooLarge(f"properties of {properties_bytes} bytes, the limit is {MAX_PROPERTIES_BYTES}")
-    return MessageTooLarge(f"record of {size} bytes, the limit is {size_max} (maxMessageSize)")
+        return MessageTooLarge(f"properties of {properties_bytes} bytes; the limit is {MAX_PROPERTIES_BYTES}")
+    return MessageTooLarge(f"record of {size} bytes; the limit is {size_max} (maxMessageSize)")
 
 
 def peek_message(data: bytes) -> RecordView | None:
-    """Parse the record at the start of these bytes; None when there is no message record."""
+    """Parse the record at the start of `data`; return None if no message record starts there."""
     try:
         view = peek(data)
     except (RecordCorrupt, TornTail):
@@ -158,7 +160,7 @@ def peek_message(data: bytes) -> RecordView | None:
 
 
 def timestamp_in(start: bytes | None) -> int:
-    """Return when the record with these first bytes was stored, ms; -1 for no bytes."""
+    """Return the store timestamp (ms) in the first bytes of a record; -1 for None."""
     if start is None:
         return -1
     born_v6 = int.from_bytes(start[36:40], "big") & MessageSysFlag.BORN_HOST_V6

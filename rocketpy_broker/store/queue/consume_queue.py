@@ -1,6 +1,6 @@
-"""The consume queue of one (topic, queue id): where in the commit log its messages are.
+"""The consume queue of one (topic, queue id): the positions of its messages in the commit log.
 
-Files of 20-byte units, unit n at byte 20 * n of the queue, all integers big-endian:
+It consists of files of 20-byte units. Unit n starts at byte 20 * n of the queue. All integers are big-endian:
 
 | offset | size | field                                                                   |
 |-------:|-----:|-------------------------------------------------------------------------|
@@ -9,8 +9,8 @@ Files of 20-byte units, unit n at byte 20 * n of the queue, all integers big-end
 |     12 |    8 | tags code: Java's String.hashCode of the tag, 0 without; due time in ms |
 |        |      | in SCHEDULE_TOPIC_XXXX                                                  |
 
-A queue that begins in the middle (its first messages were never here) is filled up to there with
-units of offset 0, size 0x7fffffff. Consume queues can be rebuilt from the commit log at any time.
+The first messages of a queue may never have been in this store. Their units are blank: offset 0, size
+0x7fffffff. Consume queues can be rebuilt from the commit log at any time.
 Source: RocketMQ ConsumeQueue.
 """
 
@@ -36,14 +36,14 @@ UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _STEP_UNITS = 200
-_SUM_BYTES = 1 << 20
+_CRC_READ_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
 _PIECE_BYTES = UNIT_BYTES * 3200
 _pack = UNIT.pack
 
 
 class PutTotals:
-    """Messages put into queues, and their bytes in the commit log. Numbers that only grow."""
+    """Counters of the messages put into queues, and of their bytes in the commit log."""
 
     __slots__ = ("count", "size")
 
@@ -53,13 +53,14 @@ class PutTotals:
 
 
 class ConsumeQueue:
-    """The units of one queue. `put` keeps the newest in memory; `write_out` writes them.
+    """The units of one queue. `put` keeps new units in memory; `write_out` writes them.
 
-    Reads write nothing: they find the newest units in memory, so that a full disk does not stop them.
-    pending_bytes_max: `put` tries to write once so many bytes wait. When that fails, the units stay in memory
-    and can be read; `write_out`, called with each thorough flush, raises the error.
-    puts: totals that this queue adds to. changed: contains this queue from its first change until its next
-    flush is planned. opened: contains its open files. Queues may share all three.
+    Reads also find the units in memory, so a full disk does not stop consumers.
+
+    pending_bytes_max: `put` tries to write when this many bytes are in memory. If that fails, the units
+    remain in memory; `write_out`, called by each thorough flush, raises the error. puts: counters that this
+    queue adds to. changed: contains this queue from its first change until its next flush is planned. opened:
+    contains its open files. Queues may share the last three.
     """
 
     __slots__ = ("_changed", "_pending", "_pending_max", "_write_at", "checksums", "files",
@@ -85,9 +86,9 @@ class ConsumeQueue:
         self.min_offset = 0
         """First queue offset whose record is still in the commit log, as of `correct_min_offset`."""
         self.next_offset = 0
-        """Queue offset of the next unit: one after the last."""
+        """Queue offset of the next unit."""
         self.max_physical_offset = -1
-        """Commit log offset just after the newest record here; records below it are here already."""
+        """Commit log offset just after the newest record; records below it are not added again."""
         self.puts = PutTotals() if puts is None else puts
         self._changed = {} if changed is None else changed
         self._pending: list[bytes] = []
@@ -95,19 +96,19 @@ class ConsumeQueue:
 
     @property
     def units_per_file(self) -> int:
-        """Units in one file."""
+        """Number of units in one file."""
         return self.files.file_bytes // UNIT_BYTES
 
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, offset: int, size: int, tags_code: int, queue_offset: int) -> bool:
-        """Add the unit of one record; False when it exists already.
+        """Add the unit of a record; return False if it exists. Records must come in commit-log order.
 
-        Units come in commit-log order. Raises StoreDamaged for one that cannot follow those here.
+        Raises StoreDamaged if the queue offset is too far ahead of the last unit.
         """
         if offset + size <= self.max_physical_offset:
             return False
-        if queue_offset != self.next_offset and not self._jump(queue_offset):
+        if queue_offset != self.next_offset and not self._skip_to(queue_offset):
             return False
         if not self._pending:
             self._changed[self] = None
@@ -121,38 +122,42 @@ class ConsumeQueue:
         return True
 
     def put_run(
-        self, offsets: Sequence[int], sizes: Sequence[int], tags_codes: Sequence[int], numbers: Sequence[int]
+        self,
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        tags_codes: Sequence[int],
+        queue_offsets: Sequence[int],
     ) -> bool:
-        """`put` for records in log order, at once where they follow each other; False when all were here.
+        """Add the units of many records, in commit-log order; return whether any was new. See `put`.
 
-        numbers: their queue offsets.
+        Consecutive queue offsets take a fast path.
         """
-        first, last = numbers[0], numbers[-1]
-        follows = first == self.next_offset and last - first == len(numbers) - 1
+        first, last = queue_offsets[0], queue_offsets[-1]
+        is_consecutive = first == self.next_offset and last - first == len(queue_offsets) - 1
         if offsets[-1] + sizes[-1] <= self.max_physical_offset:
             return False
-        if not follows or offsets[0] + sizes[0] <= self.max_physical_offset:
-            added = list(map(self.put, offsets, sizes, tags_codes, numbers))  # each of them
+        if not is_consecutive or offsets[0] + sizes[0] <= self.max_physical_offset:
+            added = list(map(self.put, offsets, sizes, tags_codes, queue_offsets))  # `any` would stop early
             return any(added)
         if not self._pending:
             self._changed[self] = None
         self._pending += map(_pack, offsets, sizes, tags_codes)
         self.next_offset = last + 1
         self.max_physical_offset = offsets[-1] + sizes[-1]
-        self.puts.count += len(numbers)
+        self.puts.count += len(queue_offsets)
         self.puts.size += sum(sizes)
         if len(self._pending) >= self._write_at:
             self._try_write_out()
         return True
 
-    def _jump(self, queue_offset: int) -> bool:
-        """Make a unit that is not the next one the next one, if it may be."""
+    def _skip_to(self, queue_offset: int) -> bool:
+        """Continue at a later queue offset, filling the gap with blank units; False for an earlier one."""
         if self.max_physical_offset < 0:
             self.begin_at(queue_offset)
             return True
         if queue_offset < self.next_offset:
             logger.warning(
-                "%s: unit %d exists already; the next one is %d",
+                "%s: ignoring a record with queue offset %d, which exists; the next one is %d",
                 self.files.directory,
                 queue_offset,
                 self.next_offset,
@@ -160,12 +165,13 @@ class ConsumeQueue:
             return False
         if queue_offset - self.next_offset > _GAP_UNITS_MAX:
             raise StoreDamaged(
-                f"{self.files.directory}: the next record in the commit log is message {queue_offset}, this "
-                f"queue ends with {self.next_offset - 1}; remove the queue's directory to have it rebuilt"
+                f"{self.files.directory}: the next record in the commit log has queue offset {queue_offset}, "
+                f"but this queue ends with {self.next_offset - 1}; to rebuild it, remove this directory and "
+                "restart"
             )
-        # 4.6.0 logs a bug and writes to the wrong place; numbering must stay right.
+        # 4.6.0 logs a bug, and gives the unit a wrong queue offset.
         logger.error(
-            "%s: no units from %d to %d; filled with blanks",
+            "%s: no records for queue offsets from %d to before %d; filling the gap with blank units",
             self.files.directory, self.next_offset, queue_offset,
         )  # fmt: skip
         self._changed[self] = None
@@ -174,38 +180,38 @@ class ConsumeQueue:
         return True
 
     def begin_at(self, queue_offset: int) -> None:
-        """Give the first unit of a queue without any this number: those before it were never here."""
+        """Start an empty queue at this queue offset, since its earlier messages were never in this store."""
         self._changed[self] = None
         self._pending.clear()
-        self.checksums.cut(0)
+        self.checksums.forget_from(0)
         self.files.destroy()
-        # As 4.6.0 (fillPreBlank): the queue starts in the file that holds this offset.
+        # As 4.6.0 (fillPreBlank): the first file is the one that contains this offset.
         first = queue_offset - queue_offset % self.units_per_file
-        with contextlib.suppress(StoreError):  # on a full disk `write_out` makes it later
+        with contextlib.suppress(StoreError):  # on a full disk, `write_out` creates it later
             self.files.add_file(first * UNIT_BYTES).wrote = 0
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
 
     @property
     def has_pending(self) -> bool:
-        """Whether units wait in memory."""
+        """Whether there are units that are only in memory."""
         return bool(self._pending)
 
     @property
     def needs_file(self) -> bool:
-        """Whether its units wait for the file that `make_file` makes."""
-        if not self._pending or self.files.spare is not None:
+        """Whether its units cannot be written before `make_file` has created the next file."""
+        if not self._pending or self.files.preallocated is not None:
             return False
         last = self.files.last
         is_next = self.files.next_start(self._written_units * UNIT_BYTES) == self.files.next_start()
         return is_next and (last is None or last.is_full)
 
     def make_file(self) -> MappedFile:
-        """Make the next file. Safe in a thread; see `adopt_file`. Raises DiskFull, StoreError."""
+        """Create the next file, for `ConsumeQueueTable.adopt_file`. Safe in a thread. Raises StoreError."""
         return self.files.create_preallocated(self.files.next_start())
 
     def write_out(self) -> None:
-        """Write pending units, one call a file. Raises DiskFull, StoreError; the rest stays pending."""
+        """Write the units that are only in memory. Raises DiskFull, StoreError; unwritten ones stay there."""
         if not self._pending:
             return
         for file, part in self.files.append(b"".join(self._pending), self._written_units * UNIT_BYTES):
@@ -214,12 +220,12 @@ class ConsumeQueue:
         self._write_at = self._pending_max
 
     def _try_write_out(self) -> None:
-        """`write_out`; after an error, try again once twice as many units wait."""
+        """Call `write_out`. After an error, try again when twice as many units are in memory."""
         try:
             self.write_out()
         except StoreError as error:
             self._write_at = 2 * len(self._pending)
-            logger.debug("%s: %d units wait in memory: %s", self.files.directory, len(self._pending), error)
+            logger.debug("%s: cannot write %d units yet: %s", self.files.directory, len(self._pending), error)
 
     @property
     def _written_units(self) -> int:
@@ -229,7 +235,7 @@ class ConsumeQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     def read_units(self, queue_offset: int, count: int) -> bytes | None:
-        """Up to `count` units from there on, within one file; None when there is no such unit.
+        """Return up to `count` units of one file, from `queue_offset` on; None if that has no unit.
 
         Offsets below `min_offset` have none, as in 4.6.0.
         """
@@ -255,12 +261,12 @@ class ConsumeQueue:
         return file.read(position, size) if size > 0 else None
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) of one unit; None when there is none."""
+        """Return one unit as (physical offset, size, tags code); None if there is none."""
         data = self.read_units(queue_offset, 1)
         return UNIT.unpack(data) if data is not None and len(data) == UNIT_BYTES else None
 
     def units(self) -> Iterator[tuple[int, int, int, int]]:
-        """Every unit as (queue offset, physical offset, size, tags code), blanks included."""
+        """Yield every unit, also blank ones, as (queue offset, physical offset, size, tags code)."""
         for file in self.files.mapped_files:
             first = file.start // UNIT_BYTES
             data = file.read(0, file.wrote)
@@ -270,13 +276,13 @@ class ConsumeQueue:
             yield number, *UNIT.unpack(waiting)
 
     def roll_next_file(self, queue_offset: int) -> int:
-        """Queue offset at which the next file starts."""
+        """Return the queue offset at which the file after the one of `queue_offset` starts."""
         return queue_offset + self.units_per_file - queue_offset % self.units_per_file
 
     def range_by_time(self, timestamp: int) -> range:
-        """Queue offsets of the first file written to at or after that time, else of the last.
+        """Return the queue offsets of the first file last written at or after `timestamp` (ms).
 
-        Units that wait in memory belong to the last file. Empty without units.
+        If there is none, return those of the last file, to which units in memory belong. Empty without units.
         """
         mapped_files = self.files.mapped_files
         for file in mapped_files[:-1]:
@@ -288,10 +294,10 @@ class ConsumeQueue:
     # -- recovery and cleaning -------------------------------------------------------------------
 
     def recover(self, dispatched_offset: int = -1) -> None:
-        """Find the end of a loaded queue: units are valid while offset >= 0 and size > 0.
+        """Find the end of a loaded queue: the first unit with offset < 0 or size <= 0.
 
-        dispatched_offset: units of records below are flushed; -1 when not known. Starts where they end, or
-        at the third-last file, as 4.6.0 does.
+        The search starts at the third-last file, as in 4.6.0, or earlier at the first unflushed unit.
+        dispatched_offset: units of records below this offset are flushed; -1 when not known.
         """
         self._changed[self] = None
         mapped_files = self.files.mapped_files
@@ -309,7 +315,7 @@ class ConsumeQueue:
         self.next_offset = self.files.max_offset // UNIT_BYTES
 
     def _first_unflushed(self, dispatched_offset: int) -> int:
-        """Position among the files of the last one that begins with a unit of a record below that offset."""
+        """Return the index of the last file whose first unit is of a record below the offset, or 0."""
         mapped_files = self.files.mapped_files
         first = len(mapped_files)
         while first > 0:
@@ -322,7 +328,7 @@ class ConsumeQueue:
         return first
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
-        """Write the units of records at or after that commit log offset again, for the next flush."""
+        """Write the units of records from this commit log offset on again, for the next flush."""
         self._changed[self] = None
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
@@ -337,11 +343,11 @@ class ConsumeQueue:
             file.rewrite(position)
 
     def begins_blank(self) -> bool:
-        """Whether the queue begins with a blank unit, since its first messages were never here."""
+        """Whether the queue starts with a blank unit; see `begin_at`."""
         return bool(self.files.mapped_files) and self.files.mapped_files[0].read(0, UNIT_BYTES) == BLANK_UNIT
 
-    def wipe_rest(self) -> None:
-        """Erase bytes after the last unit, which a crash may have left there."""
+    def zero_rest(self) -> None:
+        """Zero the bytes after the last unit, which a crash may have left there."""
         self._changed[self] = None
         self.write_out()
         last = self.files.last
@@ -349,44 +355,44 @@ class ConsumeQueue:
             last.erase(last.wrote)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records at or after that commit log offset, and stale bytes after them."""
+        """Drop the units of records from this commit log offset on, and zero the bytes after them."""
         self._changed[self] = None
         self.write_out()
         while (last := self.files.last) is not None:
             count, end = _count_file(last, last.wrote, physical_offset)
             if count or len(self.files.mapped_files) == 1:
-                self.cut(last.start // UNIT_BYTES + count)
+                self.truncate_at(last.start // UNIT_BYTES + count)
                 if count:
                     self.max_physical_offset = end
                 break
-            self.cut(last.start // UNIT_BYTES)
+            self.truncate_at(last.start // UNIT_BYTES)
             self.files.mapped_files.pop().delete()
         if self.next_offset == 0:
             self.max_physical_offset = -1
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
-    def cut(self, queue_offset: int) -> None:
-        """Make `queue_offset` the next one, dropping the units after it. `max_physical_offset` stays."""
+    def truncate_at(self, queue_offset: int) -> None:
+        """Drop the units from `queue_offset` on. The caller updates `max_physical_offset`."""
         self._changed[self] = None
         self.write_out()
-        self.checksums.cut(queue_offset * UNIT_BYTES)
+        self.checksums.forget_from(queue_offset * UNIT_BYTES)
         self.files.truncate(queue_offset * UNIT_BYTES)
         self.next_offset = queue_offset
 
     def correct_min_offset(self, physical_offset: int) -> None:
-        """Set `min_offset` to the first unit whose record lies at or after that commit log offset.
+        """Set `min_offset` to the first unit whose record is at or after this commit log offset.
 
-        Searches the oldest file only, as 4.6.0 does. If no unit is found there, the minimum stays, but moves
-        up to the start of that file: a consumer could not advance from an offset whose file is deleted.
+        Only the oldest file is searched, as in 4.6.0. If it has no such unit, the minimum is at least the
+        start of that file: a consumer could not advance from an offset whose file is deleted.
         """
         oldest = self.files.min_offset // UNIT_BYTES
         first = self._first_at(physical_offset)
         self.min_offset = max(self.min_offset, oldest) if first is None else first
 
     def first_at(self, physical_offset: int) -> int:
-        """Queue offset of the first unit whose record lies at or after that commit log offset.
+        """Return the queue offset of the first unit whose record is at or after this commit log offset.
 
-        Looks into the oldest file only; the next offset when that has none.
+        Only the oldest file is searched. If it has no such unit, return the next offset of the queue.
         """
         first = self._first_at(physical_offset)
         return self.next_offset if first is None else first
@@ -394,18 +400,18 @@ class ConsumeQueue:
     def _first_at(self, physical_offset: int) -> int | None:
         mapped_files = self.files.mapped_files
         if mapped_files:
-            position = _first_at(mapped_files[0], physical_offset)
+            position = _search(mapped_files[0], physical_offset)
             if position is not None:
                 return mapped_files[0].start // UNIT_BYTES + position
         if len(mapped_files) > 1:
             return None
-        position = _first_at_slowly(b"".join(self._pending), physical_offset)
+        position = _search_linearly(b"".join(self._pending), physical_offset)
         return None if position is None else self._written_units + position
 
     def take_expired(self, physical_offset: int) -> Iterator[MappedFile]:
-        """Take out the oldest files whose newest record lies below that commit log offset; never the last.
+        """Remove and yield the oldest files, all records of which are below this commit log offset.
 
-        The caller deletes them. Source: RocketMQ deleteExpiredFileByOffset.
+        The caller deletes them. The last file is kept. Source: RocketMQ deleteExpiredFileByOffset.
         """
         while len(self.files.mapped_files) > 1:
             first = self.files.mapped_files[0]
@@ -418,44 +424,44 @@ class ConsumeQueue:
     # -- checksums -------------------------------------------------------------------------------
 
     def adopt_checksums(self, checksums: Iterable[FileChecksum]) -> None:
-        """Take over the checksums that the last run saved."""
-        for one in checksums:
-            self.checksums.know(one.start, one.covered, one.crc)
+        """Use the checksums that the last stop saved."""
+        for checksum in checksums:
+            self.checksums.set(checksum.start, checksum.covered, checksum.crc)
 
     def checksum_of(self, file: MappedFile, *, may_read: bool) -> FileChecksum | None:
-        """The checksum of a file's written part; None when it is not known and the file may not be read."""
+        """Return the checksum of a file's written part. may_read: False returns None unless it is known."""
         covered, crc = self.checksums.get(file.start) or (-1, 0)
         if covered != file.wrote:
             if not may_read:
                 return None
-            covered, crc = file.wrote, self._read_sum(file, file.wrote)
+            covered, crc = file.wrote, self._compute_crc(file, file.wrote)
         return FileChecksum(self.topic, self.queue_id, file.start, covered, crc)
 
-    def is_intact(self, sum_: FileChecksum) -> bool:
-        """Whether the file has that checksum. False when there is no such file."""
-        file = next((one for one in self.files.mapped_files if one.start == sum_.start), None)
-        return file is not None and self._read_sum(file, sum_.covered) == sum_.crc
+    def is_intact(self, checksum: FileChecksum) -> bool:
+        """Whether the file exists and has this checksum."""
+        file = next((file for file in self.files.mapped_files if file.start == checksum.start), None)
+        return file is not None and self._compute_crc(file, checksum.covered) == checksum.crc
 
     @staticmethod
-    def _read_sum(file: MappedFile, covered: int) -> int:
+    def _compute_crc(file: MappedFile, covered: int) -> int:
         crc = 0
-        for at in range(0, covered, _SUM_BYTES):
-            crc = zlib.crc32(file.read(at, min(_SUM_BYTES, covered - at)), crc)
+        for at in range(0, covered, _CRC_READ_BYTES):
+            crc = zlib.crc32(file.read(at, min(_CRC_READ_BYTES, covered - at)), crc)
         return crc
 
     def destroy(self) -> None:
         """Delete the queue's files."""
         self._pending.clear()
-        self.checksums.cut(0)
+        self.checksums.forget_from(0)
         self.files.destroy()
         self.min_offset = self.next_offset = 0
         self.max_physical_offset = -1
 
 
-def _first_at(file: MappedFile, physical_offset: int) -> int | None:
-    """Position of the file's first unit of a record at or after that offset; None when it has none.
+def _search(file: MappedFile, physical_offset: int) -> int | None:
+    """Return the index of the first unit in a file whose record is at or after the offset; None without one.
 
-    Offsets rise from unit to unit, so a binary search finds it; with blank units every unit is compared.
+    Offsets increase from unit to unit, so this is a binary search. With blank units, all units are compared.
     """
     low, high = 0, file.wrote // UNIT_BYTES
     count = high
@@ -463,7 +469,7 @@ def _first_at(file: MappedFile, physical_offset: int) -> int | None:
         middle = (low + high) // 2
         unit = file.read(middle * UNIT_BYTES, UNIT_BYTES)
         if unit == BLANK_UNIT:
-            return _first_at_slowly(file.read(0, file.wrote), physical_offset)
+            return _search_linearly(file.read(0, file.wrote), physical_offset)
         if UNIT.unpack(unit)[0] >= physical_offset:
             high = middle
         else:
@@ -471,7 +477,7 @@ def _first_at(file: MappedFile, physical_offset: int) -> int | None:
     return low if low < count else None
 
 
-def _first_at_slowly(data: bytes, physical_offset: int) -> int | None:
+def _search_linearly(data: bytes, physical_offset: int) -> int | None:
     for position, (offset, size, _) in enumerate(UNIT.iter_unpack(data)):
         if offset >= physical_offset and not (offset == 0 and size == BLANK_SIZE):
             return position
@@ -479,7 +485,11 @@ def _first_at_slowly(data: bytes, physical_offset: int) -> int | None:
 
 
 def _count_file(file: MappedFile, size: int, physical_end: int | None = None) -> tuple[int, int]:
-    """`_count_units` of a file's first `size` bytes, read a piece at a time: most of it may be a hole."""
+    """Count the units in the first `size` bytes of a file; see `_count_units`.
+
+    The file is read in pieces, since most of it may be a hole. Returns (number of units, end of the last
+    record).
+    """
     count, end = 0, -1
     for at in range(0, size, _PIECE_BYTES):
         data = file.read(at, min(_PIECE_BYTES, size - at))
@@ -492,10 +502,10 @@ def _count_file(file: MappedFile, size: int, physical_end: int | None = None) ->
 
 
 def _count_units(data: bytes, physical_end: int | None = None) -> tuple[int, int, bool]:
-    """Return (units before the first that is invalid or at or after `physical_end`, end of the last's
-    record, whether there was no such unit).
+    """Count the units before the first one that is invalid, or whose record is at or after `physical_end`.
 
-    Blank units count only in front of one that is not.
+    Returns (their number, end of the last one's record, whether all units were counted). Blank units are
+    counted only if another unit follows them.
     """
     count, end = 0, -1
     usable = len(data) // UNIT_BYTES * UNIT_BYTES

@@ -1,7 +1,7 @@
 """Dispatches records of the commit log to consume queues and index, in log order.
 
-RocketMQ reads the log again for this (ReputMessageService). Rocketpy takes the requests of the append, and
-reads the log only in recovery. Consume queues and index lag behind the log by the requests that wait here.
+RocketMQ reads the log again for this (ReputMessageService). rocketpy uses requests that the append has made,
+and reads the log only in recovery. Consume queues and index are behind the log by the waiting requests.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 logger = logging.getLogger("rocketpy_broker.store.dispatch")
 
 ArrivalListener = Callable[[str, int, int], None]
-"""Called with (topic, queue id, next queue offset) once a queue has new messages that can be read."""
+"""Called with (topic, queue id, next queue offset) when a queue has new readable messages."""
 
 _DELAY = PROPERTY_DELAY_TIME_LEVEL.encode()
 _ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
 _TAG_CODES_MAX = 4096
 _BULK_MIN = 12
-"""Minimum number of records that are dispatched column by column."""
+"""Minimum number of records for the faster dispatch column by column."""
 
 
 class Dispatcher:
@@ -51,25 +51,25 @@ class Dispatcher:
         self._waiting: list[DispatchRequest] = []
         self.arrivals: ArrivalListener | None = None
         self.limit: Callable[[], int] | None = None
-        """Returns a physical offset; records that end after it wait, as consumers must not see them yet."""
+        """Returns a physical offset. Records that end after it wait: consumers must not see them."""
         self.offset = offset
-        """Everything in the log below is dispatched."""
+        """All records below this physical offset are dispatched."""
         self.last_store_timestamp = 0
-        """Of the newest record dispatched, ms."""
+        """Store timestamp (ms) of the newest dispatched record."""
         self.is_stuck = False
         """Whether the last `run` failed."""
 
     @property
     def waiting(self) -> int:
-        """Records written to the log and not dispatched."""
+        """Number of records that are written to the log and not dispatched."""
         return len(self._waiting)
 
     def waiting_since(self, count: int) -> list[DispatchRequest]:
-        """The waiting requests without the first `count`."""
+        """Return the waiting requests without the first `count`."""
         return self._waiting[count:]
 
     def add(self, requests: list[DispatchRequest]) -> int:
-        """Take requests in log order, for the next `run`; returns how many wait now."""
+        """Queue requests for the next `run`, in log order; return the number of waiting requests."""
         if self._waiting:
             self._waiting += requests
         else:
@@ -77,11 +77,11 @@ class Dispatcher:
         return len(self._waiting)
 
     def run(self, until: int | None = None) -> int:
-        """Dispatch the waiting records; returns their number.
+        """Dispatch the waiting records; return their number.
 
-        until: leave records that end after this physical offset for later.
-        Raises DiskFull, StoreError when the index cannot begin a new file. Records that are not indexed stay
-        in the queue and may be put again. Their consume queues have them, and listeners were called.
+        until: records that end after this physical offset remain waiting. Raises DiskFull, StoreError when
+        the index cannot create a file. Then the records remain waiting, and the next `run` indexes them;
+        their consume queues have them already, and the listener was called.
         """
         requests, rest = self._waiting, []
         if not requests:
@@ -99,7 +99,7 @@ class Dispatcher:
         self.is_stuck = True
         try:
             self.put(requests, touched)
-            # Before the listeners: they read the store, which dispatches again.
+            # Updated before the listener is called: it reads the store, which dispatches again.
             self.is_stuck = False
             self._waiting = rest
             last = requests[-1]
@@ -118,11 +118,10 @@ class Dispatcher:
         *,
         indexed: bool = True,
     ) -> None:
-        """Put each record into its consume queue and, if `indexed`, the index.
+        """Add each record to its consume queue and, if `indexed`, to the index.
 
-        touched: gets the queues that grew, in order. One loop, since it runs once a message: about half of
-        what a message costs here. Raises StoreError when the index fails, after all records are in their
-        queues.
+        touched: receives the queues that grew, in order. Raises StoreError when the index fails, after all
+        records were added to their queues.
         """
         touched = {} if touched is None else touched
         if len(requests) >= _BULK_MIN and self._put_run(requests, touched, self._index if indexed else None):
@@ -151,9 +150,9 @@ class Dispatcher:
         touched: dict[ConsumeQueue, None],
         index: IndexService | None,
     ) -> bool:
-        """`put` for many records, column by column, in half the time (tests.bench.store).
+        """Add many records column by column, in half the time of `put` (tests.bench.store).
 
-        Returns False, having done nothing, if some records need the general path.
+        Returns False, without a change, if a record needs the general path.
         """
         cursors, offsets, sizes, timestamps, queue_offsets, flags, properties = zip(*requests, strict=True)
         distinct = dict.fromkeys(cursors)
@@ -169,13 +168,13 @@ class Dispatcher:
         if len(queues) == 1:
             touched.update((queue, None) for queue in queues.values() if queue.put_run(*columns))
         else:
-            places: defaultdict[QueueCursor, list[int]] = defaultdict(list)
-            for place, cursor in enumerate(cursors):
-                places[cursor].append(place)
+            rows: defaultdict[QueueCursor, list[int]] = defaultdict(list)
+            for row, cursor in enumerate(cursors):
+                rows[cursor].append(row)
             touched.update(
                 (queues[cursor], None)
-                for cursor, own in places.items()
-                if queues[cursor].put_run(*([column[place] for place in own] for column in columns))
+                for cursor, own_rows in rows.items()
+                if queues[cursor].put_run(*([column[row] for row in own_rows] for column in columns))
             )
         if index is not None:
             hash_of = {cursor: index.topic_hash(cursor.topic_bytes) for cursor in queues}
@@ -188,21 +187,21 @@ class Dispatcher:
         return queue
 
     def forget(self, cursor: QueueCursor) -> None:
-        """Forget a destroyed queue; its next record looks it up again."""
+        """Drop the reference to a deleted queue. Its next record creates a new one."""
         self._by_cursor.pop(cursor, None)
 
     def _code_of(self, tags: bytes) -> int:
-        """The third field of a unit for a message that is not delayed."""
+        """Return the tags code of a message that is not delayed."""
         code = self._tag_codes.get(tags)
         return self._tags_code("", tags, b"", 0) if code is None else code
 
     def tags_code_of(self, view: RecordView) -> int:
-        """The tags code that a record's unit must have."""
+        """Return the tags code that the unit of a record must have."""
         tags, _, _ = index_fields(view.properties)
         return self._tags_code(view.topic, tags, view.properties, view.store_timestamp)
 
     def _tags_code(self, topic: str, tags: bytes, properties: bytes, timestamp: int) -> int:
-        """The third field of a consume queue unit: Java's hash of the tags, or when the message is due."""
+        """Return the tags code of a unit: Java's hash of the tags, or the due time (ms) if delayed."""
         if topic == SCHEDULE_TOPIC:
             due = self._due_time(find(properties, _DELAY), timestamp)
             if due is not None:

@@ -1,9 +1,9 @@
 """Reads TAGS, KEYS and UNIQ_KEY from properties.
 
-Messages of one producer have the same properties in the same order: a layout. The first message of a layout
-is parsed, and a regular expression is built from its names. Matching it takes a third of the time for later
-messages, and a sixth for many at once. Values of equal lengths are cut out in less than half of that.
-`tests/bench/codecs.py` measures each.
+Messages of one producer usually have the same properties in the same order: a layout. The first message of a
+layout is parsed, and a regular expression is built from its property names. Matching it takes a third of the
+time of parsing, or a sixth for many messages together. If all values have equal lengths, slicing takes less
+than half of that. `tests/bench/codecs.py` measures each.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _UNIQ: Final = PROPERTY_UNIQ_KEY.encode()
 _WANTED: Final = (_TAGS, _KEYS, _UNIQ)
 _LAYOUTS_MAX: Final = 8
 _NAMES_MAX: Final = 24
-_LEARN_MAX: Final = 64
-"""Maximum number of learned layouts: a topic whose messages all differ gains nothing."""
+_LAYOUTS_BUILT_MAX: Final = 64
+"""Maximum number of layouts that are ever built: they are useless if all messages differ."""
 
 _NUL: Final = b"\0"
 """Separates the properties of many records: the store rejects properties that contain it."""
 
 
 class _Layout(NamedTuple):
-    """match: of one record's properties; its groups `wanted` are TAGS, KEYS and UNIQ_KEY.
+    """match: matches the properties of one record. wanted: its groups for TAGS, KEYS and UNIQ_KEY.
 
-    find_all: the groups of many records' properties, with NULs between them.
+    find_all: returns the groups for the properties of many records, which are separated by NULs.
     """
 
     match: Callable[[bytes], re.Match[bytes] | None]
@@ -39,41 +39,41 @@ class _Layout(NamedTuple):
 
 
 class PropertyFields:
-    """Reads the fields of many records. Call it with the properties' text in UTF-8."""
+    """Reads the fields of many records. Call it with the UTF-8 text of a record's properties."""
 
-    __slots__ = ("_layouts", "_learned")
+    __slots__ = ("_layouts", "_layouts_built")
 
     def __init__(self) -> None:
         self._layouts: list[_Layout] = []
-        self._learned = 0
+        self._layouts_built = 0
 
     def __call__(self, properties: bytes) -> tuple[bytes, bytes, bytes]:
-        """The values of TAGS, KEYS and UNIQ_KEY, empty when missing."""
+        """Return the values of TAGS, KEYS and UNIQ_KEY; empty when missing."""
         for match, (tags, keys, unique_key), _ in self._layouts:
             found = match(properties)
             if found is not None:
                 return found.group(tags, keys, unique_key)  # type: ignore[return-value]
-        if self._learned < _LEARN_MAX:
-            self._learn(properties)
+        if self._layouts_built < _LAYOUTS_BUILT_MAX:
+            self._build_layout(properties)
         return index_fields(properties)
 
     def columns(
         self, properties: Sequence[bytes]
     ) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes]]:
-        """All values of TAGS, all of KEYS, all of UNIQ_KEY, for the properties of one or more records."""
+        """Return all values of TAGS, all of KEYS and all of UNIQ_KEY, for one or more records."""
         count = len(properties)
         joined = _NUL.join(properties)
         if joined.count(_NUL) == count - 1:
-            cuts = self._cuts(properties[0], joined, count)
-            if cuts is not None:
-                cut_tags, cut_keys, cut_unique_keys = (
-                    [text[cut] for text in properties] if cut.start < cut.stop else [b""] * count
-                    for cut in cuts
+            slices = self._common_slices(properties[0], joined, count)
+            if slices is not None:
+                sliced_tags, sliced_keys, sliced_unique_keys = (
+                    [text[part] for text in properties] if part.start < part.stop else [b""] * count
+                    for part in slices
                 )
-                return cut_tags, cut_keys, cut_unique_keys
+                return sliced_tags, sliced_keys, sliced_unique_keys
             for layout in self._layouts:
                 found = layout.find_all(joined)
-                if len(found) == count:  # every one matched, each from NUL to NUL
+                if len(found) == count:  # the properties of each record matched completely
                     columns = list(zip(*found, strict=True))
                     tags, keys, unique_key = layout.wanted
                     return columns[tags - 1], columns[keys - 1], columns[unique_key - 1]
@@ -82,10 +82,10 @@ class PropertyFields:
         tags_of, keys_of, unique_keys_of = zip(*map(self, properties), strict=True)
         return tags_of, keys_of, unique_keys_of
 
-    def _cuts(self, first: bytes, joined: bytes, count: int) -> list[slice] | None:
-        """Return where each record has TAGS, KEYS and UNIQ_KEY; None unless all have the same places.
+    def _common_slices(self, first: bytes, joined: bytes, count: int) -> list[slice] | None:
+        """Return the slices of TAGS, KEYS and UNIQ_KEY; None unless they are the same in all records.
 
-        first: the properties of the first record. joined: those of all, with NULs between them.
+        first: the properties of the first record. joined: the properties of all records, separated by NULs.
         """
         step = len(first) + 1
         if (
@@ -103,9 +103,9 @@ class PropertyFields:
                 break
         return None
 
-    def _learn(self, properties: bytes) -> None:
-        """Build the regular expression of these names, if they are well-formed."""
-        self._learned += 1
+    def _build_layout(self, properties: bytes) -> None:
+        """Build the regular expressions for these properties, if they are well-formed."""
+        self._layouts_built += 1
         names = [piece.partition(b"\x01")[0] for piece in properties.split(b"\x02")]
         if names.pop() or len(names) > _NAMES_MAX or any(names.count(name) > 1 for name in _WANTED):
             return
@@ -128,7 +128,7 @@ class PropertyFields:
 
 
 def _fixed_places(properties: bytes) -> Iterator[int]:
-    """Yield the places of names and separators in well-formed properties."""
+    """Yield the positions of names and separators in well-formed properties."""
     start = 0
     for piece in properties.split(b"\x02")[:-1]:
         yield from range(start, start + piece.index(b"\x01") + 1)
@@ -137,7 +137,7 @@ def _fixed_places(properties: bytes) -> Iterator[int]:
 
 
 def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return TAGS, KEYS and UNIQ_KEY, empty when missing. Same as three calls of `find`, in one pass."""
+    """Return TAGS, KEYS and UNIQ_KEY, empty when missing: three calls of `find` in one pass."""
     tags = keys = unique_key = b""
     for piece in properties.split(b"\x02"):
         name = piece[:5]
@@ -149,7 +149,7 @@ def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
             unique_key = piece[9:]
         else:
             continue
-        if b"\x01" in piece[9:] or len(piece) == 5:  # malformed: such a piece does not count
+        if b"\x01" in piece[9:] or len(piece) == 5:  # malformed, so `find` skips this piece
             return (
                 find(properties, _TAGS) or b"",
                 find(properties, _KEYS) or b"",

@@ -1,7 +1,7 @@
-"""Checksums of the consume queues' files, kept in memory while they grow and saved by a clean stop.
+"""Checksums of the files of consume queues, kept in memory and saved by a clean stop.
 
-A flipped bit in a unit sends consumers to a wrong offset, or hides a message from filters by tag.
-RocketMQ's format has no checksum for units, so a file `queuesums` beside the queues' directory has them:
+A flipped bit in a unit sends consumers to a wrong offset, or hides a message from filters by tag. RocketMQ's
+format has no checksum for units. So rocketpy saves them in the file `queuesums` of the store directory:
 
 | offset | size | field                                                          |
 |-------:|-----:|----------------------------------------------------------------|
@@ -11,8 +11,9 @@ RocketMQ's format has no checksum for units, so a file `queuesums` beside the qu
 |     16 |      | entries, one for each file of a queue                          |
 
 An entry: queue id (4), start of the file (8), bytes covered (8), their CRC-32 (4), length of the topic (2),
-the topic in UTF-8. All integers are big-endian. The file counts only at the start after a clean stop, if the
-checkpoint has the same end of the log. A Java broker that uses the store meanwhile changes the latter.
+the topic in UTF-8. All integers are big-endian. The file is used only by the first start after a clean stop,
+and only if the checkpoint has the same end of the log. A Java broker that uses the store in between changes
+it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class FileChecksum(NamedTuple):
 
 
 class QueueChecksums:
-    """Checksums of one queue's files, by where they start: those that are known."""
+    """The known checksums of one queue's files, by start of the file."""
 
     __slots__ = ("_checksums",)
 
@@ -47,19 +48,19 @@ class QueueChecksums:
         self._checksums: dict[int, tuple[int, int]] = {}
 
     def wrote(self, start: int, position: int, data: bytes) -> None:
-        """Note that `data` was written at `position` of the file that starts at `start`."""
+        """Update a checksum after a write. start: of the file. position: of `data` in the file."""
         covered, crc = self._checksums.get(start, (-1, 0)) if position else (0, 0)
         if position == covered:
             self._checksums[start] = (covered + len(data), zlib.crc32(data, crc))
         else:
-            self._checksums.pop(start, None)  # not from its beginning: nothing is known
+            self._checksums.pop(start, None)  # the bytes before `position` are not known
 
-    def know(self, start: int, covered: int, crc: int) -> None:
-        """Take a checksum over from the last run."""
+    def set(self, start: int, covered: int, crc: int) -> None:
+        """Set the checksum of the first `covered` bytes of a file."""
         self._checksums[start] = (covered, crc)
 
-    def cut(self, end: int) -> None:
-        """Forget files with covered bytes at or after that place in the queue."""
+    def forget_from(self, end: int) -> None:
+        """Drop the checksums of files with covered bytes after `end`, a position in the queue."""
         for start, (covered, _) in list(self._checksums.items()):
             if start + covered > end:
                 del self._checksums[start]
@@ -70,22 +71,23 @@ class QueueChecksums:
 
 
 def encode_checksums(checksums: Iterable[FileChecksum], log_end: int) -> bytes:
-    """Return the content of the file. log_end: where the commit log ends.
+    """Return the content of the file `queuesums`. log_end: end of the commit log.
 
-    Files at places beyond 64 bits are left out: a damaged queue offset in the log leads there.
+    A damaged queue offset in the log may create a file that starts beyond 63 bits; it is left out.
     """
     body = [log_end.to_bytes(8, "big")]
-    for one in checksums:
-        if one.start >= 2**63:
+    for checksum in checksums:
+        queue_id, start = checksum.queue_id, checksum.start
+        if start >= 2**63:
             continue
-        topic = one.topic.encode()
-        body += [_ENTRY.pack(one.queue_id, one.start, one.covered, one.crc, len(topic)), topic]
+        topic = checksum.topic.encode()
+        body += [_ENTRY.pack(queue_id, start, checksum.covered, checksum.crc, len(topic)), topic]
     text = b"".join(body)
     return _MAGIC + zlib.crc32(text).to_bytes(4, "big") + text
 
 
 def decode_checksums(data: bytes, log_end: int) -> list[FileChecksum]:
-    """Return what the file has; nothing when it is damaged, or of another stop than at `log_end`."""
+    """Return the checksums in the file; none if it is damaged, or was saved with another end of the log."""
     if len(data) < _HEADER.size:
         return []
     magic, crc, end = _HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Reading messages by their place in a queue. Source: RocketMQ DefaultMessageStore getMessage."""
+"""Reads messages by queue offset. Source: RocketMQ DefaultMessageStore getMessage."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 
 Accepts = Callable[[bytes], bool]
-"""Whether a message with these properties, as they are stored, is wanted."""
+"""Returns whether a filter accepts a message with these properties (UTF-8, as stored)."""
 
 # Size, magic, queue id, queue offset, physical offset of a record.
 _RECORD_PLACE = Struct(">iI4xi4xqq")
 _SCANNED_MIN = 16_000 // UNIT_BYTES
 _SCANNED_MAX = 1024
-"""Java's clients ask for no more messages than this at once. 4.6.0 has no bound but the end of the file."""
+"""Java's clients request at most this many messages in one pull. 4.6.0 stops only at the end of the file."""
 _READ_BYTES_MAX = 1 << 20
 _SPAN_BYTES_MAX = 1 << 18
 
@@ -44,8 +44,8 @@ class GetMessageStatus(IntEnum):
 class GetMessageResult:
     """The messages that a read found.
 
-    next_begin_offset: queue offset to read from next. min_offset, max_offset: of the queue; the latter is
-    one after its last message. chunks: whole records, in order, to be sent one after the other.
+    next_begin_offset: queue offset for the next read. min_offset, max_offset: of the queue; max_offset is one
+    after its last message. chunks: whole records, in order; together they are the body of the response.
     """
 
     status: GetMessageStatus
@@ -55,12 +55,12 @@ class GetMessageResult:
     chunks: list[bytes] = field(default_factory=list)
     count: int = 0
     suggest_slave: bool = False
-    """Whether the messages are so far before the log's end that a slave should serve them."""
+    """Whether the messages are so far before the end of the log that a slave should serve the next pull."""
 
 
 @dataclass(slots=True)
 class QueryMessageResult:
-    """Records found by key, oldest first, and how far the index reaches."""
+    """Records found by key, oldest first; and timestamp (ms) and offset of the newest indexed record."""
 
     records: list[bytes]
     index_last_update_timestamp: int
@@ -84,7 +84,7 @@ class QueueReader:
         accepts: Accepts | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> GetMessageResult:
-        """Messages of `queue` from `offset` on; see `MessageStore.get_message`."""
+        """Return the messages of `queue` from `offset` on; see `MessageStore.get_message`."""
         if queue is None or queue.next_offset == 0:
             return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
         if offset < queue.min_offset:
@@ -113,9 +113,9 @@ class QueueReader:
         accepts: Accepts | None,
         is_over: Callable[[], bool] | None,
     ) -> GetMessageResult:
-        """Scan the units of one file from `offset` on: 800, or as many as are wanted, as 4.6.0 does.
+        """Scan the units of one file from `offset` on: 800, or `count_max` if that is more, as 4.6.0 does.
 
-        At most 1024 or the limit of one pull are scanned, since other requests wait meanwhile.
+        At most 1024 or the limit of one pull are scanned, since the scan blocks other requests.
         """
         config = self._config
         scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
@@ -143,7 +143,7 @@ class QueueReader:
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
             if not self._holds(physical, size, log_end):
-                # A number that no message has; those after it may be in any file.
+                # A blank unit has no message; the units after it may point to any file.
                 is_gap = size == BLANK_SIZE
                 if physical >= self._log.min_offset and not is_gap:
                     if batch.count:
@@ -184,9 +184,9 @@ class QueueReader:
     def _read_plain(
         self, queue: ConsumeQueue, offset: int, units: bytes, count_max: int, bytes_max: int | None
     ) -> GetMessageResult | None:
-        """Messages that are all wanted and lie near each other and the log's end: one read of the log.
+        """Read unfiltered messages that are close together and near the end of the log, with one disk read.
 
-        None where that does not hold, or a record does not match its unit; then `_read_units` is used.
+        Returns None if they are not, or if a record does not match its unit; then `_read_units` is used.
         """
         config, log = self._config, self._log
         entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
@@ -238,7 +238,7 @@ class QueueReader:
         )
 
     def _properties(self, physical: int, size: int) -> bytes:
-        """The properties of a record; empty when there is no record, which reading the message reports."""
+        """Return the properties of a record; empty without a record, which reading the message reports."""
         record = self._log.read(physical, size)
         try:
             return peek(record).properties if record is not None else b""
@@ -256,7 +256,7 @@ class QueueReader:
 
 
 class _Batch:
-    """The records of one read: contiguous ones are one range, [start, end)."""
+    """The records of one read. ranges: [start, end) in the log, one for contiguous records."""
 
     __slots__ = ("_bytes_max", "_config", "_count_max", "bytes", "count", "ranges", "records")
 
@@ -281,7 +281,7 @@ class _Batch:
         return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
 
     def add(self, start: int, size: int, number: int) -> None:
-        """Take one record. number: its queue offset."""
+        """Add one record. number: its queue offset."""
         last = self.ranges[-1] if self.ranges else None
         if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
             last[1] = start + size
@@ -293,9 +293,9 @@ class _Batch:
 
 
 def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
-    """Index of the first record that does not match its unit; None when all match.
+    """Return the index of the first record that does not match its unit; None if all match.
 
-    A damaged unit must not send consumers bytes that are not a message, nor hide the messages before it.
+    With a damaged unit, consumers must get the messages before it, and no bytes that are not a message.
     """
     index = 0
     for chunk in chunks:
@@ -312,16 +312,17 @@ def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> i
 
 def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
     return StoreDamaged(
-        f"queue {queue.topic}/{queue.queue_id}: a unit says {size} bytes at {start}, where no such record "
-        f"is; remove {queue.files.directory} and restart to have it rebuilt"
+        f"queue {queue.topic}/{queue.queue_id}: a unit points to {size} bytes at {start}, where no such "
+        f"record is; to rebuild the queue, remove {queue.files.directory} and restart"
     )
 
 
 def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
-    """Queue offset of the message stored at `timestamp` (ms), else of the nearest in the same file.
+    """Return the queue offset of the message whose store timestamp is nearest to `timestamp` (ms).
 
-    The file is the first that was written to at or after that time, else the last. Of two that are equally
-    near the earlier one; 0 without messages, and when a record cannot be read, as in 4.6.0.
+    Only one file of the queue is searched: the first one last written at or after that time, or the last one.
+    Of two messages that are equally near, return the earlier one. As in 4.6.0, return 0 without messages, and
+    when a record cannot be read.
     """
     numbers = queue.range_by_time(timestamp)
     if not numbers:

@@ -1,4 +1,4 @@
-"""The consume queues of a store: loaded, written out, verified and closed together."""
+"""All consume queues of a store, which are loaded, written, flushed and closed together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rocketpy_broker.store.queue.consume_queue import ConsumeQueue, PutTotals
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 
 CHECKSUM_BYTES_MAX: Final = 256 << 20
-"""Bytes of consume queues, the newest, whose checksums a start verifies: 13 million messages."""
+"""Maximum bytes of consume queue files that a start reads to verify checksums: 13 million messages."""
 
 
 class ConsumeQueueTable:
-    """All consume queues of a store, made when first written to."""
+    """All consume queues of a store. A queue is created by its first message."""
 
     def __init__(self, disk: Disk, directory: Path, config: ConsumeQueueConfig) -> None:
         self._disk = disk
@@ -29,13 +29,13 @@ class ConsumeQueueTable:
         self._config = config
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._changed: dict[ConsumeQueue, None] = {}
-        """Queues that a flush has to look at; a broker may have many thousands of others."""
+        """Queues with changes since their last flush, so that a flush does not visit thousands of others."""
         self._opened: dict[MappedFile, None] = {}
         self.puts: dict[str, PutTotals] = {}
-        """Totals of stored messages by topic, including queues that were deleted."""
+        """Counters of stored messages by topic, including queues that were deleted."""
 
     def load(self) -> None:
-        """Take over what is in the directory: topic/queue id/files. Raises StoreDamaged, StoreError."""
+        """Load the queues of the directory: topic/queue id/files. Raises StoreDamaged, StoreError."""
         for topic in self._disk.list_dir(self.directory):
             if not self._disk.is_dir(self.directory / topic):
                 continue
@@ -43,10 +43,10 @@ class ConsumeQueueTable:
                 if name.isdigit():
                     queue = self.get_or_add(topic, int(name))
                     queue.files.load()
-                    self._changed[queue] = None  # a file that was too short has to be flushed
+                    self._changed[queue] = None  # `load` may have extended a file, which must be flushed
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, a new one when there is none. Raises TopicInvalid."""
+        """Return a queue; create it if it does not exist. Raises TopicInvalid."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             check_topic(topic, queue_id)
@@ -64,25 +64,25 @@ class ConsumeQueueTable:
         return queue
 
     def checksums(self) -> Iterator[FileChecksum]:
-        """Checksums of the queues' files, the newest file of each queue first.
+        """Yield the checksums of the queues' files, the newest file of each queue first.
 
-        Files without a known checksum are read, at most `CHECKSUM_BYTES_MAX` bytes of them.
+        Files without a known checksum are read, up to `CHECKSUM_BYTES_MAX` bytes in total.
         """
         read = 0
         for queue, file in _newest_first(self.queues.values()):
-            one = queue.checksum_of(file, may_read=read + file.wrote <= CHECKSUM_BYTES_MAX)
-            if one is not None:
-                yield one
+            checksum = queue.checksum_of(file, may_read=read + file.wrote <= CHECKSUM_BYTES_MAX)
+            if checksum is not None:
+                yield checksum
             if queue.checksums.get(file.start) is None:
                 read += file.wrote
             file.close_idle()
 
     def max_physical_offset(self) -> int:
-        """Just after the newest record in any queue, -1 without queues."""
+        """Return the commit log offset just after the newest record in any queue; -1 without queues."""
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def fill(self, table: QueueTable, log_min_offset: int) -> None:
-        """Set the next offset of every queue, and the queues' min offsets, after recovery.
+        """Set the next offsets in `table`, and the minimum offsets of all queues, after recovery.
 
         Source: RocketMQ recoverTopicQueueTable.
         """
@@ -92,19 +92,16 @@ class ConsumeQueueTable:
             queue.files.close_idle()
 
     def close_idle(self) -> None:
-        """Close files until they are needed again, if more than `handles_max` are open.
-
-        To be called now and then; what is not flushed stays open.
-        """
+        """Close flushed files until their next use, if more than `handles_max` are open."""
         if len(self._opened) > self._config.handles_max:
             for file in list(self._opened):
                 file.close_idle()
 
     def rewrite_unflushed(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
-        """Write and flush again what queues hold of records at or after that commit log offset.
+        """Write and flush again the units of records from this commit log offset on.
 
-        Some at a time: what is not flushed stays open, and a store may have more queues than a process may
-        have files. Raises FlushFailed, StoreError.
+        At most `handles_max` files are written before a flush: unflushed files stay open, and a store may
+        have more queues than a process may have open files. Raises FlushFailed, StoreError.
         """
         plan = FlushPlan()
         for queue in self.queues.values():
@@ -118,21 +115,21 @@ class ConsumeQueueTable:
         flush(plan)
 
     def without_file(self) -> list[ConsumeQueue]:
-        """Return the queues whose units wait for a file that is not there yet."""
+        """Return the queues whose units cannot be written before their next file is created."""
         return [queue for queue in self._changed if queue.needs_file]
 
     def adopt_file(self, queue: ConsumeQueue, file: MappedFile) -> None:
-        """Take a file that was made for a queue; it is closed where that is gone or has it already."""
+        """Add a file to its queue, or close it if the queue was deleted or already has the file."""
         if self.queues.get((queue.topic, queue.queue_id)) is queue:
             queue.files.adopt_preallocated(file)
         else:
             file.close()
 
     def write_out(self, close_files: Callable[[], None], *, new_files: bool = True) -> bool:
-        """Write what queues keep in memory; returns whether that is all. Raises DiskFull, StoreError.
+        """Write the units that are only in memory; return whether all were written. Raises StoreError.
 
-        close_files: flushes and closes files of queues, since no descriptor is left to open another one.
-        new_files: False leaves queues as they are whose units wait for a file, see `without_file`.
+        close_files: flushes and closes files of queues; called when the process has no file descriptor left.
+        new_files: False skips the queues of `without_file`.
         """
         is_all = True
         for queue in list(self._changed):
@@ -149,19 +146,19 @@ class ConsumeQueueTable:
         return is_all
 
     def remove(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Remove a queue, which the caller destroys; None when there is none."""
+        """Remove and return a queue, which the caller destroys; None if there is none."""
         queue = self.queues.pop((topic, queue_id), None)
         if queue is not None:
             self._changed.pop(queue, None)
         return queue
 
     def clear(self) -> None:
-        """Forget all queues, which are destroyed."""
+        """Remove all queues, which the caller has destroyed."""
         self.queues.clear()
         self._changed.clear()
 
     def plan_flush(self, plan: FlushPlan) -> None:
-        """Add what has changed since the last plan. A plan that is not finished is the end of the store."""
+        """Add the queues that changed since the last plan. The caller must run the plan."""
         for queue in list(self._changed):
             plan.add(queue.files)
             if not queue.has_pending:
@@ -184,9 +181,9 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Ma
 
 
 def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
-    """Make the next files of queues, until one cannot be made: for a thread; see `adopt_file`."""
+    """Create the next files of queues for `adopt_file`; stop at the first error. Safe in a thread."""
     made: list[tuple[ConsumeQueue, MappedFile]] = []
-    with contextlib.suppress(StoreError):  # `write_out` meets the same trouble, and raises it
+    with contextlib.suppress(StoreError):  # `write_out` tries it again, and raises the error
         for queue in queues:
-            made.append((queue, queue.make_file()))  # noqa: PERF401 - those before a failure are kept
+            made.append((queue, queue.make_file()))  # noqa: PERF401 - files before an error must be returned
     return made

@@ -1,4 +1,4 @@
-"""Collects the records that recovery reads, plain ones a buffer at a time, and dispatches them in batches."""
+"""Collects the records that recovery reads, plain ones on a fast path, and dispatches them in batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rocketpy_broker.store.log.plain_records import PlainRecords
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
-_BATCH: Final = 4096
+_BATCH_RECORDS: Final = 4096
 
 
 @dataclass(eq=False)
 class BulkScan:
-    """Takes plain records from buffers; all others are added one by one.
+    """Collects records: plain ones from buffers (`take`), all others one by one (`add`).
 
-    put: dispatches a batch with `index_from`: records from that physical offset on are indexed.
+    put: called with a batch and `index_from`; dispatches the batch. index_from: physical offset from which
+    records are also indexed.
     """
 
     queues: ConsumeQueueTable
@@ -33,23 +34,26 @@ class BulkScan:
         self._known: dict[QueueCursor, ConsumeQueue] = {}
         self._batch: list[DispatchRequest] = []
         self.records = 0
-        """Records read so far."""
+        """Number of records read."""
         self.rebuilt = 0
-        """Units that queues lacked."""
+        """Number of units that consume queues lacked."""
 
-    def learn(self, cursor: QueueCursor) -> None:
-        """Add a known queue; its newest record was checked field by field."""
+    def add_queue(self, cursor: QueueCursor) -> None:
+        """Enable the fast path for a queue, one of whose records was checked field by field."""
         if cursor.topic != SCHEDULE_TOPIC:
             queue = self._known[cursor] = self.queues.get_or_add(cursor.topic, cursor.queue_id)
             cursor.next_offset = max(cursor.next_offset, queue.next_offset)
-            self._plain.learn(cursor)
+            self._plain.add_queue(cursor)
 
     def take(self, window: bytes, at: int, base: int) -> tuple[int, int]:
-        """Take plain records from `window[at:]`: a `BulkReader`. Raises DiskFull, StoreError."""
-        return self._plain.parse(window, at, len(window), base, self._take, check_crc=self.check_crc)
+        """Collect plain records from `window[at:]`; see `BulkReader`. Raises DiskFull, StoreError."""
+        return self._plain.parse(window, at, len(window), base, self._add_plain, check_crc=self.check_crc)
 
-    def _take(self, request: DispatchRequest) -> bool:
-        """`add` a plain record, in one call for speed; True if its queue lacks records before it."""
+    def _add_plain(self, request: DispatchRequest) -> bool:
+        """Collect a plain record; return True, without collecting it, if its queue lacks records before it.
+
+        The code of `add` is repeated here for speed.
+        """
         cursor, offset, size, _, queue_offset, sys_flag, _ = request
         if not sys_flag & NOT_IN_QUEUE and offset + size > self._known[cursor].max_physical_offset:
             if queue_offset != cursor.next_offset:
@@ -60,20 +64,20 @@ class BulkScan:
         elif offset >= self.index_from:
             self._batch.append(request)
         self.records += 1
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= _BATCH_RECORDS:
             self.flush()
         return False
 
-    def add(self, request: DispatchRequest, *, needed: bool) -> None:
-        """Take one record. needed: its queue lacks it. Raises DiskFull, StoreError."""
+    def add(self, request: DispatchRequest, *, is_missing: bool) -> None:
+        """Collect one record. is_missing: its consume queue lacks it. Raises DiskFull, StoreError."""
         self.records += 1
-        self.rebuilt += needed
-        if needed or request[1] >= self.index_from:
+        self.rebuilt += is_missing
+        if is_missing or request[1] >= self.index_from:
             self._batch.append(request)
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= _BATCH_RECORDS:
             self.flush()
 
     def flush(self) -> None:
-        """Dispatch what was taken. Raises DiskFull, StoreError."""
+        """Dispatch the collected records. Raises DiskFull, StoreError."""
         batch, self._batch = self._batch, []
         self.put(batch, self.index_from)

@@ -1,22 +1,22 @@
 """Opens a store's files: finds the end of the log and brings consume queues and index in line with it.
 
 1. Consume queues: after a clean stop each is compared with the checksums of that stop, and rebuilt when it
-   differs. Each queue is truncated at its first invalid unit; a last unit whose record is not in the log,
-   or is another message's, is dropped too.
-2. The log is read from the third-last file (after a clean stop) or from the file that the checkpoint names
-   (after an unclean one), or from further back where a queue or the index lacks older records. Each record is
-   checked, and dispatched unless its queue has it. If a queue lacks older messages, queues and index are
-   built from the first file.
-3. The log is cut where it ends. A torn tail is cut and logged; other damage stops the start with a report
-   (`check_end` in store/log/commit_log.py):
-   - below the checkpoint's flushed offset nothing may be missing, whatever follows;
+   differs. Each queue is truncated at its first invalid unit. Units at its end are dropped if their record is
+   not in the log, or belongs to another message.
+2. The log is read from the third-last file after a clean stop, otherwise from the file that the checkpoint
+   names. It is read from an older file if a queue or the index lacks older records. Each record is checked,
+   and dispatched unless its queue has it. If a queue lacks older messages, queues and index are rebuilt from
+   the first file.
+3. The log is truncated where it ends. A torn tail is truncated and logged; other damage stops the start with
+   a report (`check_log_end` in store/log/commit_log.py):
+   - below the checkpoint's flushed offset no record may be missing;
    - above it a valid record may follow, if a sector of zeros explains the damage: unflushed sectors may
      survive in any combination. Other damage cannot come from power loss;
    - without a flushed offset (a Java broker wrote the store), no valid newer record may follow.
    Decision 0006 explains why this is enough.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
-Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file the checkpoint names.
+Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file that the checkpoint names.
 """
 
 from __future__ import annotations
@@ -61,16 +61,17 @@ class Recovery:
         self._files = self.log.files
         self._indexed_until = 0
         self._from_first = False
-        """Whether the whole log must be read because a queue is to be rebuilt."""
+        """Whether the whole log must be read, because a queue must be rebuilt."""
         self.tail = LogTail(0)
-        """Where the next clean start may begin to read the log."""
+        """The offset from which the next start after a clean stop may read the log."""
 
     def run(
         self, checkpoint: Checkpoint, checksums: Sequence[FileChecksum], *, clean: bool
     ) -> RecoveryReport:
-        """Recover the store. Raises StoreError, and StoreDamaged before anything is cut.
+        """Recover the store. Raises StoreError, and StoreDamaged before any truncation.
 
-        checksums: of the queues' files, from the last stop, the newest file of each queue first.
+        checksums: of the queues' files at the last stop, the newest file of each queue first. clean: whether
+        the last stop was clean.
         """
         report = RecoveryReport(clean)
         self.log.classify_files(checkpoint)
@@ -94,9 +95,9 @@ class Recovery:
         report.end = scan.end
         if not clean:
             for queue in self.queues.queues.values():
-                queue.wipe_rest()
+                queue.zero_rest()
                 queue.files.close_idle()
-        if self.index is not None and not self.index.cut_from(report.end):
+        if self.index is not None and not self.index.delete_from(report.end):
             report.note("the index had records beyond the log's end; its newest file is rebuilt")
             self._scan(self._file_start(self.index.end_offset), self.index.end_offset, report)
         self.queues.fill(self.table, self._files.min_offset)
@@ -108,7 +109,7 @@ class Recovery:
     # -- where to begin --------------------------------------------------------------------------
 
     def _load_index(self, checkpoint: Checkpoint, *, clean: bool) -> int:
-        """Open the index; returns the offset from which records are to be indexed."""
+        """Load the index; return the physical offset from which records must be indexed."""
         index = self.index
         if index is None:
             return self._files.max_offset
@@ -116,9 +117,9 @@ class Recovery:
         complete = index.load(clean=clean, checkpoint_timestamp=checkpoint.index_timestamp, progress=progress)
         if progress is not None and complete:
             return checkpoint.dispatched_offset
-        if clean and checkpoint.log_end >= 0 and checkpoint.index_files < 0:  # was switched off meanwhile
+        if clean and checkpoint.log_end >= 0 and checkpoint.index_files < 0:  # the last run had no index
             return max(index.end_offset + 1 if index.files else 0, self._files.min_offset)
-        if clean and 0 <= checkpoint.index_files != len(index.files):  # one that is missing may be anywhere
+        if clean and 0 <= checkpoint.index_files != len(index.files):  # any of the files may be missing
             index.destroy()
             return self._files.min_offset
         if clean and (complete or checkpoint.index_files == 0):
@@ -140,7 +141,7 @@ class Recovery:
         return start
 
     def _is_dispatched(self, checkpoint: Checkpoint) -> bool:
-        """Whether all queues are complete up to the checkpoint's dispatched offset, as it says."""
+        """Whether all queues are complete up to the dispatched offset of the checkpoint."""
         progress = checkpoint.progress
         if progress is None or not self.config.use_progress:
             return False
@@ -149,7 +150,7 @@ class Recovery:
         return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
     def _checkpoint_file(self, timestamp: int) -> MappedFile:
-        """Return the newest file whose first record is not newer than that, else the first file."""
+        """Return the newest file whose first record was stored by `timestamp` (ms), or the first file."""
         for file in reversed(self._files.mapped_files):
             view = self.log.first_record(file)
             if view is not None and 0 < view.store_timestamp <= timestamp:
@@ -157,17 +158,17 @@ class Recovery:
         return self._files.mapped_files[0]
 
     def _file_start(self, offset: int) -> int:
-        """Start of the file with that offset; of the first file where that has expired."""
+        """Return the start of the file that contains `offset`, or of the first file if that has expired."""
         file = self._files.find(max(offset, self._files.min_offset))
         return file.start if file is not None else self._files.mapped_files[-1].start
 
     # -- reading the log -------------------------------------------------------------------------
 
     def _scan(self, start: int, index_from: int, report: RecoveryReport) -> RecordScan:
-        """Read the log to its end and dispatch; from the first file when a queue lacks older messages.
+        """Read the log to its end and dispatch its records. If a queue lacks older messages, start over.
 
-        A queue that was deleted and created again may have its offsets twice in the log. Then the second
-        attempt fails too, and all queues are rebuilt: an empty one fits every log.
+        The second attempt reads from the first file. It fails if a queue was deleted and created again, so
+        that the log contains its offsets twice. Then all queues are rebuilt from the log.
         """
         first = self._files.min_offset
         try:
@@ -186,7 +187,7 @@ class Recovery:
     def _scan_again(self, index_from: int, report: RecoveryReport) -> RecordScan:
         if self.index is not None:
             index_from = max(index_from, self._indexed_until)
-        for cursor in self.table.values():  # the records that were read before are not in their queues
+        for cursor in self.table.values():  # the failed attempt advanced them, but may not have dispatched
             cursor.next_offset = 0
         return self._scan_once(self._files.min_offset, index_from, report, gaps_allowed=True)
 
@@ -198,16 +199,16 @@ class Recovery:
         scan = self.log.scan(start, dispatched, check_crc=self.config.check_crc, bulk=bulk.take)
         report.scanned_from = start
         for view in scan:
-            request, needed = self._request(view, gaps_allowed=gaps_allowed)
-            bulk.add(request, needed=needed)
+            request, is_missing = self._request(view, gaps_allowed=gaps_allowed)
+            bulk.add(request, is_missing=is_missing)
             if not view.sys_flag & NOT_IN_QUEUE:
-                bulk.learn(request[0])
+                bulk.add_queue(request[0])
         bulk.flush()
         report.records, report.rebuilt = bulk.records, bulk.rebuilt
         return scan
 
     def _put(self, batch: list[DispatchRequest], index_from: int) -> None:
-        """Dispatch; records below `index_from` are not indexed."""
+        """Dispatch a batch. Records below `index_from` are not indexed."""
         split = bisect_left(batch, index_from, key=itemgetter(1))
         self.dispatcher.put(batch[:split], indexed=False)
         if split < len(batch):
@@ -215,7 +216,7 @@ class Recovery:
             self._indexed_until = batch[-1][1] + batch[-1][2]
 
     def _request(self, view: RecordView, *, gaps_allowed: bool) -> tuple[DispatchRequest, bool]:
-        """The dispatch request of a record, and whether its consume queue lacks it."""
+        """Return the dispatch request of a record, and whether its consume queue lacks it."""
         cursor = self.table[view.topic, view.queue_id]
         request = dispatch_request(cursor, view)
         if view.sys_flag & NOT_IN_QUEUE:
@@ -226,25 +227,26 @@ class Recovery:
                 first = queue.files.min_offset // UNIT_BYTES
                 queue.destroy()
                 raise _QueueIncomplete(
-                    f"queue {view.topic}/{view.queue_id} begins with {first}, the log has {view.queue_offset}"
+                    f"queue {view.topic}/{view.queue_id} starts at offset {first}, but the log has offset "
+                    f"{view.queue_offset}"
                 )
             return request, False
         if queue is not None and not cursor.next_offset and self._is_left_over(queue, view, gaps_allowed):
             queue.destroy()
-        # `next_offset` of the cursor runs ahead of the queue by what is in the batch.
+        # The cursor's `next_offset` is ahead of the queue's by the records of the batch.
         expected = max(cursor.next_offset, queue.next_offset if queue is not None else 0)
         if view.queue_offset > expected and not gaps_allowed:
             raise _QueueIncomplete(
-                f"queue {view.topic}/{view.queue_id} ends with {expected - 1}, the log has "
-                f"{view.queue_offset}"
+                f"queue {view.topic}/{view.queue_id} ends with offset {expected - 1}, but the next one in "
+                f"the log is {view.queue_offset}"
             )
         cursor.next_offset = view.queue_offset + 1
         return request, True
 
     def _is_left_over(self, queue: ConsumeQueue, view: RecordView, gaps_allowed: bool) -> bool:
-        """Whether all units of a queue point to expired records, with a gap before the first kept record.
+        """Whether all units of a queue point to expired records, with a gap before the first record kept.
 
-        Expired records prove nothing: the last of these units may be torn, or files after them may be lost.
+        Units of expired records cannot be checked: the last one may be torn, or files after it may be lost.
         """
         if not self._has_expired(queue):
             return False
@@ -252,58 +254,59 @@ class Recovery:
             return False
         if not gaps_allowed:
             raise _QueueIncomplete(
-                f"queue {view.topic}/{view.queue_id} ends with {queue.next_offset - 1}, expired, the log has "
-                f"{view.queue_offset}"
+                f"queue {view.topic}/{view.queue_id} ends with the expired offset {queue.next_offset - 1}, "
+                f"but the first one in the log is {view.queue_offset}"
             )
         return True
 
     # -- consume queues --------------------------------------------------------------------------
 
     def _check_checksums(self, checksums: Sequence[FileChecksum]) -> list[tuple[str, int]]:
-        """Return the queues with a file that is missing, or has changed since the last stop."""
+        """Return the queues with a file that is missing or has changed since the last stop."""
         checked = 0
         damaged: set[tuple[str, int]] = set()
-        for one in checksums:
-            queue = self.queues.queues.get((one.topic, one.queue_id))
-            checked += one.covered
-            if queue is not None and (checked > CHECKSUM_BYTES_MAX or queue.is_intact(one)):
-                queue.adopt_checksums([one])
+        for checksum in checksums:
+            queue = self.queues.queues.get((checksum.topic, checksum.queue_id))
+            checked += checksum.covered
+            if queue is not None and (checked > CHECKSUM_BYTES_MAX or queue.is_intact(checksum)):
+                queue.adopt_checksums([checksum])
             else:
-                damaged.add((one.topic, one.queue_id))
+                damaged.add((checksum.topic, checksum.queue_id))
             if queue is not None:
                 queue.files.close_idle()
         return sorted(damaged)
 
     def _drop_damaged(self, damaged: Iterable[tuple[str, int]], report: RecoveryReport) -> None:
-        """Rebuild these queues from the whole log, which also shows whether a kept one is right."""
+        """Rebuild these queues from the whole log, which also verifies queues that are kept."""
         for topic, queue_id in damaged:
             queue = self.queues.get_or_add(topic, queue_id)
             is_kept = self._has_expired(queue)
-            how = "kept for its offsets, since its messages have expired" if is_kept else "rebuilt"
-            report.note(f"queue {topic}/{queue_id} differs from its checksum of the last stop: {how}")
+            action = "keeping it for its offsets: its messages have expired" if is_kept else "rebuilding it"
+            report.note(f"queue {topic}/{queue_id} differs from its checksum of the last stop; {action}")
             if not is_kept:
                 queue.destroy()
             self._from_first = True
 
     def _has_expired(self, queue: ConsumeQueue) -> bool:
-        """Whether all units of a queue point to expired records. Rebuilt, it would restart at offset 0.
+        """Whether all units of a queue point to expired records.
 
-        Consumer groups have higher offsets and would not get its next messages.
+        Such a queue is not rebuilt: its offsets would restart at 0, below the offsets of consumer groups,
+        which would miss its next messages.
         """
         return 0 <= queue.max_physical_offset <= self._files.min_offset
 
     def _drop_queues_missing_files(self, report: RecoveryReport) -> None:
-        """Queues that lack a file are rebuilt: in the middle, or in front of a log that has its start."""
+        """Rebuild queues that lack a file: in the middle, or at the start if the log is complete."""
         for queue in self.queues.queues.values():
             files = queue.files
             lacks_front = files.min_offset > 0 == self._files.min_offset and not queue.begins_blank()
             if files.strays or lacks_front:
-                report.note(f"queue {queue.topic}/{queue.queue_id} lacks a file and is rebuilt")
+                report.note(f"queue {queue.topic}/{queue.queue_id} lacks a file; rebuilding it")
                 queue.destroy()
                 self._from_first = True
 
     def _check_last_unit(self, queue: ConsumeQueue, report: RecoveryReport) -> None:
-        """Drop units from the end of a queue until the last one's record is its own."""
+        """Drop units from the end of a queue until the last one matches its record in the log."""
         before = end = queue.next_offset
         queue.max_physical_offset = -1
         while end * UNIT_BYTES > queue.files.min_offset:
@@ -313,20 +316,22 @@ class Recovery:
                 break
             end -= 1
         if end < before:
-            queue.cut(end)
-            report.note(f"queue {queue.topic}/{queue.queue_id}: units {end} to {before - 1} match no record")
+            queue.truncate_at(end)
+            name = f"queue {queue.topic}/{queue.queue_id}"
+            report.note(f"{name}: dropped units {end} to {before - 1}, which match no record")
 
     def _is_record_of(
         self, queue: ConsumeQueue, number: int, unit: tuple[int, int, int], *, check_code: bool
     ) -> bool:
-        """Whether there is such a record. check_code: the tags code too, which a torn unit may lack.
+        """Whether a unit matches its record. check_code: also compare the tags code, which may be torn.
 
-        Of the last unit only: a changed messageDelayLevel must not give all delayed messages another time.
+        That is done for the last unit only. After a change of messageDelayLevel the codes of delayed messages
+        differ, and they must keep their due times.
         """
         offset, size, tags_code = unit
         data = self._files.read(offset, size)
         if data is None:
-            # Behind the expired part of the log, a unit cannot be checked.
+            # A unit of an expired record cannot be checked.
             return offset < self._files.min_offset
         try:
             view = peek(data, check_crc=True)
@@ -338,7 +343,7 @@ class Recovery:
         return not check_code or tags_code == self.dispatcher.tags_code_of(view)
 
     def _drop_all(self, report: RecoveryReport) -> None:
-        """Delete all queues and the index: without a commit log there is nothing to consume, as in 4.6.0."""
+        """Delete all queues and the index, as 4.6.0 does when the commit log is empty."""
         self._files.drop_strays()
         for queue in self.queues.queues.values():
             if queue.files.mapped_files:

@@ -1,7 +1,7 @@
-"""Records that are copied faster than they can be dispatched: they wait in the log.
+"""Records that a slave receives faster than it can dispatch them, and that wait in the log.
 
-A slave that returns after a while receives its master's log as fast as the network allows. So missing
-messages are safe sooner. Queues and index follow after the rush, as with RocketMQ's dispatcher.
+A slave that was stopped for a while receives the log of its master as fast as the network allows, so that it
+soon has all messages. Consume queues and index follow after the burst, as with RocketMQ's dispatcher.
 """
 
 from __future__ import annotations
@@ -18,56 +18,58 @@ _WAITING_MAX: Final = 10_000
 
 
 class Backlog:
-    """The part of a copied log that is not dispatched and not queued in memory for it.
+    """The part of a copied log that is neither dispatched nor queued in memory for dispatch.
 
-    rush_bytes: a received piece of at least this size means that much more will follow.
-    bytes_max: a backlog of this size is dispatched even during a rush.
+    burst_bytes: a received piece of at least this size begins or continues a burst. bytes_max: from this size
+    on, the backlog is dispatched even during a burst.
     """
 
-    def __init__(self, store: MessageStore, *, rush_bytes: int = 128 << 10, bytes_max: int = 4 << 30) -> None:
+    def __init__(
+        self, store: MessageStore, *, burst_bytes: int = 128 << 10, bytes_max: int = 4 << 30
+    ) -> None:
         self._store = store
         self._records = RecordParser(store)
-        self._rush_bytes = rush_bytes
+        self._burst_bytes = burst_bytes
         self._bytes_max = bytes_max
         self._begin = self._end = 0
         self._grew = False
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return self._end - self._begin
 
     def wants(self, size: int) -> bool:
-        """Return whether a piece of `size` bytes that has just arrived belongs in the backlog."""
-        return self.size > 0 or size >= self._rush_bytes
+        """Return whether a received piece of `size` bytes goes to the backlog."""
+        return self.size > 0 or size >= self._burst_bytes
 
     def add(self, begin: int, end: int, size: int) -> None:
-        """Add the part of the log between these offsets. size: of the piece that arrived."""
+        """Add the part of the log between two offsets. size: bytes of the received piece."""
         if not self.size:
             self._begin = begin
         self._end = end
-        self._grew = self._grew or size >= self._rush_bytes
+        self._grew = self._grew or size >= self._burst_bytes
 
-    def is_rushing(self) -> bool:
-        """Return whether a burst arrived since the last call, and dispatch may wait for its end."""
+    def in_burst(self) -> bool:
+        """Return whether dispatch should wait for the end of a burst: it went on since the last call."""
         grew, self._grew = self._grew, False
         return grew and self.size < self._bytes_max
 
     def work(self) -> None:
-        """Dispatch a piece. Raises StoreError, and StoreDamaged when the log holds anything but a record."""
+        """Dispatch one piece. Raises StoreError, and StoreDamaged if the log has no record there."""
         store = self._store
         if self.size and store.dispatcher.waiting < _WAITING_MAX:
             self._take()
         store.dispatch()
 
     def drain(self) -> None:
-        """Give all of it to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
+        """Pass all records to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
         while self.size:
             self._take()
             self._store.dispatch()
 
     def forget(self, end: int) -> None:
-        """The log was cut at `end`, and everything before it is dispatched."""
+        """Empty the backlog: the log is truncated at `end`, and all records before that are dispatched."""
         self._begin = self._end = end
 
     def _take(self) -> None:

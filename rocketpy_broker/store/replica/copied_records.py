@@ -1,4 +1,4 @@
-"""Parses the log bytes that a master sent into records, and checks each before it is written."""
+"""Parses log bytes from a master into records, and checks each record before it is written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rocketpy_broker.store.message_store import MessageStore
 
 
 class ParsedRecords(NamedTuple):
-    """The whole records at the beginning of a piece of the log.
+    """The complete records at the start of a piece of the log.
 
-    requests: theirs, unless they were only checked. end: position after the last one, blank records before
-    it included; 0 without any. wanted: bytes there must be from `end` on before there can be another.
-    timestamp: the last one's store timestamp.
+    requests: their dispatch requests; empty if the records were only checked. end: position after the last
+    record; 0 without one. wanted: minimum number of bytes from `end` on that can contain another record.
+    timestamp: store timestamp of the last record, in ms.
     """
 
     requests: list[DispatchRequest]
@@ -34,7 +34,7 @@ class ParsedRecords(NamedTuple):
 
 
 class RecordParser:
-    """Parses pieces of a copied log for a store. After damage the store accepts nothing more."""
+    """Parses pieces of a copied log for a store. After an invalid record the store rejects everything."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -42,9 +42,10 @@ class RecordParser:
         self._plain = PlainRecords()
 
     def take(self, data: bytes, base: int, *, only_check: bool = False) -> ParsedRecords:
-        """Return the records in `data`, which begins at the physical offset `base`, where a record does.
+        """Return the records in `data`. Raises StoreDamaged for an invalid record.
 
-        Raises StoreDamaged.
+        base: physical offset of the first byte of `data`, where a record starts. only_check: make no
+        requests.
         """
         requests: list[DispatchRequest] = []
         add = None if only_check else requests.append
@@ -75,25 +76,25 @@ class RecordParser:
         return ParsedRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
 
     def _size(self, data: bytes, position: int, place: int) -> int:
-        """Return the size of the record at `position`, whose offset is `place`; 0 when bytes are missing."""
+        """Return the size of the record at `position`; 0 if it is incomplete. place: its physical offset."""
         if len(data) - position < MIN_BLANK_BYTES:
             return 0
         room = self._files.file_bytes - place % self._files.file_bytes
         size, magic = read_start(data, position)
         if magic == BLANK_MAGIC and size != room:
-            raise RecordCorrupt(place, f"a blank of {size} bytes, the file has {room} left")
+            raise RecordCorrupt(place, f"a blank record of {size} bytes, but the file has {room} bytes left")
         if not MIN_BLANK_BYTES <= size <= room:
-            raise RecordCorrupt(place, f"{size} bytes, the file has {room} left")
+            raise RecordCorrupt(place, f"a record of {size} bytes, but the file has {room} bytes left")
         return size
 
     def _request(self, view: RecordView, place: int) -> DispatchRequest:
         if view.physical_offset != place:
-            raise RecordCorrupt(place, f"it says it belongs at {view.physical_offset}")
+            raise RecordCorrupt(place, f"the record has the physical offset {view.physical_offset}")
         check_topic(view.topic, view.queue_id)
         cursor = self._store.table[view.topic, view.queue_id]
-        self._plain.learn(cursor)
+        self._plain.add_queue(cursor)
         return dispatch_request(cursor, view)
 
     def request_of(self, view: RecordView) -> DispatchRequest:
-        """The request of a record that stands in the log. Raises RecordCorrupt, TopicInvalid."""
+        """Return the dispatch request of a record of this log. Raises RecordCorrupt, TopicInvalid."""
         return self._request(view, view.physical_offset)

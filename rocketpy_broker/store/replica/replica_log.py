@@ -1,9 +1,9 @@
-"""A store's commit log as a copy of another's: bytes are written as received, and dispatched here.
+"""The commit log of a slave: a byte-for-byte copy of its master's, with consume queues and index of its own.
 
-Pieces may end anywhere. An incomplete record is held in memory, and so is the blank record at a file's end
-until a record follows it: the log on disk always ends with a record, as recovery expects. Consume queues and
-index are made here. Source: DefaultMessageStore.appendToCommitLog of RocketMQ
-4.6.0. Differs: it writes bytes at once; rocketpy checks every record before it is written.
+Received pieces may end inside a record. An incomplete record is kept in memory; so is the blank record at the
+end of a file, until a record follows it. So the log on disk always ends with a record, as recovery expects.
+Source: RocketMQ 4.6 DefaultMessageStore appendToCommitLog. Differs: every record is checked before it is
+written.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ logger = logging.getLogger("rocketpy_broker.store.replica")
 
 
 class ReplicaLog:
-    """The commit log of an open store, written with a master's bytes. The store must not append meanwhile.
+    """Appends the bytes of a master to the commit log of an open store. The store itself must not append.
 
-    backlog: takes what comes too fast to be dispatched at once; None: nothing does.
+    backlog: takes records that arrive too fast to be dispatched immediately. None: all are dispatched.
     """
 
     def __init__(self, store: MessageStore, backlog: Backlog | None = None) -> None:
         files = store.commit_log.files
         if not isinstance(files, MappedFileQueue):
-            raise StoreError("a store on a ledger copies no other store: the ledger is replicated")
+            raise StoreError("a store on a DLedger log cannot copy a master: DLedger replicates its log")
         self._store = store
         self._backlog = backlog
         self._files = files
         self._held = bytearray()
         """Received bytes that are not on disk yet: the last record is incomplete."""
         self._wanted = MIN_BLANK_BYTES
-        """Bytes that must be held before another record can be complete."""
+        """Number of bytes that `_held` needs for a complete record."""
         self._records = RecordParser(store)
 
     @property
@@ -50,24 +50,24 @@ class ReplicaLog:
 
     @property
     def max_offset(self) -> int:
-        """Just after the last received byte; 0 in an empty log."""
+        """Offset just after the last received byte; 0 in an empty log."""
         return self._files.max_offset + len(self._held)
 
     def append(self, offset: int, data: bytes) -> None:
-        """Append bytes at `offset`, which must be the end of the log.
-
-        An empty log begins with the file that starts there.
+        """Append bytes at `offset`, the end of the log. An empty log starts at `offset`, the start of a file.
 
         Complete records survive the end of this process, and are queued for dispatch, here or by the backlog.
-        Raises DiskFull, StoreError: then nothing was taken. After StoreDamaged (an invalid record) the store
-        accepts nothing more.
+        Raises DiskFull, StoreError; then nothing was appended. After StoreDamaged (an invalid record) the
+        store rejects everything.
         """
         if self._store.failure is not None:
-            raise StoreError(f"the store takes no messages: {self._store.failure}")
+            raise StoreError(f"the store rejects messages: {self._store.failure}")
         if self.is_empty:
             self._begin(offset)
         if offset != self.max_offset:
-            raise StoreError(f"bytes for offset {offset}, but the log ends at {self.max_offset}")
+            raise StoreError(
+                f"the master sent bytes for offset {offset}, but this log ends at {self.max_offset}"
+            )
         held = self._held
         if len(held) + len(data) < self._wanted:
             held += data
@@ -89,27 +89,27 @@ class ReplicaLog:
     def _begin(self, offset: int) -> None:
         if offset % self._files.file_bytes:
             raise StoreError(
-                f"a copy cannot begin at {offset}: files here have {self._files.file_bytes} bytes; set "
-                "mappedFileSizeCommitLog as the master has it"
+                f"a copy cannot start at {offset}, inside a file of {self._files.file_bytes} bytes; set "
+                "mappedFileSizeCommitLog to the value of the master"
             )
         self._files.add_file(offset)
         self._store.dispatcher.offset = offset
         self._store.commit_log.start(LogTail(offset))
 
     def _write(self, data: bytes) -> None:
-        """Write at the log's end, into as many files as it takes; all of it, or nothing."""
+        """Write at the end of the log, to one or more files. A failed write is rolled back."""
         before = self._files.max_offset
         try:
             for _ in self._files.append(data):
                 pass
         except StoreError:
-            self._undo(before)
+            self._roll_back(before)
             raise
 
-    def _undo(self, end: int) -> None:
+    def _roll_back(self, end: int) -> None:
         try:
             if self._files.truncate(end) and self._files.last is not None:
-                # Power loss could restore the erased records after those that are written there next.
+                # Otherwise, power loss could bring the zeroed records back, after the ones that replace them.
                 self._files.last.flush()
         except StoreError as failure:
             self._store.failure = failure
@@ -121,16 +121,19 @@ class ReplicaLog:
         store.commit_log.last_store_timestamp = found.timestamp
         found.hand_over(store)
 
-    # -- cutting ------------------------------------------------------------------------------
+    # -- truncating ---------------------------------------------------------------------------
 
-    def cut(self, end: int, saved_to: Path) -> None:
-        """Cut the log at `end`, where a record ends, and everything that was made of the records after it.
+    def truncate(self, end: int, saved_to: Path) -> None:
+        """Truncate the log at `end`, where a record ends; also consume queues, index and checkpoint.
 
-        saved_to: where the bytes that are cut off are saved first. Blocks; no flush may run meanwhile. Raises
-        StoreError, FlushFailed. A crash in between leaves the log as it was, or cut.
+        saved_to: file that gets a copy of the truncated bytes first. Blocks; no flush may run at the same
+        time. Raises StoreError, FlushFailed. After a crash the log is either unchanged or truncated.
         """
         store, files = self._store, self._files
-        logger.warning("commit log: cut from %d to %d; the rest is in %s", files.max_offset, end, saved_to)
+        logger.warning(
+            "truncating the commit log from %d to %d; the truncated bytes are saved in %s",
+            files.max_offset, end, saved_to,
+        )  # fmt: skip
         self._save_tail(end, saved_to)
         self._held.clear()
         if self._backlog is not None:
@@ -164,9 +167,9 @@ class ReplicaLog:
         save_state(self._store.disk, saved_to, read_across(self._files, end, self._files.max_offset) or b"")
 
     def _rebuild_index_after(self, end: int) -> None:
-        """Delete index files with records that were cut at `end`; index the others of those files again."""
+        """Delete index files with truncated records, and index the remaining records of those files again."""
         index = self._store.index
-        if index is None or index.cut_from(end):
+        if index is None or index.delete_from(end):
             return
         begin = max(index.end_offset if index.files else 0, self._files.min_offset)
         file = self._files.find(begin)

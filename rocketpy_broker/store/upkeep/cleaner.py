@@ -1,15 +1,15 @@
-"""Retention: decides which files expire, takes them out of the store, and deletes them in any thread.
+"""Retention: decides which files have expired, removes them from the store, and deletes them in any thread.
 
-Two things start a pass: the hour of `delete_when`, and a disk fuller than `max_used_percent`. A pass deletes
+A pass starts at the hours of `delete_when`, or when the disk is fuller than `max_used_percent`. It deletes
 the oldest commit log files that were last written longer ago than `reserved_hours`. Above `refuse_percent`
-the store rejects messages until there is space. With `clean_forcibly`, which is off by default, a disk
-fuller than `clean_percent` has the oldest files deleted whatever their age.
-Files of consume queues and index are deleted once all their entries point below the commit log's start. The
-file being written is never deleted.
+the store rejects messages until there is space. With `clean_forcibly`, which is off by default, the oldest
+files are deleted at any age while the disk is fuller than `clean_percent`. Files of consume queues and index
+are deleted once all their entries point below the start of the commit log. The file being written is never
+deleted.
 
-A file is removed from its list first, so that no new reader finds it, and then deleted. A reader that has it
-open can continue. The commit log is first: a crash in between leaves units and index entries that point below
-the log, which readers skip.
+A file is first removed from the list of files, so that no new reader finds it, and then deleted. A reader
+that has it open can continue. Commit log files are deleted first: after a crash, readers skip units and index
+entries that point below the start of the log.
 
 Source: RocketMQ DefaultMessageStore CleanCommitLogService, MappedFileQueue deleteExpiredFileByTime.
 Differs: in 4.6.0 `clean_forcibly` is on by default, so a full disk deletes messages that were never read.
@@ -40,15 +40,15 @@ Deletion = Callable[[], None]
 
 
 class DiskUse(NamedTuple):
-    """Used part of the file systems of commit log and consume queues, 0 to 1; below 0 when not known."""
+    """Disk usage of the file systems of commit log and consume queues, from 0 to 1; below 0 if unknown."""
 
     log: float
     queues: float
 
 
 class FileAge(NamedTuple):
-    """A commit log file. written_ms: when it was last written. held_ms: for how long a reader has been seen
-    to hold it; None when none does.
+    """Age of a commit log file. written_ms: time of its last write, in ms since 1970. held_ms: time since a
+    reader was first found to use it; None if no reader uses it.
     """
 
     written_ms: int
@@ -57,13 +57,13 @@ class FileAge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleanDecision:
-    """The decision about one pass. reason: for the log; empty when no file is deleted."""
+    """What one pass does. reason: why files are deleted, for the log; empty if none are."""
 
     reason: str
-    at_once: bool
-    """Delete files whatever their age."""
-    refuse_writes: bool
-    """The disk is so full that messages are rejected."""
+    is_forced: bool
+    """Whether files are deleted at any age."""
+    reject_writes: bool
+    """Whether messages are rejected, because the disk is nearly full."""
 
 
 def is_hour_of(delete_when: str, now_ms: int) -> bool:
@@ -73,30 +73,29 @@ def is_hour_of(delete_when: str, now_ms: int) -> bool:
 
 
 def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
-    """Whether to delete now, and how."""
+    """Decide whether to delete files at any age, expired files, or none, and whether to reject messages."""
     fullest = 100 * max(use)
-    urgent = fullest > config.clean_percent
-    refuse = fullest > config.refuse_percent
+    is_forced = config.clean_forcibly and fullest > config.clean_percent
     reason = ""
-    if urgent and config.clean_forcibly:
+    if is_forced:
         reason = f"the disk is {fullest:.0f}% full, above {config.clean_percent}%"
     elif fullest > config.max_used_percent or min(use) < 0:
         reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
     elif is_hour_of(config.delete_when, now_ms):
         reason = f"it is the hour of deleteWhen={config.delete_when}"
-    return CleanDecision(reason, urgent and config.clean_forcibly, refuse)
+    return CleanDecision(reason, is_forced, reject_writes=fullest > config.refuse_percent)
 
 
-def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, at_once: bool) -> int:
-    """Return how many of the oldest files expire now. files: all but the one being written, oldest first.
+def count_expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, is_forced: bool) -> int:
+    """Return how many of the oldest files may be deleted. is_forced: at any age.
 
-    A file that a reader has open is kept for `grace_ms` after it was first found so, and with it the later
-    files, since a log has no holes.
+    files: all but the one being written, oldest first. A file that a reader uses is kept for `grace_ms` after
+    that was first noticed. Then all later files are kept too, since a log has no gaps.
     """
     limit = now_ms - config.reserved_ms
     count = 0
     for file in files[: config.batch_files_max]:
-        if not at_once and file.written_ms > limit:
+        if not is_forced and file.written_ms > limit:
             break
         if file.held_ms is not None and file.held_ms < config.grace_ms:
             break
@@ -104,7 +103,7 @@ def expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, a
     return count
 
 
-def deletable_below(ends: Sequence[int], offset: int) -> int:
+def count_below(ends: Sequence[int], offset: int) -> int:
     """Return how many of the oldest files of a queue or the index only point below a commit log offset.
 
     ends: physical offset of the newest record of each file but the last, oldest first.
@@ -118,7 +117,7 @@ def deletable_below(ends: Sequence[int], offset: int) -> int:
 
 
 def disk_use(path: Path) -> float:
-    """Used part of the file system of `path`, 0 to 1; -1 when it is unknown."""
+    """Return the disk usage of the file system of `path`, from 0 to 1; -1 if unknown."""
     try:
         state = os.statvfs(path)
     except OSError:
@@ -127,7 +126,7 @@ def disk_use(path: Path) -> float:
 
 
 class Cleaner:
-    """Retention of one store. use: returns the used part of a file system."""
+    """Retention of one store. use: returns the disk usage of a file system, from 0 to 1."""
 
     def __init__(self, store: MessageStore, *, use: Callable[[Path], float] = disk_use) -> None:
         self._store = store
@@ -136,12 +135,12 @@ class Cleaner:
         self._held_since: dict[int, int] = {}
         self._queues_cleaned_at = -1
         self._is_stuck = False
-        """Whether the disk is nearly full and nothing is left to delete. Logged when it begins."""
+        """Whether the disk is nearly full and no file can be deleted. A change to True is logged."""
         self._chosen: list[Deletion] = []
-        """Taken out of the store and not returned yet; kept when `choose` fails halfway."""
+        """Deletions of removed files that `choose` has not returned, because it failed."""
 
     def measure(self) -> DiskUse:
-        """How full the disks are. Blocks; safe in a thread."""
+        """Return the disk usage. Blocks; safe in a thread."""
         config = self._store.config
         queues = config.consume_queue_directory
         return DiskUse(
@@ -149,21 +148,21 @@ class Cleaner:
         )
 
     def choose(self, use: DiskUse, now_ms: int) -> list[Deletion]:
-        """Take expired files out of the store; returns their deletions, to be run in this order.
+        """Remove expired files from the store; return their deletions, which must run in this order.
 
-        Call `MessageStore.persist_min_offset` before the first step. Raises StoreError when a file cannot be
-        read; the next call then returns what this one took.
+        Call `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot
+        be read; then the next call also returns the deletions of this one.
         """
         decision = decide(self._config, use, now_ms)
-        self._refuse(decision, use)
+        self._reject_if_full(decision, use)
         if decision.reason:
             self._choose_log_files(decision, now_ms)
-        self._follow_log()
+        self._take_queue_and_index_files()
         steps, self._chosen = self._chosen, []
         return steps
 
     def run(self, now_ms: int) -> int:
-        """Run a whole pass in this thread; returns how many files were deleted. Raises StoreError."""
+        """Run a whole pass in this thread; return the number of deleted files. Raises StoreError."""
         steps = self.choose(self.measure(), now_ms)
         if steps:
             self._store.persist_min_offset()
@@ -171,12 +170,12 @@ class Cleaner:
             step()
         return len(steps)
 
-    def _refuse(self, decision: CleanDecision, use: DiskUse) -> None:
+    def _reject_if_full(self, decision: CleanDecision, use: DiskUse) -> None:
         store = self._store
-        if decision.refuse_writes == (store.disk_full is not None):
+        if decision.reject_writes == (store.disk_full is not None):
             return
         percent = f"{100 * max(use):.0f}%"
-        if decision.refuse_writes:
+        if decision.reject_writes:
             limit = self._config.refuse_percent
             full = DiskFull(f"the disk is {percent} full, above {limit}%; free space or add a disk")
             store.reject(Reason.DISK_FULL, full)
@@ -189,24 +188,26 @@ class Cleaner:
 
     def _choose_log_files(self, decision: CleanDecision, now_ms: int) -> None:
         files = self._store.commit_log.files
-        # Only files below the checkpoint may go: after power loss, recovery expects all others.
+        # Only files below the checkpoint may be deleted: after power loss, recovery expects all others.
         checkpoint = self._store.checkpoint
         flushed = min(checkpoint.flushed_offset, checkpoint.dispatched_offset)
         old = [file for file in files.mapped_files[:-1] if file.end <= flushed]
         ages = [self._age(file, now_ms) for file in old[: self._config.batch_files_max]]
-        count = expired(self._config, ages, now_ms, at_once=False)
-        forced = expired(self._config, ages, now_ms, at_once=True) - count if decision.at_once else 0
+        count = count_expired(self._config, ages, now_ms, is_forced=False)
+        forced = 0
+        if decision.is_forced:
+            forced = count_expired(self._config, ages, now_ms, is_forced=True) - count
         if count:
             logger.info(
-                "%d commit log files from %s on are deleted: %s",
+                "deleting %d commit log files from %s on: %s",
                 count, files.mapped_files[0].path.name, decision.reason,
             )  # fmt: skip
             self._take_log(count)
         if forced:
             self._force(forced, decision)
-        if decision.at_once and not (count or forced) and not self._is_stuck:
-            logger.warning("%s, and there is no file to delete", decision.reason)
-        self._is_stuck = decision.at_once and not (count or forced)
+        if decision.is_forced and not (count or forced) and not self._is_stuck:
+            logger.warning("%s, and no file can be deleted; free space or add a disk", decision.reason)
+        self._is_stuck = decision.is_forced and not (count or forced)
 
     def _take_log(self, count: int) -> None:
         mapped_files = [self._store.commit_log.files.take_first() for _ in range(count)]
@@ -216,13 +217,13 @@ class Cleaner:
         self._chosen += [self._store.persist_min_offset, *(file.delete for file in mapped_files)]
 
     def _force(self, count: int, decision: CleanDecision) -> None:
-        """Take files that have not expired, and log which messages are lost."""
-        self._follow_log()
+        """Remove files that have not expired, and log the messages that are lost."""
+        self._take_queue_and_index_files()
         queues = list(self._store.queues.queues.values())
         begin = self._store.commit_log.min_offset
         firsts = [queue.first_at(begin) for queue in queues]
         self._take_log(count)
-        self._follow_log()
+        self._take_queue_and_index_files()
         end = self._store.commit_log.min_offset
         lost = [
             (f"{queue.topic}/{queue.queue_id} {first} to {after - 1}", after - first)
@@ -234,7 +235,7 @@ class Cleaner:
         logger.warning(
             "%s: deleting %d commit log files with offsets %d to %d before fileReservedTime=%d hours, with "
             "%d messages of %d queues (%s%s). Free space or add a disk; cleanFileForciblyEnable=false keeps "
-            "unexpired messages and refuses sends instead",
+            "unexpired messages and rejects sends instead",
             decision.reason, count, begin, end - 1, self._config.reserved_hours, messages, len(lost),
             ", ".join(text for text, _ in lost[:_NAMED_QUEUES_MAX]),
             ", ..." if len(lost) > _NAMED_QUEUES_MAX else "",
@@ -249,8 +250,8 @@ class Cleaner:
 
     # -- consume queues and index ----------------------------------------------------------------
 
-    def _follow_log(self) -> None:
-        """Take out queue and index files that point below the log's start, once for each start."""
+    def _take_queue_and_index_files(self) -> None:
+        """Remove queue and index files that only point below the start of the log, if that has changed."""
         log_start = self._store.commit_log.min_offset
         if log_start == self._queues_cleaned_at:
             return
@@ -258,7 +259,7 @@ class Cleaner:
             for file in queue.take_expired(log_start):
                 self._chosen.append(file.delete)
             queue.correct_min_offset(log_start)
-            queue.files.close_idle()  # there may be more queues than descriptors
+            queue.files.close_idle()  # the process may have fewer file descriptors than queues
         self._chosen += self._choose_index_files(log_start)
         self._queues_cleaned_at = log_start
 
@@ -266,7 +267,7 @@ class Cleaner:
         index = self._store.index
         if index is None:
             return []
-        files = index.files  # may fill a file, so before `full`
+        files = index.files  # read first, since it may add a file to `full`
         waiting = set(map(id, index.full))
         ends = [file.end_offset for file in files[:-1] if id(file) not in waiting]
-        return [files.pop(0).delete for _ in range(deletable_below(ends, log_start))]
+        return [files.pop(0).delete for _ in range(count_below(ends, log_start))]

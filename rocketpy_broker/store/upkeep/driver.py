@@ -1,7 +1,7 @@
 """Runs a message store in an asyncio program: schedules flush, dispatch, preallocation and retention.
 
-The store's state belongs to the event loop's thread; only blocking disk calls (flush, preallocation) go to
-threads, one of each kind at a time.
+Only the thread of the event loop changes the state of the store. Blocking disk calls (flush, preallocation,
+deletion) run in worker threads, one of each kind at a time.
 """
 
 from __future__ import annotations
@@ -32,37 +32,40 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _RETRY_S = 1.0
-_FILES_AT_ONCE = 64
-"""New files of queues that are made before another flush has its turn."""
+_FILE_BATCH = 64
+"""Number of queue files that are created before the flush lock is released for other flushes."""
 _FILE_ROUNDS_MAX = 10
-"""How often a thorough flush looks for queues that became new while it made the files of others."""
-_REPEAT_S = 60.0
-"""A failure that lasts is logged again so long after the last time."""
+"""Maximum number of searches for queues without a file. While files are created, new queues may appear."""
+_LOG_INTERVAL_S = 60.0
+"""A repeated failure is logged again after this time."""
 _DISPATCH_DELAY_S = 0.001
-_DISPATCH_AT_ONCE = 200
-"""Records that wait above which dispatch is not put off any longer."""
+_DISPATCH_WAITING_MAX = 200
+"""Number of waiting records above which dispatch runs in the next turn of the loop, without the delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """How the store is. failure: why it takes no messages, None while it does."""
+    """State of a store, and statistics of its flushes."""
 
     failure: str | None
+    """Why the store rejects messages; None while it accepts them."""
     dispatch_waiting: int
-    """Records written that are not in their queues yet."""
+    """Number of written records that are not dispatched yet."""
     unflushed_bytes: int
     flushes: int
+    """Number of flushes since the start."""
     flush_seconds: float
-    """Of all flushes together."""
+    """Total duration of these flushes."""
     flush_seconds_max: float
-    flushing_seconds: float
-    """For how long the flush that runs now has been running; 0 while none does."""
+    """Duration of the longest one."""
+    current_flush_seconds: float
+    """Duration of the running flush so far; 0 while none is running."""
 
 
 class StoreDriver:
     """Owns the tasks and threads of one store.
 
-    on_failure: called once when the store stops taking messages, with the reason.
+    on_failure: called once, with the reason, when the store fails and rejects messages from then on.
     """
 
     def __init__(
@@ -80,21 +83,22 @@ class StoreDriver:
         self._stopping = asyncio.Event()
         self._flush_lock = asyncio.Lock()
         self._dispatch_handle: asyncio.Handle | None = None
-        self._dispatch_at_once = False
+        self._dispatches_next_turn = False
         self._checked_for_polls = 0
+        """Number of waiting records that were checked against `polled_queues`."""
         self.polled_queues: Collection[tuple[str, int]] = ()
-        """(topic, queue id) of the queues with long-polling consumers; read live."""
+        """(topic, queue id) of the queues with long-polling consumers. Its owner updates it."""
         self.on_written: Callable[[], None] | None = None
         """Called after each write, before the messages are dispatched."""
         self.wait_for_commit: Callable[[], Awaitable[None]] | None = None
-        """Waits until a majority has what was appended; raises StoreError. None without a group."""
+        """Waits until a majority of a DLedger group has all appended messages; raises StoreError."""
         self._preallocating: asyncio.Task[None] | None = None
-        self._marking: asyncio.Task[None] | None = None
+        self._saving_flushed_offset: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(store)
         self._undeleted: list[Deletion] = []
-        """Files that retention took out of the store and could not delete yet."""
+        """Deletions of files that retention removed from the store, and that failed or did not run yet."""
         self._failure_reported = False
-        self._limited_log = RateLimitedLog(logger, _REPEAT_S)
+        self._limited_log = RateLimitedLog(logger, _LOG_INTERVAL_S)
         self._flushes = 0
         self._flushed_at = 0.0
         self._flush_began: float | None = None
@@ -102,9 +106,10 @@ class StoreDriver:
         self._flush_seconds_max = 0.0
 
     async def start(self) -> RecoveryReport:
-        """Open the store in a thread and start the tasks. Raises what `MessageStore.open` raises.
+        """Open the store in a thread and start the tasks. Raises the errors of `MessageStore.open`.
 
-        Also raises this process's limit of open files as far as it may: each queue being written has one.
+        It also sets the soft limit of open files (RLIMIT_NOFILE) to the hard limit, since each queue that is
+        being written has an open file.
         """
         _raise_file_limit()
         self._loop = asyncio.get_running_loop()
@@ -117,15 +122,15 @@ class StoreDriver:
         self._is_running = True
         spawn = self.tasks.spawn
         spawn(self._flush_periodically(flush.commit_log_interval_ms, thorough=False), "flush of the log")
-        spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all")
+        spawn(self._flush_periodically(flush.consume_queue_interval_ms, thorough=True), "flush of all files")
         spawn(self._clean_periodically(), "retention")
-        spawn(self._watch(), "watch")
+        spawn(self._monitor(), "monitor")
         return report
 
     async def close(self) -> None:
-        """Stop the tasks, then stop the store cleanly. Raises StoreError when that fails; it is closed then.
+        """Stop the tasks, then close the store; see `MessageStore.close`. Raises StoreError.
 
-        After a failure the store is closed without a last flush: the next start recovers it.
+        A store that has failed is closed without a last flush; the next start recovers it.
         """
         self._stopping.set()
         was_running, self._is_running = self._is_running, False
@@ -149,7 +154,7 @@ class StoreDriver:
         return await asyncio.get_running_loop().run_in_executor(executor, work, *args)
 
     def health(self) -> StoreHealth:
-        """Return the store's state and the figures of its flushes."""
+        """Return the state of the store and the statistics of its flushes."""
         store = self.store
         reason = store.failure or store.disk_full
         began = self._flush_began
@@ -160,7 +165,7 @@ class StoreDriver:
             flushes=self._flushes,
             flush_seconds=self._flush_seconds,
             flush_seconds_max=self._flush_seconds_max,
-            flushing_seconds=0.0 if began is None or self._loop is None else self._loop.time() - began,
+            current_flush_seconds=0.0 if began is None or self._loop is None else self._loop.time() - began,
         )
 
     # -- dispatch --------------------------------------------------------------------------------
@@ -168,21 +173,20 @@ class StoreDriver:
     def schedule_dispatch(self, delay_s: float = _DISPATCH_DELAY_S) -> None:
         """Dispatch soon, after the responses that wait to be sent, and preallocate files.
 
-        Dispatch runs within a millisecond, as RocketMQ's dispatcher does, or in the loop's next turn once
-        many records wait: a run costs about as much as dispatching three records. Reading a queue dispatches
-        first, so readers never see the delay. Queues with long-polling consumers are dispatched in the next
-        turn.
+        Dispatch runs after `delay_s`, since each run has the overhead of about three records. It runs in the
+        next turn of the loop if many records wait, or if one is for a queue with long-polling consumers.
+        Other readers do not notice the delay: reading a queue dispatches first.
         """
         if self.on_written is not None:
             self.on_written()
-        if self._loop is None or self._dispatch_at_once:
+        if self._loop is None or self._dispatches_next_turn:
             return
         dispatcher = self.store.dispatcher
         if dispatcher.is_stuck:
             if self._dispatch_handle is None:
                 self._dispatch_handle = self._loop.call_later(_RETRY_S, self.tasks.run, self._dispatch)
-        elif dispatcher.waiting > _DISPATCH_AT_ONCE or (self.polled_queues and self._is_polled()):
-            self._dispatch_at_once = True
+        elif dispatcher.waiting > _DISPATCH_WAITING_MAX or (self.polled_queues and self._is_polled()):
+            self._dispatches_next_turn = True
             if self._dispatch_handle is not None:
                 self._dispatch_handle.cancel()
             self._dispatch_handle = self._loop.call_soon(self.tasks.run, self._dispatch)
@@ -191,28 +195,28 @@ class StoreDriver:
 
     def _is_polled(self) -> bool:
         """Whether a record since the last check is for a queue with long-polling consumers."""
-        fresh = self.store.dispatcher.waiting_since(self._checked_for_polls)
-        self._checked_for_polls += len(fresh)
+        unchecked = self.store.dispatcher.waiting_since(self._checked_for_polls)
+        self._checked_for_polls += len(unchecked)
         polled = self.polled_queues
-        return any((cursor.topic, cursor.queue_id) in polled for cursor, *_ in fresh)
+        return any((cursor.topic, cursor.queue_id) in polled for cursor, *_ in unchecked)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None
-        self._dispatch_at_once = False
+        self._dispatches_next_turn = False
         self._checked_for_polls = 0
         try:
             self.store.dispatch()
         except StoreError as error:
             if self._is_running:
                 self._limited_log.error(
-                    "dispatch", "dispatch failed and is tried again in %s s: %s", _RETRY_S, error
+                    "dispatch", "dispatch failed, trying again in %s s: %s", _RETRY_S, error
                 )
                 self.schedule_dispatch()
         if self._preallocating is None and self.store.needs_preallocation():
             self._preallocating = self.tasks.spawn(self._preallocate(), "preallocation")
 
     async def _preallocate(self) -> None:
-        """Reserve blocks and create the next file, off the loop."""
+        """Reserve blocks and create the next file, in a thread."""
         store = self.store
         try:
             while store.needs_preallocation():
@@ -223,10 +227,10 @@ class StoreDriver:
         finally:
             self._preallocating = None
 
-    # -- watching --------------------------------------------------------------------------------
+    # -- monitoring ------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Measure how late the loop is, report a failed store, sample the counters once a second."""
+    async def _monitor(self) -> None:
+        """Measure the delay of the loop, report a failed store, and sample the counters every second."""
         store, interval_ms = self.store, self.store.overload_detector.interval_ms
         clock = asyncio.get_running_loop().time
         sampled = clock()
@@ -236,7 +240,7 @@ class StoreDriver:
                 return
             now = clock()
             store.reject(Reason.BUSY, store.overload_detector.sample((now - due) * 1000))
-            self._report_failure()  # a write may fail permanently, too
+            self._report_failure()  # a failed write does not report itself
             if now - sampled >= 1:
                 sampled = now
                 store.stats.sample(store.clock())
@@ -249,14 +253,17 @@ class StoreDriver:
             try:
                 await self.clean(pause_ms=retention.file_pause_ms)
             except StoreError as error:
-                logger.error("old files are not deleted: %s", error)
+                logger.error("cannot delete expired files, trying again at the next check: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
-        """Delete expired files once; returns how many. Raises StoreError when one cannot be deleted yet."""
+        """Delete the files that have expired; return their number. Raises StoreError if a deletion failed.
+
+        pause_ms: pause after each file. A failed deletion is tried again by the next call.
+        """
         if not self._is_running or self.store.failure is not None:
             return 0
         use = await self._in_thread(self._file_thread, self.cleaner.measure)
-        # The store does not know these files any more: whatever is not deleted now must be remembered.
+        # The store has no reference to these files, so those that are not deleted now must be kept here.
         steps, self._undeleted = self._undeleted + self.cleaner.choose(use, self.store.clock()), []
         left, failure = deque(steps), None
         try:
@@ -273,7 +280,7 @@ class StoreDriver:
         return len(steps)
 
     async def _delete(self, step: Deletion) -> StoreError | None:
-        """Delete a file, or return why it stays; then the next pass tries it again."""
+        """Delete a file. Return the error if that fails; the next call of `clean` tries it again."""
         try:
             await self._in_thread(self._file_thread, step)
         except StoreError as error:
@@ -291,9 +298,9 @@ class StoreDriver:
     # -- flush -----------------------------------------------------------------------------------
 
     async def flush(self) -> int:
-        """Make what was appended until now durable; returns the flushed offset. Raises StoreError.
+        """Make all appended messages durable; return the flushed offset. Raises StoreError.
 
-        In a group, durable means that a majority has it.
+        In a DLedger group, first wait until a majority of the peers has them.
         """
         if self.wait_for_commit is not None:
             await self.wait_for_commit()
@@ -310,8 +317,9 @@ class StoreDriver:
             finally:
                 self._flush_began = None
             if is_flushed:
-                if self._marking is None:
-                    self._marking = self.tasks.spawn(self._mark_flushed(), "flush mark")
+                if self._saving_flushed_offset is None:
+                    save = self._save_flushed_offset()
+                    self._saving_flushed_offset = self.tasks.spawn(save, "save of the flushed offset")
                 self._flushes += 1
                 self._flushed_at = begin
                 seconds = clock() - begin
@@ -322,10 +330,10 @@ class StoreDriver:
         return store.flushed_offset
 
     async def _run_flush(self, *, thorough: bool, new_files: bool) -> bool:
-        """Plan, run and finish a flush; False: there was nothing to flush. Raises StoreError.
+        """Plan, run and finish a flush; return whether there was anything to flush. Raises StoreError.
 
-        A StoreError from planning may be tried again. Any other failure is final, because it leaves unknown
-        what is durable.
+        After a StoreError from planning, the caller may try again. Any other failure is final, because it is
+        unknown what is durable.
         """
         store = self.store
         plan: FlushPlan | None = None
@@ -347,10 +355,10 @@ class StoreDriver:
         return True
 
     async def _make_queue_files(self) -> bool:
-        """Make the files of new queues in a thread: thousands of them would block the loop for seconds.
+        """Create the files of new queues in a thread: thousands of them would block the loop for seconds.
 
-        Returns False when one cannot be made. Queues that are still new after some rounds wait for the next
-        flush: clients may make topics faster than this disk makes files.
+        Returns False if a file cannot be created. Clients may create topics faster than the disk creates
+        files. Queues that still have no file after `_FILE_ROUNDS_MAX` rounds wait for the next flush.
         """
         queues = self.store.queues
         for _ in range(_FILE_ROUNDS_MAX):
@@ -358,7 +366,7 @@ class StoreDriver:
             if not waiting:
                 break
             while waiting:
-                batch, waiting = waiting[:_FILES_AT_ONCE], waiting[_FILES_AT_ONCE:]
+                batch, waiting = waiting[:_FILE_BATCH], waiting[_FILE_BATCH:]
                 async with self._flush_lock:  # other flushes run between two batches
                     made = await self._in_thread(self._flush_thread, make_files, batch)
                     for queue, file in made:
@@ -369,33 +377,34 @@ class StoreDriver:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Keep threads off the store's files while the loop's own thread changes more than it appends."""
+        """Pause all threads of the driver, so that the caller can truncate or replace files of the store."""
         async with self._flush_lock:
-            working = {task for task in (self._preallocating, self._marking) if task is not None}
+            tasks = (self._preallocating, self._saving_flushed_offset)
+            working = {task for task in tasks if task is not None}
             if working:
                 await asyncio.wait(working)
             yield
 
-    async def _mark_flushed(self) -> None:
-        """Write the flushed offset to the checkpoint during the next flush; no response waits for it."""
-        marked = -1
+    async def _save_flushed_offset(self) -> None:
+        """Save the flushed offset in the checkpoint, while the next flush runs. No response waits for it."""
+        saved = -1
         try:
-            while marked < self.store.flushed_offset:
-                marked = self.store.flushed_offset
-                await self._in_thread(self._checkpoint_thread, self.store.mark_flushed, marked)
+            while saved < self.store.flushed_offset:
+                saved = self.store.flushed_offset
+                await self._in_thread(self._checkpoint_thread, self.store.mark_flushed, saved)
         except FlushFailed:
             self._report_failure()
         finally:
-            self._marking = None
+            self._saving_flushed_offset = None
 
     async def _flush_periodically(self, interval_ms: int, *, thorough: bool) -> None:
         while self.store.failure is None:
             if await self._stops_within(interval_ms):
                 return
-            if not thorough and self._may_wait():
+            if not thorough and self._can_skip_flush():
                 continue
             try:
-                # Where a file could not be made, the flush meets the same error, and reports it.
+                # If a file could not be created here, the flush tries it again, and reports the error.
                 new_files = thorough and not await self._make_queue_files()
                 await self._flush(thorough=thorough, new_files=new_files)
             except FlushFailed:
@@ -403,21 +412,21 @@ class StoreDriver:
             except StoreError as error:
                 what = "flush of queues and index" if thorough else "flush"
                 self._limited_log.error(
-                    what, "%s failed and is tried again in %d ms: %s", what, interval_ms, error
+                    what, "%s failed, trying again in %d ms: %s", what, interval_ms, error
                 )
 
-    def _may_wait(self) -> bool:
-        """Whether so little is written that the log's flush may wait (flushCommitLogLeastPages)."""
+    def _can_skip_flush(self) -> bool:
+        """Whether fewer pages than flushCommitLogLeastPages are unflushed, and the last flush was recent."""
         flush = self.store.config.flush
         if not flush.commit_log_least_pages or self._loop is None:
             return False
-        written = self.store.max_physical_offset - self.store.flushed_offset
-        late = self._loop.time() - self._flushed_at >= flush.commit_log_thorough_ms / 1000
-        return written < flush.commit_log_least_pages * 4096 and not late
+        unflushed = self.store.max_physical_offset - self.store.flushed_offset
+        is_overdue = self._loop.time() - self._flushed_at >= flush.commit_log_thorough_ms / 1000
+        return unflushed < flush.commit_log_least_pages * 4096 and not is_overdue
 
     def _task_failed(self, failure: RocketError) -> None:
-        """Take no more messages: a task that the store depends on has ended."""
-        self.store.fail(StoreError(f"{failure}. The store takes no more messages; restart it"))
+        """Fail the store, because one of its tasks has ended."""
+        self.store.fail(StoreError(f"{failure}. The store rejects all messages; restart the broker"))
         self._report_failure()
 
     def _report_failure(self) -> None:

@@ -223,7 +223,7 @@ def test_damage_is_cut_if_an_operator_configures_it(filled: Filled, tmp_path: Pa
     flip(log, log.read_bytes().index(b"body 500"))
     store = MessageStore(cutting(tmp_path))
     report = store.open()
-    assert any("cut off as configured" in note for note in report.notes)
+    assert any("truncated, since cut_damage is set" in note for note in report.notes)
     found = bodies(store)
     assert found == [b"body %d" % number for number in range(0, 500, 3)]
     assert check_store(store).problems == []

@@ -156,7 +156,7 @@ def test_failed_flush_is_final(tmp_path: Path) -> None:
     with pytest.raises(FlushFailed, match="restart"):
         store.flush()
     assert store.flushed_offset == flushed
-    with pytest.raises(FlushFailed, match="takes no messages"):
+    with pytest.raises(FlushFailed, match="rejects messages"):
         store.put_message(message(2))
     with pytest.raises(FlushFailed):  # this one would succeed, and write nothing
         store.flush()

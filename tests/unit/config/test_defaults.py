@@ -115,7 +115,7 @@ FIXED: dict[str, Row] = {
     "a consumer's lock of a queue lasts": (lambda _: locks.LOCK_MS, 60_000),
     "a client without heartbeats is gone after": (lambda _: clients.EXPIRED_MS, 120_000),
     "a broker without registrations is gone after": (lambda _: NamesrvConfig().broker_expired_ms, 120_000),
-    "slack of the checkpoint": (lambda _: checkpoint._SLACK_MS, 3000),
+    "margin of the checkpoint": (lambda _: checkpoint._MARGIN_MS, 3000),
     "DLedger: a heartbeat every": (lambda _: raft().heartbeat_ms, 2000),
     "DLedger: heartbeats that may be missing": (lambda _: raft().heartbeats_missed_max, 3),
     "DLedger: a vote at least every": (lambda _: raft().vote_interval_ms_min, 300),

@@ -217,7 +217,7 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
     assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "Cluster_1", 7)
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:2: .*hexadecimal"):
         load(tmp_path, "\nbrokerName=\\u12\n")
-    with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: a setting without a name"):
+    with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: the setting has no name"):
         load(tmp_path, "=value\n")
 
 

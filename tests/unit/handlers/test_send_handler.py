@@ -173,7 +173,7 @@ async def test_an_ordered_topic_follows_the_permission_of_the_broker(tmp_path: P
     ("reason", "error", "code", "remark"),
     [
         (Reason.SLAVE, StoreError("a slave"), ResponseCode.SERVICE_NOT_AVAILABLE, "a slave"),
-        (Reason.BUSY, StoreBusy("slow"), ResponseCode.SYSTEM_BUSY, "the store takes no messages: slow"),
+        (Reason.BUSY, StoreBusy("slow"), ResponseCode.SYSTEM_BUSY, "the store rejects messages: slow"),
         (Reason.BUSY, PendingFull("full"), ResponseCode.SYSTEM_ERROR, PC_BUSY),
     ],
 )

@@ -45,11 +45,11 @@ class EntryScan:
 
     def __iter__(self) -> Iterator[Entry]:
         for file, position in files_from(self._files, self.end):
-            is_full = yield from self._scan_segment(file, position)
+            is_full = yield from self._scan_file(file, position)
             if not is_full:
                 return
 
-    def _scan_segment(self, file: MappedFile, position: int) -> Generator[Entry, None, bool]:
+    def _scan_file(self, file: MappedFile, position: int) -> Generator[Entry, None, bool]:
         """Yield the entries of a file; return whether a blank ends it."""
         window, base = b"", position
         while True:
@@ -90,7 +90,8 @@ class EntryScan:
 
     def _problem_of(self, found: Entry | Blank, room: int) -> str:
         if isinstance(found, Blank):
-            return "" if found.size == room else f"a blank of {found.size} bytes does not end the file"
+            reason = f"a blank entry of {found.size} bytes does not reach the end of the file"
+            return "" if found.size == room else reason
         last = self.last
         if last is not None and found.index != last.index + 1:
             return f"index {found.index} after {last.index}"

@@ -90,7 +90,7 @@ class StoredLedgerFiles(ReadOnlyStore):
         file = self._data.find(pos) if pos >= self._data.min_offset else None
         return file is not None and entry_at(file, pos - file.start) is not None
 
-    def problems_behind(self, scan: RecordScan) -> list[str]:
+    def log_problems(self, scan: RecordScan) -> list[str]:
         """Check all entries, committed or not, and their index units."""
         problems: list[str] = []
         entries = EntryScan(self._data, self._data.min_offset, check_record)

@@ -203,7 +203,7 @@ class LedgerFiles:
             if write.is_reset:
                 self._reset(write.entries[0].pos if write.entries else self.start_pos)
             elif write.truncate_after is not None and write.truncate_after < self.end_index:
-                self._cut(write.truncate_after)
+                self._truncate_after(write.truncate_after)
             if write.entries:
                 self._append(write.entries)
         except DiskFull:
@@ -228,7 +228,7 @@ class LedgerFiles:
                 file.wrote += sum(map(len, run))
             write_units(index, first, b"".join(map(encode_index_unit, entries)))
         except StoreError:
-            self._undo(entries[0].pos if is_new else before)
+            self._roll_back(entries[0].pos if is_new else before)
             raise
         if self._last is None:
             self._first = entries[0]
@@ -255,7 +255,7 @@ class LedgerFiles:
             run.append(encode_entry(entry))
         return runs
 
-    def _undo(self, end: int) -> None:
+    def _roll_back(self, end: int) -> None:
         """Zero what a failed append has written."""
         try:
             self._truncate(end, self.end_index)
@@ -266,7 +266,7 @@ class LedgerFiles:
 
     # -- truncating ------------------------------------------------------------------------------
 
-    def _cut(self, truncate_after: int) -> None:
+    def _truncate_after(self, truncate_after: int) -> None:
         """Truncate the ledger after an entry."""
         last = self.get(truncate_after)
         logger.info("%s: entries %d to %d are truncated", self._directory, last.index + 1, self.end_index)
@@ -401,4 +401,4 @@ class LedgerFiles:
 
         Raises StoreError.
         """
-        self.marks_file.raise_min(self.data.min_offset)
+        self.marks_file.advance_min_offset(self.data.min_offset)

@@ -242,11 +242,11 @@ def test_a_message_that_fits_into_no_file_is_rejected(tmp_path: Path) -> None:
     """With files smaller than maxMessageSize, one message would stop every peer of its group for good."""
     solo = Solo(tmp_path)
     room = solo.store.ledger.data.file_bytes
-    with pytest.raises(MessageTooLarge, match="do not fit into a file"):
+    with pytest.raises(MessageTooLarge, match="does not fit into a ledger file"):
         solo.put(1, body=bytes(room))
     receipt = solo.store.append(message(2, body=b""))
     largest = room - HEADER_BYTES - 8 - receipt.size
-    with pytest.raises(MessageTooLarge, match="do not fit into a file"):
+    with pytest.raises(MessageTooLarge, match="does not fit into a ledger file"):
         solo.store.append(message(3, body=bytes(largest + 1)))
     solo.put(3, body=bytes(largest))
     assert numbers(solo.store) == [2, 3]
@@ -492,7 +492,7 @@ def test_the_old_commit_log_expires_whole(tmp_path: Path) -> None:
 def test_a_store_on_a_ledger_copies_no_other(tmp_path: Path) -> None:
     """Two kinds of replication would write the same files."""
     solo = Solo(tmp_path)
-    with pytest.raises(StoreError, match="ledger"):
+    with pytest.raises(StoreError, match="DLedger replicates its log"):
         ReplicaLog(solo.store)
     solo.close()
 
@@ -517,7 +517,7 @@ def test_a_java_brokers_directory_can_be_looked_into(
     assert (status == 1) == name.endswith("-final"), text
     rest = ("the next start adds them", " problems")
     problems = [line for line in text.splitlines() if not line.endswith(rest)]
-    assert all(line.startswith("index: record at") for line in problems), text
+    assert all(line.startswith("index: no entry for the record at") for line in problems), text
     _, dumped = said(capsys, "dump", root, "--topic", "RaftTopic", "--limit", 3)
     records = [json.loads(line) for line in dumped.splitlines()]
     assert records[0]["offset"] == 48

@@ -243,7 +243,7 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
         left.extend(disk.after_power_loss(Random(seed)).list_dir(root) for seed in range(20))
 
     disk.before = lose_power
-    assert not index.cut_from(1500)
+    assert not index.delete_from(1500)
     index.destroy()
     assert [] in left
     assert all(found == names[: len(found)] for found in left)

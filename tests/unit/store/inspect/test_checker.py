@@ -37,7 +37,7 @@ def overwrite_index(store: MessageStore, entry: int, data: bytes) -> None:
 
 
 def cut_queue(store: MessageStore) -> None:
-    store.queues.queues["T", 0].cut(15)
+    store.queues.queues["T", 0].truncate_at(15)
 
 
 def forget_queue(store: MessageStore) -> None:
@@ -51,16 +51,16 @@ def raise_min_offset(store: MessageStore) -> None:
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda s: overwrite_unit(s, 3, UNIT.pack(5, 100, 0)), "queue T/0: unit 3 is 5+100, the record 48"),
-        (flip_code, "queue T/0: unit 3 has a tags code that is off by "),
+        (lambda s: overwrite_unit(s, 3, UNIT.pack(5, 100, 0)), "queue T/0: unit 3 points to 100 bytes at 5"),
+        (flip_code, "queue T/0: the tags code of unit 3 is off by "),
         (lambda s: overwrite_log(s, 88, b"?"), "commit log: readable to"),
-        (lambda s: overwrite_index(s, 2, bytes(20)), "lacks the key with hash"),
+        (lambda s: overwrite_index(s, 2, bytes(20)), "index: no entry for the record at "),
         (lambda s: overwrite_index(s, 2, b"\0\0\0\1" + bytes(16)), "points to 0, where no such record is"),
-        (lambda s: overwrite_index(s, 5, bytes(16) + b"\0\0\0\5"), "entry 5 links to entry 5, which"),
+        (lambda s: overwrite_index(s, 5, bytes(16) + b"\0\0\0\5"), "entry 5 links to 5, which is not"),
         (cut_queue, "queue T/0: 5 messages have no unit"),
-        (forget_queue, "queue T/0: missing, the log has 20 messages of it"),
+        (forget_queue, "queue T/0: missing, but the log has 20 of its messages"),
         (raise_min_offset, "queue T/0: min offset 3, but the log has 0"),
-        (lambda s: s.queues.queues["T", 0].put(99_999, 10, 0, 20), "unit 20 at 99999+10 has no record"),
+        (lambda s: s.queues.queues["T", 0].put(99_999, 10, 0, 20), "unit 20 points to 10 bytes at 99999"),
     ],
 )  # fmt: skip
 def test_each_kind_of_damage_is_reported(
@@ -107,5 +107,5 @@ def test_due_times_of_a_changed_table_are_no_damage(tmp_path: Path) -> None:
         assert queue.files.last is not None
         queue.files.last.write(40, UNIT.pack(*unit[:2], unit[2] + 64))
         assert check_store(store).problems == [
-            "queue SCHEDULE_TOPIC_XXXX/0: unit 2 has a tags code that is off by -5936"
+            "queue SCHEDULE_TOPIC_XXXX/0: the tags code of unit 2 is off by -5936"
         ]

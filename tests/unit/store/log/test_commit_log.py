@@ -40,7 +40,7 @@ def test_limits_are_those_of_4_6_0(tmp_path: Path) -> None:
     store.open()
     room = 1024 - 91 - len("T")
     store.put_message(MessageInner("T", 0, bytes(room)))
-    with pytest.raises(MessageTooLarge, match="record of 1025 bytes, the limit is 1024"):
+    with pytest.raises(MessageTooLarge, match="record of 1025 bytes; the limit is 1024"):
         store.append(MessageInner("T", 0, bytes(room + 1)))
     with pytest.raises(TopicInvalid, match="128 bytes"):
         store.append(MessageInner("T" * 128, 0, b""))
@@ -69,7 +69,7 @@ def test_record_leaves_eight_bytes_for_the_blank_one(tmp_path: Path) -> None:
     files = sorted((tmp_path / "commitlog").iterdir())
     assert files[0].read_bytes()[-8:] == (8).to_bytes(4, "big") + bytes.fromhex("cbd43194")
     assert files[1].read_bytes()[-9:-1] == (9).to_bytes(4, "big") + bytes.fromhex("cbd43194")
-    with pytest.raises(MessageTooLarge, match="do not fit into a file of 4096"):
+    with pytest.raises(MessageTooLarge, match="does not fit into a commit log file of 4096 bytes"):
         store.append(MessageInner("T", 0, bytes(rest + 1)))
     store.close()
 

@@ -161,7 +161,7 @@ def test_spare_file_is_used_or_deleted(tmp_path: Path) -> None:
     files.adopt_preallocated(spare)
     assert files.add_file() is spare
     files.adopt_preallocated(files.create_preallocated(100))  # came too late
-    assert files.spare is None
+    assert files.preallocated is None
     files.adopt_preallocated(files.create_preallocated(200))
     files.delete_preallocated()
     assert sorted(path.name[-3:] for path in tmp_path.iterdir()) == ["000", "100"]
@@ -176,7 +176,7 @@ def test_deleted_file_stays_readable_for_its_holder(tmp_path: Path) -> None:
     assert not (tmp_path / "00000000000000000000").exists()
     assert target.file.read(0, 1) == b"B"
     target.file.release()
-    with pytest.raises(InvariantError, match="was deleted"):
+    with pytest.raises(InvariantError, match="closed or deleted"):
         target.file.read(0, 1)
     with pytest.raises(InvariantError, match="in use"):
         files.take_first().delete()
@@ -231,7 +231,7 @@ def test_the_next_file_is_made_before_the_log_needs_it(tmp_path: Path, *, wrote:
     made = room.make()
     assert made is not None
     assert made.start == 100
-    files.spare = made
+    files.preallocated = made
     assert not room.is_wanted()
     files.close()
 

@@ -76,7 +76,7 @@ def test_gap_keeps_the_numbers_right(tmp_path: Path) -> None:
     queue = queue_of(tmp_path, 2)
     assert queue.put(9000, 100, 0, 4)
     assert list(queue.units())[2:] == [(2, 0, 0x7FFFFFFF, 0), (3, 0, 0x7FFFFFFF, 0), (4, 9000, 100, 0)]
-    with pytest.raises(StoreDamaged, match="next record in the commit log is message 90000000"):
+    with pytest.raises(StoreDamaged, match="next record in the commit log has queue offset 90000000"):
         queue.put(9900, 100, 0, 90_000_000)
     queue.files.close()
 

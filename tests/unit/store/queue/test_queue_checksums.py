@@ -55,7 +55,7 @@ def test_a_flipped_bit_is_found_and_repaired(tmp_path: Path, seed: int) -> None:
     path = directory / f"{number // 50 * 1000:020d}"
     flip(path, number % 50 * 20 + random.randrange(20), random.randrange(8))
     store, notes = started(tmp_path)
-    assert notes == ["queue T/0 differs from its checksum of the last stop: rebuilt"]
+    assert notes == ["queue T/0 differs from its checksum of the last stop; rebuilding it"]
     assert bodies(store) == ALL
     assert check_store(store).problems == []
     store.close()
@@ -203,14 +203,14 @@ def test_checksums_follow_the_writes() -> None:
     checksums.wrote(1000, 9, b"d")
     assert checksums.get(1000) is None
     checksums.wrote(1000, 0, b"abc")
-    checksums.cut(1003)
+    checksums.forget_from(1003)
     assert checksums.get(1000) == (abc.covered, abc.crc)
-    checksums.cut(1002)
+    checksums.forget_from(1002)
     assert checksums.get(1000) is None
-    checksums.know(1000, 1000, 7)
-    checksums.cut(2000)
+    checksums.set(1000, 1000, 7)
+    checksums.forget_from(2000)
     assert checksums.get(1000) == (1000, 7)
-    checksums.cut(1999)
+    checksums.forget_from(1999)
     assert checksums.get(1000) is None
 
 

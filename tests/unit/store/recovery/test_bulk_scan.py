@@ -136,7 +136,7 @@ def _learned(store: MessageStore, root: Path) -> tuple[BulkScan, list[ConsumeQue
     dispatcher = Dispatcher(table, None, DelayLevels(store.config.delay_levels))
     bulk = BulkScan(table, lambda batch, _: dispatcher.put(batch), 0, check_crc=True)
     for queue_id in range(2):
-        bulk.learn(QueueCursor("T", queue_id))
+        bulk.add_queue(QueueCursor("T", queue_id))
     return bulk, list(table.queues.values())
 
 

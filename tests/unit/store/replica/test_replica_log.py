@@ -51,15 +51,15 @@ def copy(data: bytes, target: ReplicaLog, chance: random.Random, offset: int = 0
         data = data[size:]
 
 
-@pytest.mark.parametrize("rush_bytes", [None, 1, 5000])
+@pytest.mark.parametrize("burst_bytes", [None, 1, 5000])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_copy_is_equal_and_can_be_read(
-    master: MessageStore, tmp_path: Path, seed: int, rush_bytes: int | None
+    master: MessageStore, tmp_path: Path, seed: int, burst_bytes: int | None
 ) -> None:
     """Consumers of a slave would miss messages, or a promoted slave would assign their offsets twice."""
     chance = random.Random(seed)
     with MessageStore(small_config(tmp_path / "slave")) as slave:
-        backlog = Backlog(slave, rush_bytes=rush_bytes) if rush_bytes else None
+        backlog = Backlog(slave, burst_bytes=burst_bytes) if burst_bytes else None
         copy(log_bytes(master), ReplicaLog(slave, backlog), chance)
         slave.dispatch()
         if backlog is not None:
@@ -103,7 +103,7 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
     config = small_config(tmp_path / "slave")
     slave = MessageStore(config, disk=disk)
     slave.open()
-    backlog = Backlog(slave, rush_bytes=1)
+    backlog = Backlog(slave, burst_bytes=1)
     data = log_bytes(master)
     ReplicaLog(slave, backlog).append(0, data[:100_000])
     backlog.work()
@@ -121,7 +121,7 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
 def test_a_backlog_is_worked_off_in_pieces(master: MessageStore, tmp_path: Path) -> None:
     """Consumers of a slave that has caught up would never get the messages of the rush."""
     with MessageStore(small_config(tmp_path / "slave")) as slave:
-        backlog = Backlog(slave, rush_bytes=1)
+        backlog = Backlog(slave, burst_bytes=1)
         ReplicaLog(slave, backlog).append(0, log_bytes(master))
         while left := backlog.size:
             backlog.work()
@@ -218,7 +218,7 @@ def test_truncated_records_leave_queues_and_index(master: MessageStore, tmp_path
         ):
             ReplicaLog(slave).append(0, data)
             slave.dispatch()
-            ReplicaLog(slave).cut(end, aside)
+            ReplicaLog(slave).truncate(end, aside)
             ReplicaLog(short).append(0, data[:end])
             short.dispatch()
             assert aside.read_bytes() == data[end:]
@@ -244,7 +244,7 @@ def test_index_files_that_a_cut_deletes_are_not_flushed(master: MessageStore, tm
     config = dataclasses.replace(small_config(tmp_path / "slave"), index=IndexConfig(slots=8, entries=24))
     with MessageStore(config) as slave:
         ReplicaLog(slave).append(0, data)
-        ReplicaLog(slave).cut(end, tmp_path / "tail")  # dispatches first, which fills index files
+        ReplicaLog(slave).truncate(end, tmp_path / "tail")  # dispatches first, which fills index files
         ReplicaLog(slave).append(end, data[end:])
         slave.dispatch()
         slave.flush(thorough=True)
@@ -263,7 +263,7 @@ def test_a_backlog_is_taken_in_pieces_of_any_size(tmp_path: Path) -> None:
             put(master, number, body=bytes(size))
         data = log_bytes(master)
         with MessageStore(dataclasses.replace(config, root=tmp_path / "slave")) as slave:
-            backlog = Backlog(slave, rush_bytes=1)
+            backlog = Backlog(slave, burst_bytes=1)
             target = ReplicaLog(slave, backlog)
             target.append(0, data[:500])
             backlog.drain()  # what follows begins in the middle of a file

@@ -152,7 +152,7 @@ async def test_next_file_is_ready_before_it_is_needed(tmp_path: Path) -> None:
         await asyncio.sleep(0)
     files = store.commit_log.files
     assert isinstance(files, MappedFileQueue)
-    await until(lambda: files.spare is not None)
+    await until(lambda: files.preallocated is not None)
     assert (tmp_path / "commitlog" / f"{65536:020d}").stat().st_size == 65536
     await driver.close()
     assert not (tmp_path / "commitlog" / f"{65536:020d}").exists()
@@ -294,7 +294,7 @@ async def test_failed_preallocation_does_not_stop_appends(tmp_path: Path) -> Non
         assert bodies(again) == expected
 
 
-LOOPS = ["flush of the log", "flush of all", "retention", "watch"]
+LOOPS = ["flush of the log", "flush of all files", "retention", "monitor"]
 
 
 async def _start(tmp_path: Path, disk: FaultyDisk | None = None) -> tuple[StoreDriver, list[StoreError]]:
@@ -314,7 +314,7 @@ async def _has_failed(driver: StoreDriver, failures: list[StoreError]) -> None:
     store = driver.store
     assert failures == [store.failure]
     assert driver.health().failure == str(store.failure)
-    with pytest.raises(StoreError, match="takes no messages"):
+    with pytest.raises(StoreError, match="rejects messages"):
         store.put_message(message(2))
     with pytest.raises(FlushFailed):
         await driver.flush()

@@ -18,10 +18,10 @@ from rocketpy_broker.store.upkeep.cleaner import (
     Cleaner,
     DiskUse,
     FileAge,
+    count_below,
+    count_expired,
     decide,
-    deletable_below,
     disk_use,
-    expired,
     is_hour_of,
 )
 from rocketpy_broker.store.upkeep.driver import StoreDriver
@@ -51,7 +51,7 @@ def test_hours_of_delete_when() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "reason", "at_once", "refuse"),
+    ("used", "reason", "is_forced", "reject"),
     [
         (0.75, "", False, False),
         (0.76, "76% full", False, False),
@@ -60,30 +60,30 @@ def test_hours_of_delete_when() -> None:
         (-1.0, "full", False, False),
     ],
 )
-def test_watermarks(used: float, reason: str, *, at_once: bool, refuse: bool) -> None:
+def test_watermarks(used: float, reason: str, *, is_forced: bool, reject: bool) -> None:
     """A full disk without retention stops the broker; early retention loses messages."""
     for use in (DiskUse(used, 0.0), DiskUse(0.0, used)):
         decision = decide(FORCED, use, at_hour(12))
         assert reason in decision.reason
         assert bool(reason) == bool(decision.reason)
-        assert (decision.at_once, decision.refuse_writes) == (at_once, refuse)
+        assert (decision.is_forced, decision.reject_writes) == (is_forced, reject)
         by_default = decide(CONFIG, use, at_hour(12))
-        assert (by_default.at_once, by_default.refuse_writes) == (False, refuse)
+        assert (by_default.is_forced, by_default.reject_writes) == (False, reject)
     assert decide(CONFIG, EMPTY, at_hour(4)).reason
 
 
 def test_which_files_expire() -> None:
     now = 1000 * HOUR
     old, new = FileAge(now - 72 * HOUR), FileAge(now - 72 * HOUR + 1)
-    assert expired(CONFIG, [old, old, new, old], now, at_once=False) == 2
-    assert expired(CONFIG, [old, old, new, old], now, at_once=True) == 4
-    assert expired(CONFIG, [old] * 30, now, at_once=False) == 10
-    assert expired(CONFIG, [], now, at_once=True) == 0
+    assert count_expired(CONFIG, [old, old, new, old], now, is_forced=False) == 2
+    assert count_expired(CONFIG, [old, old, new, old], now, is_forced=True) == 4
+    assert count_expired(CONFIG, [old] * 30, now, is_forced=False) == 10
+    assert count_expired(CONFIG, [], now, is_forced=True) == 0
     read = FileAge(old.written_ms, 119_999)
-    assert expired(CONFIG, [old, read, old], now, at_once=True) == 1
-    assert expired(CONFIG, [old, FileAge(old.written_ms, 120_000), old], now, at_once=True) == 3
-    assert deletable_below([10, 20, 30], 20) == 1
-    assert deletable_below([], 20) == 0
+    assert count_expired(CONFIG, [old, read, old], now, is_forced=True) == 1
+    assert count_expired(CONFIG, [old, FileAge(old.written_ms, 120_000), old], now, is_forced=True) == 3
+    assert count_below([10, 20, 30], 20) == 1
+    assert count_below([], 20) == 0
 
 
 class Disks:
