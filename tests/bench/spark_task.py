@@ -28,7 +28,7 @@ from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.rows import check_schema, source_schema
 from pyspark_rocketmq.sink import TaskPlace, send_rows
-from pyspark_rocketmq.source import read_range
+from pyspark_rocketmq.source import read_ranges
 from rocketpy.sync import AdminClient
 from tests.bench.comparison import in_turn
 from tests.bench.machine import describe
@@ -104,7 +104,7 @@ def read(namesrv: str, broker: str, *, columns: str, rows: int) -> dict[str, flo
     process, thread = time.process_time(), time.thread_time()
     with open("/dev/null", "wb") as sink:  # noqa: PTH123 - a device
         writer = None
-        for batch in read_range(part, chosen, options):
+        for batch in read_ranges([part], chosen, options):
             at = time.thread_time()
             writer = writer or pa.ipc.new_stream(sink, batch.schema)
             writer.write_batch(batch)

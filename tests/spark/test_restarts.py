@@ -23,7 +23,7 @@ from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.rows import check_schema
 from pyspark_rocketmq.sink import TaskPlace, send_rows
-from pyspark_rocketmq.source import read_range
+from pyspark_rocketmq.source import read_ranges
 from rocketpy.errors import RocketError
 from tests.interop.probe import wait_until
 from tests.interop.processes import our_environment
@@ -169,7 +169,7 @@ def test_a_read_waits_for_its_broker(own_place: Place) -> None:
     bodies = [message.body for message in place.messages(topic)]
     source = SourceOptions.read({**given, "deliveryTimeoutMs": WAIT_S * 1000}, streaming=False)
     part = QueueRange(QueueName(topic, place.broker.name, 0), 0, len(bodies))
-    reading = read_range(part, check_schema([("body", "binary")]), source)
+    reading = read_ranges([part], check_schema([("body", "binary")]), source)
     first = next(reading)
     place.broker.kill()
     with ThreadPoolExecutor(1) as pool:

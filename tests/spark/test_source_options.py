@@ -18,9 +18,9 @@ from pyspark_rocketmq.offsets import QueueName, QueueRange, split
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import StreamReader
 from pyspark_rocketmq.spark_version import HAS_READ_LIMITS, ReadMaxRows
-from rocketpy import MessageQueue
+from rocketpy import Message, MessageQueue
 from rocketpy.errors import ConfigInvalid
-from rocketpy.sync import AdminClient, PullConsumer
+from rocketpy.sync import AdminClient, Producer, PullConsumer
 from tests.integration.sdk_peers import Names, Peer
 from tests.interop.probe import wait_until
 from tests.spark.conftest import CLUSTER, Place
@@ -450,3 +450,31 @@ def test_wrong_options_fail_at_load(spark: Any, place: Place, given: dict[str, s
         with pytest.raises(AnalysisException) as caught:
             reading.format("rocketmq").options(nameServer=place.namesrv, **given).load()
         assert words in str(caught.value)
+
+
+def test_queues_with_few_messages_share_tasks(spark: Any, place: Place) -> None:
+    """A read of many queues would take the fixed cost of a task for each, or mix up their messages."""
+    topic = place.topic(100)
+    with Producer("spark_tests", place.namesrv) as producer:
+        for queue_id in range(100):
+            batch = [Message(topic, b"%d %d" % (queue_id, n)) for n in range(100 if queue_id == 50 else 4)]
+            producer.send_batch(batch, queue=MessageQueue(topic, place.broker.name, queue_id))
+    wait_until(lambda: place.stored(topic) == 496, "messages that can be read")
+    frame = load(spark, place, topic=topic)
+    tasks = [[(row.queueId, row.queueOffset, bytes(row.body)) for row in task] for task in glom(frame)]
+    rows = [row for task in tasks for row in task]
+    assert sorted(rows) == [
+        (queue_id, n, b"%d %d" % (queue_id, n))
+        for queue_id in range(100)
+        for n in range(100 if queue_id == 50 else 4)
+    ]
+    assert 32 <= len(tasks) <= 40
+    assert max(len(task) for task in tasks if all(queue_id != 50 for queue_id, _, _ in task)) <= 496 // 32
+    separate = load(spark, place, topic=topic, minPartitions=100)
+    assert [len({row.queueId for row in task}) for task in glom(separate)] == [1] * 100
+
+
+def glom(frame: Any) -> list[list[Any]]:
+    """The rows of each partition."""
+    found: list[list[Any]] = frame.rdd.glom().collect()
+    return found

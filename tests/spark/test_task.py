@@ -31,6 +31,7 @@ from pyspark_rocketmq.offsets import (
     QueueName,
     QueueRange,
     from_json,
+    group_small,
     read_offsets,
     share,
     split,
@@ -42,7 +43,7 @@ from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.record_arrays import RecordArrays
 from pyspark_rocketmq.rows import Rows, check_schema, to_batch
 from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
-from pyspark_rocketmq.source import read_range
+from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import ReadAllAvailable, ReadMaxRows
 from rocketpy import Message
 from rocketpy.errors import ConfigInvalid, Retry, RocketError
@@ -306,7 +307,7 @@ async def test_offsets_that_are_gone_are_told_or_left_out(fails: bool) -> None:
         source = SourceOptions.read(given, streaming=False)
         planner = await asyncio.to_thread(Planner, source)
         (part,) = await asyncio.to_thread(planner.ranges, {queue: 0}, {queue: 5})
-        reading = asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+        reading = asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
         if fails:
             with pytest.raises(DataLoss, match="T a/0 has no messages 0 to 4"):
                 await reading
@@ -432,13 +433,13 @@ async def test_a_broker_that_is_busy_for_a_moment_is_asked_again() -> None:
         assert refused == {RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET}
         refused.clear()
         (part,) = await asyncio.to_thread(reader.partitions, {}, {"T": {"a": {"0": 9}}})
-        assert part.part == QueueRange(QueueName("T", "a", 0), 0, 9)
+        assert part.parts == [QueueRange(QueueName("T", "a", 0), 0, 9)]
         refused.clear()
         batch = BatchReader(
             BODY, SourceOptions.read({"nameServer": names.address, "topic": "T"}, streaming=False)
         )
         (whole,) = await asyncio.to_thread(batch.partitions)
-        assert whole.part == part.part
+        assert whole.parts == part.parts
         await asyncio.to_thread(reader.stop)
 
 
@@ -456,7 +457,7 @@ async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None
             given = {"nameServer": names.address, "topic": "T"}
             batch = BatchReader(BODY, SourceOptions.read(given, streaming=False))
             parts = await asyncio.to_thread(batch.partitions)
-    assert [(part.part.queue.broker, part.part.end) for part in parts] == [("a", 9), ("b", 5)]
+    assert [(part.queue.broker, part.end) for task in parts for part in task.parts] == [("a", 9), ("b", 5)]
 
 
 async def test_available_now_tells_of_lost_messages() -> None:
@@ -474,7 +475,7 @@ async def test_available_now_tells_of_lost_messages() -> None:
                 with pytest.raises(DataLoss, match="was the topic deleted and created again"):
                     await planning
             else:
-                assert [part.part for part in await planning] == [QueueRange(QueueName("T", "a", 0), 0, 5)]
+                assert [part.parts for part in await planning] == [[QueueRange(QueueName("T", "a", 0), 0, 5)]]
             await asyncio.to_thread(reader.stop)
 
 
@@ -546,7 +547,7 @@ async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -
         names.routes["T"] = {"a": broker.address}
         source = SourceOptions.read({"nameServer": names.address, "topic": "T", **chosen}, streaming=False)
         part = QueueRange(QueueName("T", "a", 0), 0, 1)
-        batches = await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+        batches = await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"x"]
 
 
@@ -574,11 +575,11 @@ async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: 
         given = {"nameServer": names.address, "topic": "T", **chosen}
         part = QueueRange(QueueName("T", "a", 0), 0, 4)
         source = SourceOptions.read({**given, "failOnDataLoss": False}, streaming=False)
-        batches = await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+        batches = await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
         assert [body for batch in batches for body in batch["body"].to_pylist()] == [b"0", b"1", b"3"]
         source = SourceOptions.read(given, streaming=False)
         with pytest.raises(DataLoss, match=r"offset 2.*(crc|magic).*failOnDataLoss=false"):
-            await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+            await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -613,7 +614,7 @@ async def test_every_message_is_read_once_however_many_a_response_holds(seed: in
         given = {"nameServer": names.address, "topic": "T", "failOnDataLoss": False}
         source = SourceOptions.read(given, streaming=False)
         part = QueueRange(QueueName("T", "a", 0), 7, 5000)
-        batches = await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+        batches = await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
     rows = [int(body) for batch in batches for body in batch["body"].to_pylist()]
     assert rows == [at for at in stored if at >= 7]
 
@@ -644,7 +645,7 @@ async def test_a_slave_cannot_say_that_messages_are_lost(says: int, fails: bool)
         source = SourceOptions.read(given, streaming=False)
         part = QueueRange(QueueName("T", "a", 0), 7, 9)
         with pytest.raises(RocketError) as failure:
-            await asyncio.to_thread(lambda: list(read_range(part, BODY, source)))
+            await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
     assert failure.value.retry is not Retry.NONE
 
 
@@ -902,6 +903,16 @@ def test_ranges_are_cut_without_gaps() -> None:
     ] == [*range(1000)]
     assert split(ranges, 0) == ranges[:2]
     assert split([], 4) == []
+
+
+def test_small_ranges_are_grouped_in_their_order() -> None:
+    """A task would get more messages than allowed, or a range would be read twice or never."""
+    sizes = (3, 2, 1, 9, 4, 1, 5)
+    ranges = [QueueRange(QueueName("T", "b", number), 7, 7 + size) for number, size in enumerate(sizes)]
+    groups = group_small(ranges, 5)
+    assert [[part.end - part.start for part in group] for group in groups] == [[3, 2], [1], [9], [4, 1], [5]]
+    assert [part for group in groups for part in group] == ranges
+    assert group_small([], 5) == []
 
 
 def test_spark_starts_on_the_java_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,20 @@ def split(ranges: Iterable[QueueRange], least: int, most_rows: int = 0) -> list[
     return pieces
 
 
+def group_small(pieces: Iterable[QueueRange], most_rows: int) -> list[list[QueueRange]]:
+    """Group consecutive pieces into tasks that have at most `most_rows` messages, or one piece."""
+    tasks: list[list[QueueRange]] = []
+    rows = 0
+    for piece in pieces:
+        size = piece.end - piece.start
+        if not tasks or rows + size > most_rows:
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(piece)
+        rows += size
+    return tasks
+
+
 def behind_latest(read: Mapping[QueueName, int], latest: Mapping[QueueName, int]) -> dict[str, list[int]]:
     """How many messages of each queue were not read yet, by topic. Queues that are not in both are left out.
 

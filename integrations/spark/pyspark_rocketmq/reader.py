@@ -10,11 +10,20 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from pyspark_rocketmq.offsets import Offsets, QueueName, QueueRange, from_json, share, split, to_json
+from pyspark_rocketmq.offsets import (
+    Offsets,
+    QueueName,
+    QueueRange,
+    from_json,
+    group_small,
+    share,
+    split,
+    to_json,
+)
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.rows import Column
-from pyspark_rocketmq.source import read_range
+from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,14 +32,18 @@ from pyspark_rocketmq.spark_version import (
 )
 
 _UNLIMITED: Final = 2**63 - 1
+_SEPARATE_TASKS: Final = 32
+"""Number of queues that have a task each, however few messages they have."""
+_SHARED_ROWS: Final = 10_000
+"""Maximum number of messages of a shared task: small ones take about as long as the fixed cost of a task."""
 
 
 class RangePartition(InputPartition):
-    """A range of one queue, for one task."""
+    """Ranges of queues, for one task."""
 
-    def __init__(self, part: QueueRange) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, parts: list[QueueRange]) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 class BatchReader(DataSourceReader):
@@ -41,7 +54,10 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[RangePartition]:
-        """One per queue with messages, unless options cut it into pieces. Raises RocketError, DataLoss."""
+        """One per queue with messages; options cut it into pieces, and small ones share a partition.
+
+        Raises RocketError, DataLoss.
+        """
         planner = Planner(self._options)
         try:
             ranges = planner.batch_ranges()
@@ -53,7 +69,7 @@ class BatchReader(DataSourceReader):
         """The messages of one task. Raises RocketError, DataLoss."""
         if not isinstance(partition, RangePartition):  # Spark's own type if there are no partitions
             return iter(())
-        return read_range(partition.part, self._columns, self._options)
+        return read_ranges(partition.parts, self._columns, self._options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The messages of one task. Raises RocketError, DataLoss."""
-        return read_range(partition.part, self._columns, self._options)
+        return read_ranges(partition.parts, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Option commitOffsets. Spark calls it when the next micro-batch begins, so not after the last."""
@@ -184,5 +200,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _partitions(ranges: Sequence[QueueRange], options: SourceOptions) -> list[RangePartition]:
+    """Plan the tasks: one for each piece of a queue, but small pieces share tasks if there are many.
+
+    A shared task has at most 1 / `_SEPARATE_TASKS` of all messages, so the stages behind it run in parallel.
+    """
     pieces = split(ranges, options.min_partitions, options.max_partition_rows)
-    return [RangePartition(part) for part in pieces]
+    separate = max(_SEPARATE_TASKS, options.min_partitions)
+    if len(pieces) <= separate:
+        return [RangePartition([piece]) for piece in pieces]
+    rows = sum(piece.end - piece.start for piece in pieces) // separate
+    shared = min(rows, _SHARED_ROWS, options.max_partition_rows or _SHARED_ROWS)
+    return [RangePartition(parts) for parts in group_small(pieces, shared)]

@@ -1,9 +1,9 @@
-"""Reads the range of one task from its queue."""
+"""Reads the ranges of one task from their queues."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
 from time import monotonic, sleep
@@ -69,19 +69,25 @@ class Pulled(NamedTuple):
         )
 
 
-def read_range(
-    part: QueueRange, columns: Sequence[Column], options: SourceOptions
+def read_ranges(
+    parts: Iterable[QueueRange], columns: Sequence[Column], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a range as Arrow batches with these columns, in offset order.
+    """The messages of ranges, one after the other, as Arrow batches with these columns, in offset order.
 
     Pulls are retried for `deliveryTimeoutMs` while a broker is unavailable. Raises RocketError after that,
     and DataLoss for missing offsets and for messages that cannot be decoded.
     """
-    reader = _Reader(consumer_for(options), part, options)
-    pulled = reader.every_offset() if options.broker_filter == "*" else reader.selected()
+    consumer, limits = consumer_for(options), _Limits(options.pull_rows)
+    for part in parts:
+        yield from _read_range(_Reader(consumer, part, options, limits), part, columns, options)
+
+
+def _read_range(
+    reader: _Reader, part: QueueRange, columns: Sequence[Column], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
     waiting: list[Pulled] = []
     rows = size = 0
-    for each in pulled:
+    for each in reader.every_offset() if options.broker_filter == "*" else reader.selected():
         waiting.append(each)
         rows += len(each.starts)
         size += len(each.data)
@@ -118,20 +124,44 @@ class _Learned(NamedTuple):
     size: int
 
 
-class _Reader:
-    """Pulls the records of one range.
+class _Limits:
+    """The sizes of pulls and rounds, learned from responses.
 
-    A broker limits the messages and bytes of a response, however many a pull requests. The first pull shows
-    how many messages these are. In each round the last pull requests more, to detect a higher limit.
+    A broker limits the messages and bytes of a response, however many a pull requests. The first pull of a
+    task shows how many messages these are. In each round the last pull requests more, to detect a higher
+    limit.
+
+    Attributes:
+        most: The messages that option pullBatchSize allows a pull.
+        step: The messages of a pull; 0 until they are known.
+        pulls: The pulls of a round.
     """
 
-    def __init__(self, consumer: PullConsumer, part: QueueRange, options: SourceOptions) -> None:
+    def __init__(self, most: int) -> None:
+        self.most: Final = most
+        self.step = 0
+        self.pulls = 1
+
+    def learn(self, learned: Sequence[_Learned]) -> None:
+        """Adapt to the responses of a round."""
+        most = self.most
+        limits = [rows for asked, rows, _ in learned if rows < asked or asked == most]
+        self.step = max(1, min(limits)) if limits else self.step or most
+        size = max((size for _, _, size in learned), default=_PULLED_BYTES)
+        self.pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
+
+
+class _Reader:
+    """Pulls the records of one range."""
+
+    def __init__(
+        self, consumer: PullConsumer, part: QueueRange, options: SourceOptions, limits: _Limits
+    ) -> None:
         self._consumer = consumer
         self._part = part
         self._queue = MessageQueue(*part.queue)
         self._options = options
-        self._step = 0
-        self._pulls = 1
+        self._limits = limits
 
     def every_offset(self) -> Iterator[Pulled]:
         """All records: offsets are dense, so it is known where each pull of a round begins."""
@@ -140,7 +170,7 @@ class _Reader:
         ahead: deque[_Round] = deque()
         try:
             while offset < end:
-                is_first = not self._step
+                is_first = not self._limits.step
                 while reached < end and len(ahead) < (1 if is_first else _ROUNDS):
                     ahead.append(self._start_round(max(offset, reached)))
                     reached = ahead[-1].end
@@ -171,7 +201,7 @@ class _Reader:
                             reached = offset
                             break
                 ahead.popleft()
-                self._learn(learned)
+                self._limits.learn(learned)
         finally:
             for each in ahead:
                 each.responses.cancel()
@@ -203,21 +233,13 @@ class _Reader:
         return self._consumer.pull_records_async(self._queue, pulls, expression=self._options.broker_filter)
 
     def _start_round(self, begin: int) -> _Round:
-        end, most = self._part.end, self._options.pull_rows
-        step = self._step or most
-        begins = range(begin, end, step)[: self._pulls]
+        end, most = self._part.end, self._limits.most
+        step = self._limits.step or most
+        begins = range(begin, end, step)[: self._limits.pulls]
         ranges = [(at, min(at + step, end)) for at in begins]
         counts = [stop - at for at, stop in ranges]
         counts[-1] = min(most, end - begins[-1])
         return _Round(ranges, counts, self._start(list(zip(begins, counts, strict=True))))
-
-    def _learn(self, learned: Sequence[_Learned]) -> None:
-        """Adapt to the responses of a round."""
-        most = self._options.pull_rows
-        limits = [rows for asked, rows, _ in learned if rows < asked or asked == most]
-        self._step = max(1, min(limits)) if limits else self._step or most
-        size = max((size for _, _, size in learned), default=_PULLED_BYTES)
-        self._pulls = max(1, min(_PULLS, _PULLED_BYTES // max(1, size)))
 
     def _pull(self, offset: int, count: int, response: PullResponse | RocketError | None) -> Pulled:
         """Pull, retrying until there is a result. response: of the first pull, if it was made already.
