@@ -333,15 +333,17 @@ def main() -> None:
     parser.add_argument("--partitions", type=numbers, default=[2, 20, 200], help="queues of the topics")
     parser.add_argument("--total", type=int, default=100_000_000, help="bytes of a run")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--ours", action="store_true", help="without brokers in Java")
     parser.add_argument("--stages", action="store_true", help="also stages of the sink, and single sends")
     parser.add_argument("--singly", type=int, default=20_000, help="rows of single sends")
     options = parser.parse_args()
     print({**describe(), "spark": spark_version, "load now": os.getloadavg()})
     settings, kafka, peer = {}, None, None
     try:
-        peer = JavaPeer.prepare(DEFAULT_VERSION)
-        kafka = broker_jars()
-        settings["spark.jars"] = ",".join(map(str, connector_jars()))
+        if not options.ours:
+            peer = JavaPeer.prepare(DEFAULT_VERSION)
+            kafka = broker_jars()
+            settings["spark.jars"] = ",".join(map(str, connector_jars()))
     except (ToolsMissing, RuntimeError) as error:
         kafka = None
         print(f"brokers in Java are left out: {error}")

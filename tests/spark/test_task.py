@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import pickle
@@ -580,6 +581,16 @@ async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: 
         source = SourceOptions.read(given, streaming=False)
         with pytest.raises(DataLoss, match=r"offset 2.*(crc|magic).*failOnDataLoss=false"):
             await asyncio.to_thread(lambda: list(read_ranges([part], BODY, source)))
+
+
+async def test_workers_do_not_traverse_modules_after_each_task() -> None:
+    """Spark collects garbage after each task, which would take longer than to read 5,000 messages."""
+    gc.unfreeze()
+    async with Names() as names:
+        source = SourceOptions.read({"nameServer": names.address, "topic": "T"}, streaming=False)
+        await asyncio.to_thread(lambda: list(read_ranges([], BODY, source)))
+    assert gc.get_freeze_count() > 50_000
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_rocketmq.clients import producer_for
+from pyspark_rocketmq.clients import freeze_modules, producer_for
 from pyspark_rocketmq.columns import Columns, RowNotSent, Where
 from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, SendStatus, by_hash
@@ -103,6 +103,7 @@ def send_rows(
         raise
     finally:
         wait([sent.future for sent in task.in_flight])
+    freeze_modules()
     return Report(place.partition, rows, task.body_bytes, task.retried)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_rocketmq.clients import consumer_for
+from pyspark_rocketmq.clients import consumer_for, freeze_modules
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import queue_name, report_loss
@@ -80,6 +80,7 @@ def read_ranges(
     consumer, limits = consumer_for(options), _Limits(options.pull_rows)
     for part in parts:
         yield from _read_range(_Reader(consumer, part, options, limits), part, columns, options)
+    freeze_modules()
 
 
 def _read_range(
