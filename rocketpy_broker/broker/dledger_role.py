@@ -68,6 +68,7 @@ class DLedgerReplication:
             vote_interval_ms_max=dledger.vote_interval_ms_max,
             # A hanging peer delays an election by no more than the election timeout.
             vote_wait_ms=min(_VOTE_WAIT_MS_MAX, dledger.heartbeat_ms * dledger.heartbeats_missed_max),
+            commit_push_ms=dledger.commit_push_ms,
             pending_max=dledger.pending_max,
             file_bytes=self.config.store.commit_log.segment_bytes,
             no_op=self.store.log.no_op,

@@ -296,6 +296,8 @@ class DLedgerConfig(CheckedSettings):
     """Longest time between two elections of a candidate (not in RocketMQ; maxVoteIntervalMs)."""
     commit_wait_ms: int = 2500
     """How long a send waits for a majority (fixed in RocketMQ; maxWaitAckTimeMs in DLedger 0.1)."""
+    commit_push_ms: int = 1000
+    """Interval in which idle followers receive the committed index (fixed in DLedger 0.1)."""
     pending_max: int = setting("dLegerPendingMax", 10_000, limits=(1, 10_000_000))
     """With this many uncommitted messages, sends are rejected (not in RocketMQ; maxPendingRequestsNum)."""
     secret: str = setting("dLegerSecret", "", is_private=True)

@@ -1,6 +1,7 @@
 """A name server and brokers of a DLedger group in this process, which elects only when a test wants that.
 
 A leader may be silent for a minute, since a busy machine or a slow disk holds this process up for seconds.
+Idle followers receive the committed index ten times as often as in RocketMQ, so that tests wait less for it.
 Where a leader is stopped, or loses its majority, the clock of the group's peers leaps over that minute.
 """
 
@@ -37,8 +38,8 @@ SETTINGS = {
     "dLegerGroup": "raft",
     "dLegerHeartbeatMillis": "100",
     "dLegerHeartbeatsMissed": "600",
-    "dLegerVoteMillisMin": "50",
-    "dLegerVoteMillisMax": "250",
+    "dLegerVoteMillisMin": "20",
+    "dLegerVoteMillisMax": "100",
 }
 
 
@@ -81,7 +82,7 @@ class LedgerGroup:
         config = load_broker_config(overrides=given)
         ha = replace(config.ha, sync_interval_ms=self._sync_ms)
         registration = replace(config.registration, roleless_ms=self._roleless_ms)
-        dledger = replace(config.dledger, commit_wait_ms=self._commit_wait_ms)
+        dledger = replace(config.dledger, commit_wait_ms=self._commit_wait_ms, commit_push_ms=100)
         broker = Broker(replace(config, ha=ha, registration=registration, dledger=dledger))
         broker.ledger.peer._now_ms = self.now_ms  # type: ignore[method-assign] # a clock that can jump
         await broker.start()

@@ -138,6 +138,7 @@ class HaClient:
             now_ms=loop.time() * 1000,
         )
         try:
+            self._step(session, connection, Poll())
             while not self._changed.is_set():
                 data = await connection.read(_TICK_S)
                 if not data:

@@ -131,6 +131,7 @@ FIXED: dict[str, Row] = {
     "DLedger: a broker votes at least every": (lambda broker: broker.dledger.vote_interval_ms_min, 300),
     "DLedger: a broker votes at most every": (lambda broker: broker.dledger.vote_interval_ms_max, 1000),
     "DLedger: a send waits for a majority": (lambda broker: broker.dledger.commit_wait_ms, 2500),
+    "DLedger: a broker sends the commit every": (lambda broker: broker.dledger.commit_push_ms, 1000),
     "DLedger: a broker's appends that may wait": (lambda broker: broker.dledger.pending_max, 10_000),
     "HA link: a sign of life every": (lambda _: HaSettings().heartbeat_ms, 5000),
     "HA link: a silent peer is gone after": (lambda _: HaSettings().silence_ms, 20_000),

@@ -110,6 +110,15 @@ async def test_a_slave_waits_before_it_reconnects(tmp_path: Path) -> None:
     await server.wait_closed()
 
 
+async def test_a_slave_joins_as_soon_as_it_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it connects, senders that wait for a slave would wait a fifth of a second longer."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.client._TICK_S", 2 * LIMIT_S)
+    async with leading(tmp_path / "master"), following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
+        await copying(slave)
+
+
 async def test_a_rejected_slave_reports_it_while_it_waits(tmp_path: Path) -> None:
     """An operator would take it for one that waits for its master, and that nothing has to be done for."""
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)

@@ -47,8 +47,11 @@ async def is_ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("message", [b"", bytes(7), REPORT.pack(CONTROL)])
-async def test_a_connection_that_does_not_join_is_closed(message: bytes) -> None:
+async def test_a_connection_that_does_not_join_is_closed(
+    message: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client that starts to join and never finishes would hold a connection forever."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 0.02)
     async with served(HaSettings(join_ms=50, secret=KNOWN)) as (_, address):
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(message)
@@ -123,8 +126,10 @@ async def test_the_oldest_stranger_gives_way() -> None:
             await until(lambda: server.connected.connections == 1)
 
 
-async def test_a_slave_that_hangs_is_let_go() -> None:
+async def test_a_slave_that_hangs_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hanging slave would occupy a socket and a buffer: after 64, no slave is accepted."""
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 0.02)
+    monkeypatch.setattr("rocketpy_broker.replication.ha.server._CLOSE_WAIT_S", 0.1)
     source = MemoryLog(bytes(32 << 20), segment_bytes=64 << 20)
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(
