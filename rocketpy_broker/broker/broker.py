@@ -464,7 +464,7 @@ class Broker:
             ("metrics", self.metrics),
             ("consumers", self.consumers),
             ("un-registration at its name servers", self._registrar),
-            ("new requests", partial(self._endpoint.refuse, "the broker is shutting down")),
+            ("new requests", partial(self._endpoint.reject_all, "the broker is shutting down")),
             ("sends that wait for their topics", self.topics.saver.drain),
             ("delayed messages and transactions", self.deferred),
             ("sends that wait for a flush", self._waiters),

@@ -89,7 +89,7 @@ class DeliveryServices:
             schedule_dispatch=self._driver.schedule_dispatch,
             find_group=self._consumers.groups.find,
             delays=delay.levels,
-            on_delayed=delay.scheduled,
+            on_delayed=delay.message_appended,
             park=park,
             commits=commits,
         )
@@ -99,7 +99,7 @@ class DeliveryServices:
             send,
             find_group=self._consumers.groups.find,
             delays=delay.levels,
-            on_delayed=delay.scheduled,
+            on_delayed=delay.message_appended,
             on_send_back=lambda group, topic: self._consumers.stats.count_sent_back(topic, group),
         )
         reply = ReplyHandler(send, config.send, store_host=host, channel_of=self._producer)

@@ -83,7 +83,7 @@ async def _move_producers(
         if request.header_as(_HEADERS[request.code]).topic in topics:
             last = loop.time()
 
-    router.watch(_HEADERS, note)
+    router.add_listener(_HEADERS, note)
     await registrar.hide(topics)
     fresh = loop.time() + wait_ms / 1000
     while (rest := max(fresh, last + _QUIET_S) - loop.time()) > 0:  # noqa: ASYNC110

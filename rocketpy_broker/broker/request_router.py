@@ -18,24 +18,25 @@ from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.store.files.batch_saver import ChangePending
 
 _WAITING_BYTES_MAX: Final = 8 << 20
-"""Most bytes of messages of one connection that wait for a new topic. It leaves room for the next frame."""
+"""Maximum bytes of one connection's messages that wait for a new topic. It leaves room for the next frame."""
 
 
 class RequestRouter:
-    """Passes requests to their handlers. While the broker is not in service, it rejects all requests.
+    """Passes requests to their handlers. Before `serve` and after `reject_all`, it rejects all requests.
 
-    Deny by default: a request code without a permission (`BROKER_PERMISSIONS`) is rejected.
+    Request codes without a permission (`BROKER_PERMISSIONS`) are rejected.
     """
 
     def __init__(self, tasks: Tasks, guard: AccessGuard | None = None) -> None:
-        """tasks: fail the broker after an InvariantError. guard: None without access control."""
+        """tasks: make the broker fail after an InvariantError. guard: None without access control."""
         self._tasks = tasks
         self._guard = guard
         self._handlers: dict[int, Handler] = {}
         self._opened: list[Callable[[Channel], None]] = []
         self._closed: list[Callable[[Channel], None]] = []
         self._end_of_buffer: Callable[[], None] = _nothing
-        self._refusal: str | None = "the broker is starting"
+        self._rejection: str | None = "the broker is starting"
+        """Remark of the response to every request; None while requests are handled."""
         self._channels: set[Channel] = set()
 
     def serve(
@@ -46,28 +47,29 @@ class RequestRouter:
         closed: Iterable[Callable[[Channel], None]] = (),
     ) -> None:
         """Start to handle requests. closed: listeners for closed channels."""
+        # A request must see the messages that came before it in the same socket buffer.
         self._handlers = {
-            code: handler if code in _JOINING_RUNS else _after_run(send, handler)
+            code: handler if code in _APPENDING else _after_write(send, handler)
             for code, handler in handlers.items()
             if code in BROKER_PERMISSIONS
         }
         self._opened = [send.channel_opened]
         self._closed = [send.channel_closed, *closed]
         self._end_of_buffer = send.end_of_buffer
-        self._refusal = None
+        self._rejection = None
         for channel in self._channels:
             send.channel_opened(channel)
 
-    def watch(self, codes: Iterable[int], seen: Callable[[Command], None]) -> None:
-        """Call `seen` with each request, before it is handled, that has one of these codes."""
+    def add_listener(self, codes: Iterable[int], on_request: Callable[[Command], None]) -> None:
+        """Call `on_request` with each request of these codes, before it is handled."""
         for code in codes:
             if (handler := self._handlers.get(code)) is not None:
-                self._handlers[code] = _watched(handler, seen)
+                self._handlers[code] = _after_call(on_request, handler)
 
-    def refuse(self, reason: str) -> None:
-        """Respond SERVICE_NOT_AVAILABLE to every request; clients try another broker."""
+    def reject_all(self, reason: str) -> None:
+        """Respond SERVICE_NOT_AVAILABLE to all later requests, so that clients try another broker."""
         self._handlers = {}
-        self._refusal = reason
+        self._rejection = reason
 
     # -- Endpoint -----------------------------------------------------------------------------
 
@@ -83,10 +85,10 @@ class RequestRouter:
         """Check a request and run its handler."""
         handler = self._handlers.get(request.code)
         if handler is not None:
-            refusal = None if self._guard is None else self._guard.check(channel, request)
-            return self._run(handler, channel, request) if refusal is None else refusal
-        if self._refusal is not None:
-            return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
+            rejection = None if self._guard is None else self._guard.check(channel, request)
+            return self._run(handler, channel, request) if rejection is None else rejection
+        if self._rejection is not None:
+            return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._rejection)
         return request.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             remark=f"request type {request.code} not supported by this broker",
@@ -106,8 +108,9 @@ class RequestRouter:
     def _wait(
         self, pending: ChangePending, handler: Handler, channel: Channel, request: Command
     ) -> Command | None:
-        """Run a handler again after a save. Reject the request if its connection has too many waiting
-        bytes.
+        """Run a handler again once a new topic or group is saved.
+
+        Rejects the request if too many bytes of its connection are waiting.
         """
         memory, size = channel.memory, request.kept_bytes
         if memory.sizes["waiting"] + size > _WAITING_BYTES_MAX or not memory.add("waiting", size):
@@ -119,14 +122,14 @@ class RequestRouter:
     def _run_saved(
         self, handler: Handler, channel: Channel, request: Command, size: int, failure: RocketError | None
     ) -> None:
-        """Run a handler again after a save, or after its failure. size: counted bytes of the request."""
+        """Run a handler again after a save. size: counted bytes of the request. failure: why it failed."""
         channel.memory.add("waiting", -size)
-        if channel.is_closed and request.code not in _JOINING_RUNS:
-            return  # nobody needs the response; but a oneway message must be stored
+        if channel.is_closed and request.code not in _APPENDING:
+            return  # no client waits for the response. A message is stored, since it may be oneway.
 
         def run(channel: Channel, request: Command) -> Command | bytes | None:
-            if self._refusal is not None:  # the broker is stopping
-                return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._refusal)
+            if self._rejection is not None:  # the broker is stopping
+                return request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._rejection)
             if failure is not None:
                 raise failure
             return self._run(handler, channel, request)
@@ -138,7 +141,7 @@ class RequestRouter:
             return
         if response is not None and not request.is_oneway:
             channel.reply(response)
-        # At once: a send must be registered before its commit, and before the role changes.
+        # Not deferred: a send must be registered before its commit, and before the role changes.
         self.end_of_buffer()
 
     def end_of_buffer(self) -> None:
@@ -158,16 +161,16 @@ class RequestRouter:
             listener(channel)
 
 
-_JOINING_RUNS: Final = frozenset({
+_APPENDING: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION,
 })  # fmt: skip
-"""Requests whose messages are written together at the end of a socket buffer."""
+"""Requests that append messages. Those of one socket buffer are written together, at its end."""
 
 
-def _after_run(send: SendHandler, handler: Handler) -> Handler:
-    """Return a handler that first writes the messages that came earlier in the same socket buffer."""
+def _after_write(send: SendHandler, handler: Handler) -> Handler:
+    """Return a handler that first writes the messages which came earlier in the same socket buffer."""
 
     def handle(channel: Channel, request: Command) -> Command | bytes | None:
         if send.is_run_open:
@@ -177,9 +180,9 @@ def _after_run(send: SendHandler, handler: Handler) -> Handler:
     return handle
 
 
-def _watched(handler: Handler, seen: Callable[[Command], None]) -> Handler:
+def _after_call(on_request: Callable[[Command], None], handler: Handler) -> Handler:
     def handle(channel: Channel, request: Command) -> Command | bytes | None:
-        seen(request)
+        on_request(request)
         return handler(channel, request)
 
     return handle

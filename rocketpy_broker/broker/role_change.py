@@ -66,7 +66,7 @@ class RoleChangeHandler:
 
     def leader_changed(self) -> None:
         """Find the master after a change of the leader."""
-        self.sync.forget()
+        self.sync.unfollow()
         self._cancel_timers()
         loop = asyncio.get_running_loop()
         self._timers = [

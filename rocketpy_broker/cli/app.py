@@ -205,7 +205,7 @@ def _serve(name: str, server: Broker | NameServer, drain: Drain, hint: Callable[
     """Return what runs a server. hint: how to connect to it, once it has its address."""
 
     async def serve(guard: ShutdownGuard) -> None:
-        guard.watch(server)
+        guard.report_phases_of(server)
         await server.start()
         _print_ready(name, server.address)
         _print(hint())
@@ -224,7 +224,7 @@ def _dev(options: argparse.Namespace) -> Service:
         if not {"listen", "listenPort"} & settings.keys():
             settings["listenPort"] = str(await _broker_port(settings.get("bindAddress", "127.0.0.1")))
         async with EmbeddedCluster(options.store, namesrv=options.listen, settings=settings) as cluster:
-            guard.watch(*cluster.servers)
+            guard.report_phases_of(*cluster.servers)
             _print_ready("namesrv", cluster.namesrv_address)
             for broker in cluster.brokers:
                 _print_ready(broker.config.name, broker.address)
@@ -275,7 +275,7 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
     draining = joined(_drained(guard, drain), "drain")
     failing = [joined(server.wait_failed(), "wait for a failure") for server in servers]
     await asyncio.wait({stopping, draining, *failing}, return_when=asyncio.FIRST_COMPLETED)
-    guard.begin()
+    guard.start_time_limit()
     for waiting in (stopping, draining, *failing):
         waiting.cancel()
     for failed in failing:

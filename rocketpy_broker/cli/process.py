@@ -1,10 +1,10 @@
 """Process control for service managers: signals, a stop with a time limit, sd_notify.
 
-SIGUSR1 drains a broker and then stops it; see `rocketpy_broker.broker.drain`. Other servers stop at once.
+SIGUSR1 drains a broker and then stops it; see `rocketpy_broker.broker.drain`. Other servers stop immediately.
 
-The first SIGTERM or SIGINT stops the server cleanly. A second one, or a stop that takes too long, ends the
-process at once with exit status 3, and prints the current step. A thread does that, because a hanging disk
-may block the event loop.
+The first SIGTERM or SIGINT stops the server cleanly. A second one, or a stop that takes too long, prints the
+current step and ends the process immediately with exit status 3. That runs in a thread, because a hanging
+disk may block the event loop.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ EXIT_STOP_TIMEOUT: Final = 3
 _GC_THRESHOLDS: Final = (2_000, 10, 50)
 """Thresholds of the garbage collector's generations.
 
-A collection of 10,000 new objects blocks the event loop for 5 ms. With CPython's 700, 10 and 10, a flood of
-heartbeats causes full collections all the time.
+A collection of 10,000 new objects blocks the event loop for 5 ms. With CPython's thresholds of 700, 10 and
+10, many heartbeats cause continuous full collections.
 """
 _MALLOC_OPTIONS: Final = {-3: 1 << 20, -1: 2 << 20}
 """M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt(3), in bytes.
 
 glibc raises both, up to 32 and 64 MiB, when a large buffer is freed. Later frames then share the heap with
-small objects, and their memory does not return to the system. Setting the values turns that off. With glibc's
-initial 128 KiB, each copy of a frame of 900 KB takes 0.5 ms instead of 0.02 ms, because the kernel zeroes its
-pages.
+small objects, and their memory does not return to the system. Fixed values turn that off. With glibc's
+initial 128 KiB, each copy of a 900 KB frame takes 0.5 ms instead of 0.02 ms: the kernel zeroes its pages.
 """
 DRAIN_SIGNAL: Final = signal.SIGUSR1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
@@ -55,7 +54,7 @@ class HasPhase(Protocol):
 
 
 class ShutdownGuard:
-    """Stops servers on a signal, within a time limit. Create it in the main thread, in the event loop."""
+    """Requests a stop on a signal, with a time limit. Create it in the main thread, in the event loop."""
 
     def __init__(self, timeout_s: float) -> None:
         self.requested: Final = asyncio.Event()
@@ -70,11 +69,11 @@ class ShutdownGuard:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         threading.Thread(target=self._wait, name="signals", daemon=True).start()
 
-    def watch(self, *servers: HasPhase) -> None:
-        """Print the phases of these servers if their stop takes too long."""
+    def report_phases_of(self, *servers: HasPhase) -> None:
+        """Set the servers whose phases are printed if the stop takes too long."""
         self._servers = servers
 
-    def begin(self) -> None:
+    def start_time_limit(self) -> None:
         """Start the time limit of the stop. Later calls do nothing."""
         if self._begun.acquire(blocking=False):
             notify("STOPPING=1")
@@ -84,33 +83,34 @@ class ShutdownGuard:
 
     def _wait(self) -> None:
         while signal.sigwait(_SIGNALS) == DRAIN_SIGNAL:
-            self._tell(self.drain_requested)
-        self.begin()
-        self._tell(self.requested)
+            self._set(self.drain_requested)
+        self.start_time_limit()
+        self._set(self.requested)
         while (number := signal.sigwait(_SIGNALS)) == DRAIN_SIGNAL:
             pass
-        self._end(f"{signal.Signals(number).name} came again")
+        self._end(f"received {signal.Signals(number).name} during the stop")
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _set(self, event: asyncio.Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
             self._loop.call_soon_threadsafe(event.set)
 
     def _end(self, reason: str) -> None:
-        """End the process without clean-up. Acknowledged messages are in the files, as after a kill."""
+        """End the process without clean-up. As after a kill, acknowledged messages are in the files."""
         phases = [server.phase or "serving" for server in self._servers if server.phase != "closed"]
-        waited = "; ".join(phases) or "waiting for its threads"
-        line = f"rocketpy-broker: not stopped cleanly: {reason}; it was still {waited}\n"
-        with contextlib.suppress(OSError):  # nobody may read stderr
+        step = "; ".join(phases) or "waiting for its threads"
+        line = f"rocketpy-broker: not stopped cleanly: {reason}. Its last step was: {step}\n"
+        with contextlib.suppress(OSError):  # stderr may be closed
             os.set_blocking(sys.stderr.fileno(), False)
             os.write(sys.stderr.fileno(), line.encode())
         os._exit(EXIT_STOP_TIMEOUT)
 
 
 def tune_memory() -> None:
-    """Make garbage collections rare, and return the memory of large buffers. Call it after the start.
+    """Make garbage collections rare, and return the memory of large buffers to the system.
 
-    A full collection blocks the event loop, for 60 ms after loading modules and configuration. A heartbeat
-    with 3,000 groups caused one in each eight. The objects that exist now are excluded.
+    A full collection blocks the event loop for 60 ms. With CPython's thresholds, every eighth heartbeat with
+    3,000 groups caused one. Call this function after the start: it excludes existing objects from
+    collections.
     """
     gc.collect()
     gc.freeze()
@@ -122,9 +122,7 @@ def tune_memory() -> None:
 
 
 def notify(state: str) -> None:
-    """Send a state such as ``READY=1`` to systemd, if it requests that (``Type=notify``). Source:
-    sd_notify(3).
-    """
+    """Send a state such as ``READY=1`` to systemd, for units with ``Type=notify``. Source: sd_notify(3)."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return

@@ -1,12 +1,13 @@
 """``rocketpy-broker promote``: makes a stopped slave the master after its master has failed.
 
-Run it with the slave's own configuration file. It promotes only the slave with all messages of the others,
-and only while the master does not respond: it queries the brokers with this brokerName that the name servers
-know. A stopped slave cannot respond, so start all of them first, then stop only the one to promote. A new
-epoch begins. Slaves follow it, and reject the old master because of it. brokerRole and brokerId in the file
-are changed. The old master returns as a slave (brokerRole=SLAVE and a free brokerId in its own file). It then
-truncates records that the new master does not have, and moves them to ``cut/`` below its store. Exit status
-0: promoted. 1: not.
+Run it with the configuration file of the stopped slave. It queries the other brokers with the same brokerName
+that the name servers know. It promotes the slave only if that has all messages of the others, and if the
+master does not respond. A stopped slave cannot respond: start all slaves, then stop only the one to promote.
+
+The command changes brokerRole and brokerId in the file, and starts a new epoch. The other slaves follow the
+new master, and reject the old one because of its epoch. The old master can return as a slave, with
+brokerRole=SLAVE and a free brokerId in its own file. Then it truncates records that the new master does not
+have, and saves them in ``cut/`` below its store. Exit status 0: promoted; 1: not promoted.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ def add_promote_command(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     config = load_broker_config(options.config)
     if not config.is_slave:
-        raise StoreError(f"{options.config} is the file of a master (brokerRole)")
+        raise StoreError(
+            f"{options.config} is not the file of a slave; set brokerRole=SLAVE, or use its file"
+        )
     end = _promote(config, force=options.force)
     change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
     print(
-        f"{config.name} is {options.role} from offset {end} on: start it with -c {options.config}. "
-        "Before the old master comes back, make its file a slave's."
+        f"{config.name} is promoted to {options.role} at offset {end}. Start it with -c {options.config}. "
+        "Before you start the old master again, set brokerRole=SLAVE and a free brokerId in its file."
     )
     return 0
 
@@ -63,13 +66,13 @@ def _run(options: argparse.Namespace) -> int:
 def _promote(config: BrokerConfig, *, force: bool) -> int:
     """Begin an epoch; return the end of the log. Raises RocketError if the slave must not be promoted."""
     if not config.store.commit_log_directory.is_dir():
-        raise StoreError(f"there is no store in {config.store.root}")
+        raise StoreError(f"there is no store in {config.store.root} (storePathRootDir of the file)")
     with MessageStore(config.store) as store:
         epochs = EpochFile(store.disk, config.store.root / "config" / "haEpochs.json")
         epochs.load()
         end = store.max_physical_offset
         if not force:
-            reasons = [] if epochs.state.epochs else ["it never followed a master of this project"]
+            reasons = [] if epochs.state.epochs else ["it has never followed a master of rocketpy"]
             reasons += _reasons(config, rank(epochs.state, end))
             if reasons:
                 raise StoreError(f"not promoted (--force overrides): {'; '.join(reasons)}")
@@ -83,7 +86,7 @@ def _reasons(config: BrokerConfig, own_rank: tuple[int, int]) -> Iterator[str]:
     try:
         replicas = asyncio.run(find_brokers(config.registration.namesrv, config.name, options))
     except RocketError as error:
-        yield f"no name server reports the other brokers: {error}"
+        yield f"no name server responds, so the other brokers are unknown: {error}"
         return
     for replica in replicas:
         if replica.broker_id != config.broker_id:
@@ -98,5 +101,5 @@ def _reason(replica: BrokerReport, own_rank: tuple[int, int]) -> Iterator[str]:
     elif not replica.responds:
         yield f"{who} does not respond: {replica.problem}"
     elif (replica.rank if replica.role else (own_rank[0], replica.max_offset)) > own_rank:
-        theirs = f"epoch {replica.epoch} up to {replica.max_offset}"
-        yield f"{who} has more messages: {theirs}; here epoch {own_rank[0]} up to {own_rank[1]}"
+        other = f"epoch {replica.epoch}, offset {replica.max_offset}"
+        yield f"{who} has more messages ({other}) than this one (epoch {own_rank[0]}, offset {own_rank[1]})"

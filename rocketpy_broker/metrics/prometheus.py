@@ -1,6 +1,7 @@
 """The page /metrics: the metrics of a broker for Prometheus. Needs the extra ``metrics``.
 
-The event loop of the broker renders the page, so its values are consistent. No metric has a body or a secret.
+The event loop of the broker renders the page, so its values are consistent. No metric contains a message body
+or a secret.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from rocketpy_broker.metrics.http_server import Page
 
 NEEDS_PACKAGE: Final = '/metrics needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_REST: Final = 10
-"""A page is cached for this multiple of its cost, so scrapes take at most a tenth of the event loop."""
+_CACHE_FACTOR: Final = 10
+"""A page is cached for this multiple of its rendering time, so scrapes take less than a tenth of the loop."""
 
 
 def is_available() -> bool:
@@ -25,12 +26,15 @@ def is_available() -> bool:
 
 
 def exposition(measured: Sequence[Measured]) -> bytes:
-    """Return metrics in Prometheus' text format. Raises ImportError without the package prometheus-client."""
+    """Return metrics in Prometheus' text format. Raises ImportError without the package prometheus-client.
+
+    measured: pairs of a metric and its values by labels.
+    """
     from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
-    class _Now(Collector):
+    class _MeasuredMetrics(Collector):
         def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
             for metric, values in measured:
                 kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
@@ -40,7 +44,7 @@ def exposition(measured: Sequence[Measured]) -> bytes:
                 yield family
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Now())
+    registry.register(_MeasuredMetrics())
     return bytes(generate_latest(registry))
 
 
@@ -60,5 +64,5 @@ class MetricsPage:
                 return Page("501 Not Implemented", f"{NEEDS_PACKAGE}\n".encode())
             self._page = Page("200 OK", exposition(self._collect()), _CONTENT_TYPE)
             end = time.monotonic()
-            self._fresh_until = end + (end - begin) * _REST
+            self._fresh_until = end + (end - begin) * _CACHE_FACTOR
         return self._page

@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from rocketpy_broker.replication.dledger.core.events import (
+    EntriesExpiring,
     Event,
-    Expire,
     Ready,
     RequestReceived,
     ResponseReceived,
@@ -311,7 +311,7 @@ class World:
         oldest, newest = node.view.begin_index, min(node.view.durable_index, node.state.committed_index)
         if peer.flushing is None and 0 <= oldest < newest:
             begin = self.random.randint(oldest, newest)
-            node.step(Expire(begin), self.clock(peer))
+            node.step(EntriesExpiring(begin), self.clock(peer))
             peer.disk.expire(begin)
 
     def _some_cut(self) -> set[tuple[str, str]]:

@@ -1,6 +1,7 @@
-"""Requests of operators that the broker forwards to consumers: reset offsets, report, consume a message.
+"""Requests of operators that the broker forwards to consumers: reset offsets, read state, consume a message.
 
-The broker sends them over the connection that the consumer has opened, and forwards the response.
+The broker sends them over the connection that the consumer has opened, and forwards the response. Remarks are
+those of RocketMQ, including their spelling, since tools may match them.
 Source: AdminBrokerProcessor, Broker2Client of RocketMQ 4.6.0.
 """
 
@@ -38,15 +39,15 @@ from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.calls")
 
-_CALL_MS: Final = 10_000
-_STATUS_MS: Final = 5_000
+_CALL_TIMEOUT_MS: Final = 10_000
+_STATUS_TIMEOUT_MS: Final = 5_000
 _FOR_C: Final = "CPP"
 """Clients in this language cannot decode maps whose keys are objects."""
 
 
 @dataclass(eq=False)
 class ClientCallHandler:
-    """Forwards requests to consumers. broker_name: as in their message queues."""
+    """Forwards requests to consumers. broker_name: for the message queues in requests and responses."""
 
     store: MessageStore
     topics: TopicTable
@@ -83,21 +84,21 @@ class ClientCallHandler:
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:
-        """Return the offset to reset to, ahead only if forced; None if the group has no offset."""
+        """Return the new offset, above the current one only if forced; None if the group has no offset."""
         current = self.offsets.get(header.group, header.topic, queue_id)
         if current is None:
             return None
         if header.timestamp == -1:
-            there = self.store.max_offset_in_queue(header.topic, queue_id)
+            target = self.store.max_offset_in_queue(header.topic, queue_id)
         else:
-            there = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
-        there = max(there, 0)
-        return there if header.is_force or there < current else current
+            target = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
+        target = max(target, 0)
+        return target if header.is_force or target < current else current
 
     def _send_reset(
         self, header: ResetOffsetRequestHeader, table: dict[MessageQueue, int], *, for_c: bool
     ) -> bool:
-        """Notify the members of the group; return whether it is online."""
+        """Send the new offsets to all members of the group; return whether the group is online."""
         group = self.clients.consumer_group(header.group)
         if group is None:
             return False
@@ -110,12 +111,10 @@ class ClientCallHandler:
             try:
                 cast(Channel, channel).oneway(command)
             except RocketError as error:
-                log.warning(
-                    "a member of group %s is not notified to reset its offsets: %s", header.group, error
-                )
+                log.warning("cannot notify a member of group %s of its new offsets: %s", header.group, error)
         return True
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- other requests -----------------------------------------------------------------------
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: Command) -> Command:
@@ -144,12 +143,12 @@ class ClientCallHandler:
     ) -> GetConsumerStatusBody | None:
         command = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, query)
         try:
-            response = await member.request(command, _STATUS_MS)
+            response = await member.request(command, _STATUS_TIMEOUT_MS)
             return (
                 GetConsumerStatusBody.decode(response.body) if response.code == 0 and response.body else None
             )
         except RocketError as error:
-            log.warning("no consumer status from %s: %s", member.remote_address, error)
+            log.warning("cannot get the consumer status of %s: %s", member.remote_address, error)
             return None
 
     @handles(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -182,7 +181,7 @@ class ClientCallHandler:
         command = Command.request(request.code, body=body)
         command.ext = fields
         try:
-            received = await cast(Channel, member).request(command, _CALL_MS)
+            received = await cast(Channel, member).request(command, _CALL_TIMEOUT_MS)
         except RequestTimeout as error:
             raise Rejected(ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {who} Timeout: {error}") from error
         except RocketError as error:

@@ -25,7 +25,13 @@ from rocketpy.runtime.tasks import Tasks, close_all
 from rocketpy.transport import Address, Channel, ChannelOptions, Server, serve
 from rocketpy_broker.replication.dledger.authentication import PeerAuthenticator, authenticate
 from rocketpy_broker.replication.dledger.core.entry import Entry
-from rocketpy_broker.replication.dledger.core.events import Event, Expire, Ready, ResponseReceived, Tick
+from rocketpy_broker.replication.dledger.core.events import (
+    EntriesExpiring,
+    Event,
+    Ready,
+    ResponseReceived,
+    Tick,
+)
 from rocketpy_broker.replication.dledger.core.log_view import StoredLedger, Write
 from rocketpy_broker.replication.dledger.core.messages import RaftMessage
 from rocketpy_broker.replication.dledger.core.node import RaftNode
@@ -303,7 +309,7 @@ class Peer:
 
     def expire(self, begin_index: int) -> None:
         """Forget the entries before `begin_index`, which is committed. The owner deletes them next."""
-        self._step(Expire(begin_index))
+        self._step(EntriesExpiring(begin_index))
 
     @property
     def address(self) -> Address:

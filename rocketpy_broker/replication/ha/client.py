@@ -36,7 +36,7 @@ class HaClientState(enum.Enum):
     WAITS = "has no master, or waits to reconnect"
     CONNECTS = "connects"
     COPIES = "copies"
-    REFUSED = "was refused, or refuses to follow: an operator is needed"
+    REFUSED = "was rejected by the master, or rejects it: an operator is needed"
 
 
 @dataclass(eq=False)
@@ -201,7 +201,7 @@ class HaClient:
             self._schedule_backlog(wait_s)
 
     async def _flush(self, session: SlaveSession, connection: _MasterConnection) -> None:
-        """Flush what was received, and report it at once: the master waits for it."""
+        """Flush the received bytes, and report that immediately, since the master waits for it."""
         store = self.driver.store
         try:
             while store.flushed_offset < store.max_physical_offset:
@@ -210,31 +210,31 @@ class HaClient:
                     if isinstance(effect, Send):
                         connection.write(effect.data)
         except FlushFailed as error:
-            log.critical("HA: the flush failed, nothing more is acknowledged: %s", error)
+            log.critical("HA: the flush failed, so no more bytes are acknowledged to the master: %s", error)
         finally:
             self._flushing = None
 
 
 class _MasterConnection(StreamProtocol):
-    """The bytes of one connection. `read` returns them, or a receiver gets them at once (`set_receiver`).
+    """One connection to a master. `read` returns received bytes, unless `set_receiver` set a receiver.
 
-    The receiver saves each chunk the switch to a task (tests/bench/ha.py).
+    The receiver is called directly, without a switch to a task for each chunk (tests/bench/ha.py).
     """
 
     def __init__(self) -> None:
         self._receiver: Callable[[bytes], None] | None = None
         self._data: list[bytes] = []
         self._size = 0
-        self._has_news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._lost: Exception | None = None
-        self._has_heard = False
+        self._has_received = False
 
     def set_receiver(self, receiver: Callable[[bytes], None]) -> None:
         """Pass received bytes to `receiver` from now on. If it raises ConnectionLost, so does `read`."""
         self._receiver = receiver
 
     def data_received(self, data: bytes) -> None:
-        self._has_heard = True
+        self._has_received = True
         if self._receiver is not None and not self._data:
             try:
                 self._receiver(data)
@@ -244,23 +244,23 @@ class _MasterConnection(StreamProtocol):
             return
         self._data.append(data)
         self._size += len(data)
-        self._has_news.set()
+        self._changed.set()
         if self._size > _BUFFER_MAX and self._transport is not None:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._lost is None:
-            hint = "" if self._has_heard else ending_hint(self._transport)
+            hint = "" if self._has_received else ending_hint(self._transport)
             self._lost = ConnectionLost(f"{exc or 'the master closed the connection'}{hint}")
-        self._has_news.set()
+        self._changed.set()
 
     async def read(self, timeout_s: float) -> bytes:
-        """Return the received bytes, empty after the timeout. Raises ConnectionLost at the end."""
+        """Return the received bytes; none after the time-out. Raises ConnectionLost at the end."""
         if not self._data and self._lost is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._has_news.wait()
-        self._has_news.clear()
+                    await self._changed.wait()
+        self._changed.clear()
         if not self._data and self._lost is not None:
             raise ConnectionLost(str(self._lost))
         data = b"".join(self._data)

@@ -1,6 +1,6 @@
 """Epochs: which master wrote a log from which offset on.
 
-A master starts an epoch when it is promoted, and when it starts after a crash: in both cases a slave may have
+A master starts an epoch when it is promoted, and when it starts after a crash. In both cases a slave may have
 bytes that the master lacks. Two logs are equal up to the offset where their lists of epochs differ. A slave
 truncates its log there, and never follows a master whose newest epoch is older than one it has seen.
 """
@@ -14,8 +14,10 @@ import msgspec
 
 
 class Epoch(msgspec.Struct, array_like=True, frozen=True):
-    """An epoch. number: increases. start: offset of its first byte. id: distinguishes two masters that were
-    promoted after the same epoch.
+    """An epoch.
+
+    number: higher than that of all earlier epochs. start: offset of its first byte. id: distinguishes two
+    masters that were promoted after the same epoch.
     """
 
     number: int
@@ -24,8 +26,10 @@ class Epoch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EpochState(msgspec.Struct, frozen=True, kw_only=True):
-    """The durable state of a broker. seen: the newest epoch number of any master that it followed or was.
-    own: id of the newest epoch if it started here and nothing was copied since.
+    """The epochs of a broker, which it saves durably.
+
+    seen: highest epoch number of this broker and of all masters that it followed. own: id of the newest epoch
+    if this broker started it and has not copied any bytes since; otherwise empty.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -34,20 +38,22 @@ class EpochState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_EPOCHS: Final = EpochState()
-_KEPT: Final = 1000
+_EPOCHS_MAX: Final = 1000
 
 
 def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> EpochState:
     """Return the state of a master that starts a new epoch at `end`, the end of its log.
 
-    The number of a promotion is the time, since counting is not enough: a master that was promoted and lost
-    before any slave followed it would share its number with the next one, and its bytes could outrank
-    acknowledged ones when it comes back. A master that restarts after a crash counts (`now_ms` 0), since it
-    must not outrank a slave that was promoted in the meantime.
+    now_ms: the time of a promotion, which becomes the number of the epoch; 0 for a restart after a crash,
+    whose number is one higher than the last one.
+
+    A promotion needs the time. Suppose that a promoted master is lost before a slave has followed it. With
+    consecutive numbers, the next master would get the same number. After its return, the lost master could
+    outrank acknowledged bytes. A restarted master must not outrank a slave that was promoted in the meantime.
     """
     number = max(state.seen + 1, state.epochs[-1].number + 1 if state.epochs else 1, now_ms)
     epochs = (*epochs_until(state.epochs, end), Epoch(number, end, identity))
-    return EpochState(epochs=epochs[-_KEPT:], seen=number, own=identity)
+    return EpochState(epochs=epochs[-_EPOCHS_MAX:], seen=number, own=identity)
 
 
 def epochs_until(epochs: Sequence[Epoch], end: int) -> tuple[Epoch, ...]:
@@ -74,8 +80,8 @@ def common_end(own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], othe
 def rank(state: EpochState, end: int) -> tuple[int, int]:
     """Return the rank of a slave for a promotion: the slave with the highest rank has all acknowledged bytes.
 
-    The epoch goes before the length: a slave that missed the last promotion may have more bytes, which do not
-    count.
+    The epoch is compared first. A slave that missed the last promotion may have a longer log, but it lacks
+    the bytes of the newest epoch.
     """
     known = epochs_until(state.epochs, end)
     return known[-1].number if known else 0, end

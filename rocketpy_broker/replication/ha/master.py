@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from rocketpy.errors import RemoteProtocolError, StoreError
-from rocketpy_broker.replication.ha.epochs import common_end
-from rocketpy_broker.replication.ha.settings import HaSettings, LogSource
+from rocketpy_broker.replication.ha.epochs import EpochState, common_end
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     ControlMessage,
@@ -75,7 +75,34 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TAIL_BYTES_MAX: Final = 1 << 16
 """Limit of the compared tail, which is read in the event loop; rocketpy's slaves send 4096 bytes."""
 _JOIN_FACTOR: Final = 3
-"""The wait for the join message is this many times longer than for the first report."""
+"""The time-out of the join message is this multiple of the handshake time-out."""
+
+
+class LogSource(Protocol):
+    """The master's log, from which slaves copy."""
+
+    @property
+    def min_offset(self) -> int:
+        """Start offset of the log."""
+
+    @property
+    def max_offset(self) -> int:
+        """End offset of the log."""
+
+    @property
+    def ready_offset(self) -> int:
+        """End of the part that may be sent. A slave must not have bytes that the master may lose."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of one file of the log."""
+
+    @property
+    def epochs(self) -> EpochState:
+        """The epochs of the log."""
+
+    def read(self, offset: int, size_max: int) -> bytes:
+        """Return 1 to `size_max` bytes from `offset` on, of one file. Raises StoreError."""
 
 
 class _State(enum.Enum):
@@ -96,10 +123,10 @@ class MasterSession:
         self._state = _State.FIRST_REPORT
         self._last_received_ms = now_ms
         self._sent_ms = float("-inf")
-        self._join_deadline_ms = now_ms + settings.first_ms
-        """When a slave that has not joined is disconnected."""
+        self._join_deadline_ms = now_ms + settings.first_report_timeout_ms
+        """Time (ms) at which the connection is closed if the slave has not joined."""
         self.next_offset = -1
-        """The next offset to send; -1: unknown yet."""
+        """The next offset to send; -1 before the slave has joined."""
         self.received = -1
         """Last reported end of the slave's log."""
         self.flushed = -1
@@ -161,7 +188,7 @@ class MasterSession:
         if self._state is _State.FIRST_REPORT and message[0] == CONTROL:
             self._state, self._reader.uses_handshake = _State.JOIN, True
             # The slave reads the end of its log first, and its disk may be busy.
-            self._join_deadline_ms = now_ms + _JOIN_FACTOR * self._settings.join_ms
+            self._join_deadline_ms = now_ms + _JOIN_FACTOR * self._settings.handshake_timeout_ms
             return [Send(encode_control(Hello(self._nonce, bool(self._settings.secret))))]
         if self._state is _State.JOIN:
             return [self._close("received an acknowledgement before the join message")]
@@ -169,9 +196,9 @@ class MasterSession:
 
     def _report(self, received: int, flushed: int) -> list[Effect]:
         if self._state is _State.FIRST_REPORT:
-            refusal = self._check_plain_slave(received)
-            if refusal is not None:
-                return [refusal]
+            rejection = self._check_plain_slave(received)
+            if rejection is not None:
+                return [rejection]
             self._begin(received or self._last_file_start())
         if not max(flushed, 0) <= received <= self._log.max_offset:
             return [self._close(f"the slave reports {received}, but this log ends at {self._log.max_offset}")]
@@ -185,7 +212,7 @@ class MasterSession:
 
     def _check_plain_slave(self, offset: int) -> Close | None:
         if self._settings.secret:
-            return self._close("the slave sends no handshake, which haSecret requires")
+            return self._close("the slave does not do the handshake that haSecret requires")
         if 0 < offset < self._log.min_offset:
             return self._close(f"its log ends at {offset}, but this one starts at {self._log.min_offset}")
         return None
@@ -197,10 +224,10 @@ class MasterSession:
     def _join(self, join: Join) -> list[Effect]:
         secret = self._settings.secret
         if not is_proof(join.proof, proof(secret, "slave", self._nonce, join.nonce)):
-            return self._refuse("the slave does not know the secret of this master (haSecret)")
+            return self._reject("the slave does not know the secret of this master (haSecret)")
         start = self._start_offset(join)
         if isinstance(start, str):
-            return self._refuse(start)
+            return self._reject(start)
         self.slave = join
         self._begin(start)
         self.received, self.flushed = start, -1
@@ -212,7 +239,7 @@ class MasterSession:
         )
         return [Send(encode_control(welcome))]
 
-    def _refuse(self, reason: str) -> list[Effect]:
+    def _reject(self, reason: str) -> list[Effect]:
         return [Send(encode_control(Refused(reason))), self._close(reason)]
 
     def _start_offset(self, join: Join) -> int | str:

@@ -23,29 +23,37 @@ from rocketpy.transport import (
     listen_raw,
 )
 from rocketpy_broker.replication.ha.connected_slaves import ConnectedSlaves
-from rocketpy_broker.replication.ha.master import AckReceived, Close, DataReceived, MasterSession, Poll, Send
-from rocketpy_broker.replication.ha.settings import HaSettings, LogSource
+from rocketpy_broker.replication.ha.master import (
+    AckReceived,
+    Close,
+    DataReceived,
+    LogSource,
+    MasterSession,
+    Poll,
+    Send,
+)
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.pending_connections import PendingConnections
 
 log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.5
 _POLL_BYTES = 512 * 1024
-"""Sent to one slave in one iteration of the event loop."""
+"""Maximum bytes that one slave gets in one iteration of the event loop."""
 _SLAVES_MAX = 64
 _UNJOINED_MIN = 4
 _UNJOINED_MAX = 256
 """Bounds of the number of unjoined connections, which is a quarter of maxConnections in between."""
 _CLOSE_WAIT_S = 1.0
-"""A slave has this long to receive what was sent before its connection is aborted."""
+"""Time for a slave to receive the last bytes, before its connection is aborted."""
 
 
 @dataclass(eq=False)
 class HaServer:
     """Serves a log to slaves.
 
-    connected: is kept up to date. on_ack: called when a slave has acknowledged more. names: allowed
-    certificate names of slaves; empty allows any certificate, or none.
+    connected: the server adds and removes connected slaves. on_ack: called when a slave has acknowledged more
+    bytes. names: allowed certificate names of slaves; empty allows any certificate, or none.
     """
 
     source: LogSource
@@ -71,8 +79,8 @@ class HaServer:
 
     async def start(self, address: Address, options: ChannelOptions) -> None:
         """Listen. Raises OSError."""
-        first_ms = min(options.frame_timeout_ms, self.settings.first_ms)  # for TLS
-        options = replace(options, frame_timeout_ms=first_ms)
+        tls_timeout_ms = min(options.frame_timeout_ms, self.settings.first_report_timeout_ms)
+        options = replace(options, frame_timeout_ms=tls_timeout_ms)
         self._unjoined.limit = max(_UNJOINED_MIN, min(_UNJOINED_MAX, options.max_connections // 4))
         self._listener = await listen_raw(address, lambda: _SlaveConnection(self), options)
         self._tick()
@@ -87,12 +95,12 @@ class HaServer:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect every slave. Slaves reconnect, and agree again on where to start."""
+        """Disconnect all slaves. They reconnect, and the handshake determines their start offsets again."""
         for slave in (*self._slaves, *self._unjoined):
-            slave.close("this broker stops, or changes its role")
+            slave.close("this broker is stopping, or changing its role")
 
     def schedule_send(self) -> None:
-        """Send what was written to the log, in the next iteration of the event loop."""
+        """Send the bytes that were written to the log, in the next iteration of the event loop."""
         if self._slaves and self._poll is None:
             self._poll = asyncio.get_running_loop().call_soon(self.tasks.run, self._poll_slaves)
 
@@ -205,7 +213,7 @@ class _SlaveConnection(StreamProtocol):
         self.poll()
 
     def close(self, reason: str) -> None:
-        """Close the connection; abort it after a while, since a slave that hangs never reads the rest."""
+        """Close the connection, and abort it after `_CLOSE_WAIT_S` in case the slave does not read."""
         if self._transport is not None and self._abort_timer is None:
             log.info("HA connection from %s is closed: %s", self._address, reason)
             self._transport.close()

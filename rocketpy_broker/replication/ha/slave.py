@@ -1,7 +1,7 @@
 """The slave's end of the connection to its master. Pure: bytes and `now_ms` in, effects out.
 
-Source: HAClient of RocketMQ 4.6.0. Differs: the first report is sent at once, not after 5 s; frames that
-arrive together are written together and reported once; there is a handshake, see `wire`.
+Source: HAClient of RocketMQ 4.6.0. Differs: the first report is sent immediately, not after 5 s. Frames that
+arrive together are written together and reported once. There is a handshake, see `wire`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import zlib
 from dataclasses import KW_ONLY, InitVar, dataclass
+from typing import Protocol
 
 from rocketpy.errors import RemoteProtocolError, StoreError
 from rocketpy_broker.replication.ha.epochs import EpochState
 from rocketpy_broker.replication.ha.master import Close, DataReceived, Effect, Poll, Send
-from rocketpy_broker.replication.ha.settings import HaSettings, LogTarget
+from rocketpy_broker.replication.ha.settings import HaSettings
 from rocketpy_broker.replication.ha.wire import (
     CONTROL,
     OFFSET_MAX,
@@ -34,6 +35,38 @@ from rocketpy_broker.replication.ha.wire import (
 _TAIL_BYTES = 4096
 _TLS_ALERT = b"\x15\x03"
 """Start of a TLS alert, the response to bytes that are not TLS. It is not the start of a valid frame."""
+
+
+class LogTarget(Protocol):
+    """The slave's log, to which it copies."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no file yet."""
+
+    @property
+    def max_offset(self) -> int:
+        """End offset of the log; 0 while it is empty."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """End of the part that survives power loss."""
+
+    @property
+    def epochs(self) -> EpochState:
+        """The epochs of the log."""
+
+    def tail(self, size_max: int) -> bytes:
+        """Return the last bytes of the log, of its last file only."""
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Append at the end of the log, which is `offset`; an empty log starts there. Raises StoreError."""
+
+    def adopt(self, epochs: EpochState, end: int) -> None:
+        """Truncate the log at `end` and save the epochs of a master, durably. Raises StoreError.
+
+        The truncated bytes are saved in a file first.
+        """
 
 
 class _State(enum.Enum):
@@ -148,7 +181,7 @@ class SlaveSession:
         if isinstance(message, Hello):
             return self._on_hello(message)
         if isinstance(message, Refused):
-            return [self._close(f"the master refuses: {message.reason}", is_final=True)]
+            return [self._close(f"the master rejects this slave: {message.reason}", is_final=True)]
         if isinstance(message, Welcome) and self._state is _State.JOIN:
             return self._on_welcome(message)
         return [self._close(f"unexpected control message: {type(message).__name__}")]
@@ -197,7 +230,7 @@ class SlaveSession:
         if self._state is _State.HELLO:
             if self.settings.handshake and self._sent_ms < self._opened_ms:
                 return self._send(REPORT.pack(CONTROL), now_ms)
-            if self.settings.handshake and now_ms - self._opened_ms < self.settings.hello_wait_ms:
+            if self.settings.handshake and now_ms - self._opened_ms < self.settings.hello_timeout_ms:
                 return []
             if self.settings.secret:
                 return [self._close("the master does not do the handshake that haSecret requires")]

@@ -1,8 +1,8 @@
 """Copies topics, consumer offsets, delay offsets and groups from the master to a slave, every 10 s.
 
-Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs: consumer
-offsets are compared by their commit times, if the master sends them. So a reset is copied, and a value older
-than the slave's own is not (#1094).
+Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs: if the
+master sends the commit times of offsets, the slave only copies offsets that are newer than its own. So it
+copies a reset, and keeps newer commits (apache/rocketmq #1094).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ RequestTable = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 
 @dataclass(eq=False)
 class SlaveSync:
-    """Copies a master's tables into a slave's.
+    """Copies the tables of a master to a slave.
 
-    registration: its credentials and TLS settings are used for the master, too. may_sync: returns whether to
-    copy from this master. copy_more: copies other data after the tables.
+    registration: provides credentials and TLS settings for the requests. may_sync: returns whether to copy
+    from the current master. copy_more: copies other data after the tables.
     """
 
     topics: TopicTable
@@ -58,7 +58,7 @@ class SlaveSync:
     copy_more: Callable[[RequestTable], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
-        self._keys = self.registration.credentials
+        self._credentials = self.registration.credentials
         self._options = ChannelOptions(ssl=self.registration.ssl)
         # Name servers return addresses without a scheme; if all of them use TLS, brokers use it too.
         servers = self.registration.namesrv
@@ -70,17 +70,17 @@ class SlaveSync:
         """Why the last copy failed; empty if it succeeded."""
 
     def follow(self, address: str) -> None:
-        """Copy from this master from now on. address: its address for clients."""
+        """Start copying from a master, instead of the previous one. address: its address for clients."""
         parsed = Address.parse(address)
         if self._uses_tls and parsed.scheme == "tcp":
             parsed = replace(parsed, scheme="tls")
         if self._master is None or parsed != self._master.address:
             self._disconnect()
-            self._master = RemotingClient(parsed, self._keys, self._options)
+            self._master = RemotingClient(parsed, self._credentials, self._options)
             self._has_master.set()
 
-    def forget(self) -> None:
-        """Stop copying until `follow` names a master."""
+    def unfollow(self) -> None:
+        """Stop copying until the next `follow`."""
         self._has_master.clear()
         self._disconnect()
         self._master = None
@@ -111,7 +111,7 @@ class SlaveSync:
                 self.problem = str(error)
                 log.log(
                     level,
-                    "cannot copy the tables of master %s: %s",
+                    "cannot copy topics, groups and offsets from master %s, trying again: %s",
                     self._master and self._master.address,
                     error,
                 )

@@ -26,13 +26,13 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.delay")
 
-_AT_ONCE: Final = 200
-"""Messages delivered in one turn of the event loop: some milliseconds of work."""
-_SLEEP_MAX_MS: Final = 1000
-"""Due times are wall-clock times and timers are not: after so long, a clock change is noticed."""
+_BATCH_MESSAGES: Final = 200
+"""Maximum number of messages that one turn of the event loop delivers; they take some milliseconds."""
+_TIMER_MAX_MS: Final = 1000
+"""Longest timer. Due times are wall-clock times, so a change of the clock is noticed after this time."""
 _RETRY_MS: Final = 1000
-_BUSY_MS: Final = 50
-"""A busy store rejects messages until its load is sampled again."""
+_BUSY_RETRY_MS: Final = 50
+"""Interval of `OverloadDetector`, after which an overloaded store may accept messages again."""
 
 
 @dataclass(eq=False)
@@ -52,22 +52,22 @@ class DelayService:
         self.levels = DelayLevels(self.store.config.delay_levels)
         self._queues = DelayQueues(self.store, self.levels)
         self.is_missing = False
-        """Whether `load` found no file."""
+        """Whether delayOffset.json was missing at `load`."""
         self._saved: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
-        """Called when messages were moved to their own queues, to dispatch them."""
+        """Called after messages were delivered to their topics, to dispatch them."""
 
     def load(self) -> None:
-        """Read delayOffset.json, if there is one. Raises StoreDamaged."""
+        """Read delayOffset.json, if it exists. Raises StoreDamaged."""
         saved = load_state(self.disk, self.path, DelayOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
         self._saved = {} if saved is None else saved.offset_table
         self._queues.load(self._saved)
 
     def create(self) -> None:
-        """Write the file, so that it exists from the first start on. Failures are logged."""
+        """Create delayOffset.json at the first start. An error is logged."""
         try:
             save_state(self.disk, self.path, _encode(self._saved))
         except StoreError as error:
@@ -79,17 +79,18 @@ class DelayService:
         self._wake_at(self.clock())
 
     def offsets(self) -> dict[int, int]:
-        """Return level -> next offset, for slaves.
+        """Return the next offset of each level, for slaves.
 
-        In a DLedger group only saved offsets: the messages before them stay committed, whoever leads.
+        In a DLedger group these are the saved offsets, before which all messages are committed. A new leader
+        has these messages, but it may lack later ones.
         """
-        is_group = self.driver.wait_for_commit is not None
-        return dict(self._saved) if is_group or self._saving is None else self._queues.offsets()
+        is_dledger = self.driver.wait_for_commit is not None
+        return dict(self._saved) if is_dledger or self._saving is None else self._queues.offsets()
 
     async def adopt(self, text: bytes) -> None:
-        """Save a master's offsets as it sent them. Raises StoreError.
+        """Save the offsets of a master. Raises StoreError. text: content of the master's delayOffset.json.
 
-        This broker must not deliver messages meanwhile; `load` applies the offsets when it becomes a master.
+        Only a slave may call it. When it becomes the master, `load` applies the offsets.
         """
         offsets = DelayOffsetSerializeWrapper.decode(text).offset_table
         if offsets != self._saved:
@@ -97,15 +98,15 @@ class DelayService:
             self._saved = offsets
 
     def waiting(self) -> dict[int, int]:
-        """Return level -> number of undelivered messages."""
+        """Return the number of undelivered messages of each level."""
         return self._queues.waiting()
 
-    def scheduled(self, level: int) -> None:
-        """A message of this level was appended now."""
+    def message_appended(self, level: int) -> None:
+        """Set the timer for a message of this level that was appended now."""
         self._wake_at(self.clock() + self.levels.delays_ms[level - 1])
 
     async def close(self, *, saves: bool = True) -> None:
-        """Stop delivering, and save the offsets; failures are logged. The store must still be open.
+        """Stop delivering, and save the offsets. An error is logged. The store must still be open.
 
         saves: False if this broker is no longer the master.
         """
@@ -122,11 +123,11 @@ class DelayService:
     # -- delivering ---------------------------------------------------------------------------
 
     def _wake_at(self, due_ms: int) -> None:
-        """Deliver at this time, or before. Does nothing before `start` and after `close`."""
+        """Set the timer to `due_ms` or earlier. Does nothing before `start` and after `close`."""
         if self._saving is None or self._saving.done():
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(due_ms - self.clock(), 0), _SLEEP_MAX_MS) / 1000
+        when = loop.time() + min(max(due_ms - self.clock(), 0), _TIMER_MAX_MS) / 1000
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
@@ -137,9 +138,9 @@ class DelayService:
         self._timer = None
         now_ms = self.clock()
         try:
-            count, due_ms = self._queues.deliver(now_ms, _AT_ONCE)
+            count, due_ms = self._queues.deliver(now_ms, _BATCH_MESSAGES)
         except StoreBusy:
-            self._wake_at(now_ms + _BUSY_MS)
+            self._wake_at(now_ms + _BUSY_RETRY_MS)
             return
         except StoreError as error:
             log.error("cannot deliver delayed messages, trying again in %d ms: %s", _RETRY_MS, error)
@@ -158,7 +159,7 @@ class DelayService:
             await self._save()
 
     async def _save(self) -> None:
-        """Save the offsets when the messages before them are flushed, so a power loss cannot lose both."""
+        """Flush the delivered messages, then save the offsets, so that power loss cannot lose a message."""
         offsets = self._queues.offsets()
         if offsets == self._saved:
             return
@@ -172,7 +173,7 @@ class DelayService:
 
 
 def _encode(offsets: dict[int, int]) -> bytes:
-    """Encode the file. Levels are numbers without quotes, as in Java (QUIRKS 8)."""
+    """Encode delayOffset.json. Levels are numbers without quotes, as in Java (QUIRKS 8)."""
     return b'{\n\t"offsetTable":{%b\n\t}\n}' % b",".join(
         [b"%d:%d" % pair for pair in sorted(offsets.items())]
     )

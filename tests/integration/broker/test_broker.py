@@ -443,7 +443,7 @@ async def test_sync_flush_acknowledges_flushed_messages(tmp_path: Path) -> None:
 async def test_a_closing_broker_rejects(cluster: EmbeddedCluster, client: RawClient) -> None:
     """QUIRKS 39's code: a producer would wait for its timeout."""
     broker = cluster.brokers[0]
-    broker._endpoint.refuse("the broker is shutting down")
+    broker._endpoint.reject_all("the broker is shutting down")
     response = await send(client, b"x")
     assert (response.code, response.remark) == (
         ResponseCode.SERVICE_NOT_AVAILABLE,

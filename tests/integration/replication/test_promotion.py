@@ -156,4 +156,4 @@ async def test_promotions_rejected_without_force(
     assert (await promote("--force"))[0] == 0
     assert "brokerId=0" in machine.conf.read_text()
     status, output = await promote("--force")
-    assert (status, "file of a master" in output) == (1, True)
+    assert (status, "give the file of a stopped slave" in output) == (1, True)

@@ -128,7 +128,7 @@ async def test_a_timer_of_a_broker_that_fails(
         [broker] = cluster.brokers
         with monkeypatch.context() as patch:
             patch.setattr(part(broker), method, fails)
-            broker.deferred.delay.scheduled(1)  # sets the timer of delayed messages
+            broker.deferred.delay.message_appended(1)  # sets the timer of delayed messages
             await fails_visibly(broker, caplog)
 
 

@@ -147,7 +147,7 @@ OURS: dict[str, Row] = {
     "appends that a full backlog holds": (lambda _: backlog._WAITING_MAX, 10_000),
     "bytes scanned at a time": (lambda _: log_scan._WINDOW_BYTES, 4 << 20),
     "a torn tail is at most": (lambda _: log_scan._TAIL_BYTES, 16 << 20),
-    "HA link: a hello is awaited for": (lambda _: HaSettings().hello_wait_ms, 1000),
+    "HA link: a hello is awaited for": (lambda _: HaSettings().hello_timeout_ms, 1000),
     "HA link: a slave asks for the handshake": (lambda _: HaSettings().handshake, True),
     "HA link: slaves acknowledge what they received": (lambda _: HaSettings().wants_flushed, False),
     "HA: bytes on their way to a slave": (lambda _: ha_server._POLL_BYTES, 512 * 1024),

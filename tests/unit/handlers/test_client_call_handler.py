@@ -131,7 +131,7 @@ async def test_a_member_that_does_not_respond_is_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool waits until its own timeout for a consumer that is offline, silent or closing."""
-    monkeypatch.setattr(client_calls, "_CALL_MS", 1)
+    monkeypatch.setattr(client_calls, "_CALL_TIMEOUT_MS", 1)
     response = await place.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     assert response.remark == "The Consumer <g> <c1> not online"
     await place.join()

@@ -117,7 +117,7 @@ async def test_tables_copied_before_a_failure_are_kept(master: Tables, slave: Ta
         with pytest.raises(BrokerError):
             await sync.sync_all()
         assert slave.topics.get("T") is not None
-        sync.forget()
+        sync.unfollow()
         await sync.sync_all()
         assert len(server.requests) == 2
 

@@ -1,4 +1,4 @@
-"""The input events of a `RaftNode`, and its output: what the shell has to do."""
+"""The input events of a `RaftNode`, and its output `Ready`: the effects that the shell must carry out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer or client sent a request. request_id: chosen by the shell; a `SendResponse` carries it."""
+    """A peer or client sent a request. request_id: chosen by the shell; the `SendResponse` has the same."""
 
     request_id: int
     message: RaftMessage
@@ -30,28 +30,31 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """A `SendRequest` got its response, or failed (message: None). The shell reports either within 3 s."""
+    """A `SendRequest` got its response, or failed (message: None). The shell reports either within 3 s.
+
+    number: of the `SendRequest`.
+    """
 
     number: int
     message: RaftMessage | None
 
 
 @dataclass(frozen=True, slots=True)
-class Expire:
-    """The shell is about to delete the entries before this one, which is committed and stored.
+class EntriesExpiring:
+    """The shell is going to delete the entries before `begin_index`. That entry is committed and stored.
 
-    It must delete them after this event, so that the node never reads a deleted entry.
+    The shell must not delete them before this event, so that the node never reads a deleted entry.
     """
 
     begin_index: int
 
 
-Event = Tick | RequestReceived | ResponseReceived | Expire
+Event = Tick | RequestReceived | ResponseReceived | EntriesExpiring
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A request to send to a peer; its `ResponseReceived` carries the number."""
+    """A request to send to a peer. number: chosen by the node; the `ResponseReceived` has the same."""
 
     number: int
     peer: str
@@ -68,11 +71,11 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Work for the shell, in the order of the fields; `RaftNode.advance` follows.
+    """Effects that the shell carries out in the order of the fields. Then it calls `RaftNode.advance`.
 
-    term_state: to be made durable; None: unchanged. write: to be made durable. requests, responses: to be
-    sent after that, since they acknowledge what was written; but see `requests_before_write`.
-    committed_index: entries up to here may be applied.
+    term_state: term and vote to save durably; None if they have not changed. write: entries to write durably.
+    requests, responses: to send after the write, which they acknowledge; but see `requests_before_write`.
+    committed_index: entries up to this one may be applied.
     """
 
     term_state: TermState | None
@@ -85,8 +88,8 @@ class Ready:
     def requests_before_write(self) -> tuple[SendRequest, ...]:
         """Requests that may be sent before the write, so that the disks of a group work in parallel.
 
-        Pushes and heartbeats do not depend on this peer's disk: a leader counts only its durable entries, and
-        a restarted leader becomes a candidate in a new term.
+        Pushes and heartbeats do not depend on the disk of this peer. A leader only commits entries that are
+        durable on a majority, and after a restart it becomes a candidate in a new term.
         """
         if self.term_state is not None:
             return ()
@@ -94,7 +97,7 @@ class Ready:
 
     @property
     def requests_after_write(self) -> tuple[SendRequest, ...]:
-        """All other requests."""
+        """The requests that must not be sent before the write."""
         if self.term_state is not None:
             return self.requests
         return tuple(
@@ -118,11 +121,11 @@ class Outbox:
         return bool(self.requests or self.responses)
 
     def clear(self) -> None:
-        """Start the next Ready."""
+        """Remove all requests and responses, for the next Ready."""
         self.requests, self.responses = [], []
 
     def request(self, peer: str, message: RaftMessage) -> int:
-        """Add a request; return its number, which the response carries."""
+        """Add a request; return its number, which identifies the response."""
         self._number += 1
         self.requests.append(SendRequest(self._number, peer, message))
         return self._number

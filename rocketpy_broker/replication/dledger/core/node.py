@@ -24,8 +24,8 @@ from rocketpy.errors import NotLeader, StoreDamaged, ensure
 from rocketpy_broker.replication.dledger.core.election import LeaderElector
 from rocketpy_broker.replication.dledger.core.entry import Entry
 from rocketpy_broker.replication.dledger.core.events import (
+    EntriesExpiring,
     Event,
-    Expire,
     Outbox,
     Ready,
     RequestReceived,
@@ -108,7 +108,7 @@ class RaftNode:
                 if self._is_still_leader:  # many responses arrive at once, and their effects are done once
                     self._deferred_response_ms = now_ms
                     return
-            case Expire(begin_index):
+            case EntriesExpiring(begin_index):
                 ensure(begin_index <= self.state.committed_index, f"{begin_index} is not committed")
                 self.view.expire(begin_index)
         self._update_leader(now_ms)

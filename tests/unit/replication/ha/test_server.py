@@ -52,7 +52,7 @@ async def test_a_connection_that_does_not_join_is_closed(
 ) -> None:
     """A client that starts to join and never finishes would hold a connection forever."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.server._TICK_S", 0.02)
-    async with served(HaSettings(join_ms=50, secret=KNOWN)) as (_, address):
+    async with served(HaSettings(handshake_timeout_ms=50, secret=KNOWN)) as (_, address):
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(message)
             assert await is_ended(idle)
