@@ -51,9 +51,8 @@ def add_promote_command(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     config = load_broker_config(options.config)
     if not config.is_slave:
-        raise StoreError(
-            f"{options.config} is not the file of a slave; set brokerRole=SLAVE, or use its file"
-        )
+        role = config.ha.role.name
+        raise StoreError(f"{options.config} has brokerRole={role}; give the file of a stopped slave")
     end = _promote(config, force=options.force)
     change_file(options.config, {"brokerRole": options.role, "brokerId": "0"})
     print(
