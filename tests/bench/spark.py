@@ -22,7 +22,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,7 +98,7 @@ class Way:
 
     target: str
     name: str
-    broker_pid: int
+    broker_pids: Sequence[int]
     rows: int
     run: Callable[[int], None]
     stored: Callable[[], int] | None = None
@@ -205,10 +205,14 @@ def _discard(frame: Any) -> None:
 
 
 def ways_to_rocketmq(
-    bench: Bench, target: str, names: NameServerProcess, broker: BrokerProcess, options: argparse.Namespace
+    bench: Bench,
+    target: str,
+    names: NameServerProcess,
+    brokers: Sequence[BrokerProcess],
+    options: argparse.Namespace,
 ) -> Iterator[Way]:
-    """Write to and read from a RocketMQ broker."""
-    size = bench.size
+    """Write to and read from RocketMQ brokers, which share the queues."""
+    size, pids = bench.size, tuple(broker.pid for broker in brokers)
     address = names.address
 
     def stored() -> int:
@@ -217,16 +221,16 @@ def ways_to_rocketmq(
 
     with AdminClient(address) as admin:
         for topic in (size.topic, size.read_topic):
-            admin.create_topic(topic, size.partitions, key=CLUSTER)
-    yield Way(target, WRITE, broker.pid, size.rows, partial(bench.to_rocketmq, address, size.topic), stored)
+            admin.create_topic(topic, max(1, size.partitions // len(brokers)), key=CLUSTER)
+    yield Way(target, WRITE, pids, size.rows, partial(bench.to_rocketmq, address, size.topic), stored)
     if options.stages:
-        yield Way(target, "singly", broker.pid, options.singly, partial(bench.singly, address), stored)
+        yield Way(target, "singly", pids, options.singly, partial(bench.singly, address), stored)
     source = {"nameServer": address, "topic": size.read_topic}
     fill = partial(bench.to_rocketmq, address, size.read_topic, size.rows)
     run = partial(bench.read, "rocketmq", source, None)
-    yield Way(target, READ, broker.pid, size.rows, run, fill=fill)
+    yield Way(target, READ, pids, size.rows, run, fill=fill)
     run = partial(bench.read, "rocketmq", source, "body binary")
-    yield Way(target, READ_BODY, broker.pid, size.rows, run)
+    yield Way(target, READ_BODY, pids, size.rows, run)
 
 
 def ways_to_kafka(bench: Bench, broker: KafkaBroker) -> Iterator[Way]:
@@ -240,12 +244,12 @@ def ways_to_kafka(bench: Bench, broker: KafkaBroker) -> Iterator[Way]:
         return int(bench.spark.read.format("kafka").options(**source(size.topic)).load().count())
 
     bench.to_kafka(address, size.topic, 2)  # makes the topic
-    yield Way(KAFKA, WRITE, broker.pid, size.rows, partial(bench.to_kafka, address, size.topic), stored)
+    yield Way(KAFKA, WRITE, (broker.pid,), size.rows, partial(bench.to_kafka, address, size.topic), stored)
     fill = partial(bench.to_kafka, address, size.read_topic, size.rows)
     run = partial(bench.read, "kafka", source(size.read_topic), None)
-    yield Way(KAFKA, READ, broker.pid, size.rows, run, fill=fill)
+    yield Way(KAFKA, READ, (broker.pid,), size.rows, run, fill=fill)
     run = partial(bench.read, "kafka", source(size.read_topic), "value binary")
-    yield Way(KAFKA, READ_BODY, broker.pid, size.rows, run)
+    yield Way(KAFKA, READ_BODY, (broker.pid,), size.rows, run)
 
 
 def measure(
@@ -256,6 +260,15 @@ def measure(
         run = Path(folder)
         names = stack.enter_context(OurNameServer(run))
         ours = stack.enter_context(OurBroker(run, names.address, conf=PATIENT))
+        several: list[OurBroker] = []
+        if options.brokers:
+            more_names = stack.enter_context(OurNameServer(run, name="more-names"))
+            several = [
+                stack.enter_context(
+                    OurBroker(run, more_names.address, name=f"our-broker-{number}", conf=PATIENT)
+                )
+                for number in range(options.brokers)
+            ]
         if peer is not None:
             their_names = stack.enter_context(JavaNameServer(peer, run))
             theirs = stack.enter_context(
@@ -265,12 +278,14 @@ def measure(
             broker = stack.enter_context(KafkaBroker(kafka, run, partitions=sizes[0].partitions))
         for size in sizes:
             bench = Bench(spark, size)
-            ways = list(ways_to_rocketmq(bench, "ours", names, ours, options))
+            ways = list(ways_to_rocketmq(bench, "ours", names, [ours], options))
+            if several:
+                ways += ways_to_rocketmq(bench, f"ours*{len(several)}", more_names, several, options)
             if options.stages:
                 stages = bench.stages(names.address)
-                ways += [Way("none", name, ours.pid, size.rows, work) for name, work in stages.items()]
+                ways += [Way("none", name, (ours.pid,), size.rows, work) for name, work in stages.items()]
             if peer is not None:
-                ways += ways_to_rocketmq(bench, "Java", their_names, theirs, options)
+                ways += ways_to_rocketmq(bench, "Java", their_names, [theirs], options)
             if kafka is not None:
                 ways += ways_to_kafka(bench, broker)
             run_rounds(ways, spark, options.rounds)
@@ -305,7 +320,7 @@ def run_once(way: Way, spark: Any) -> Sample:
 
     def spent() -> tuple[float, float, float]:
         jvm_s = usage(jvm).cpu_s
-        return usage(way.broker_pid).cpu_s, tree_cpu_s(jvm) - jvm_s, jvm_s
+        return sum(usage(pid).cpu_s for pid in way.broker_pids), tree_cpu_s(jvm) - jvm_s, jvm_s
 
     before, began = spent(), time.perf_counter()
     way.run(way.rows)
@@ -334,6 +349,7 @@ def main() -> None:
     parser.add_argument("--total", type=int, default=100_000_000, help="bytes of a run")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--ours", action="store_true", help="without brokers in Java")
+    parser.add_argument("--brokers", type=int, default=0, help="also measure so many of ours together")
     parser.add_argument("--stages", action="store_true", help="also stages of the sink, and single sends")
     parser.add_argument("--singly", type=int, default=20_000, help="rows of single sends")
     options = parser.parse_args()
