@@ -25,6 +25,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_rocketmq import DataLoss, RowNotSent, use_java
+from pyspark_rocketmq.clients import freeze_modules
 from pyspark_rocketmq.columns import Columns, Piece
 from pyspark_rocketmq.offsets import (
     EARLIEST,
@@ -586,6 +587,7 @@ async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: 
 async def test_workers_do_not_traverse_modules_after_each_task() -> None:
     """Spark collects garbage after each task, which would take longer than to read 5,000 messages."""
     gc.unfreeze()
+    freeze_modules.cache_clear()
     async with Names() as names:
         source = SourceOptions.read({"nameServer": names.address, "topic": "T"}, streaming=False)
         await asyncio.to_thread(lambda: list(read_ranges([], BODY, source)))

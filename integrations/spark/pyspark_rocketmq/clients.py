@@ -12,6 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Final, Generic, Protocol, TypeVar
 
 from pyspark_rocketmq.options import Connection, SinkOptions, SourceOptions
@@ -94,10 +95,10 @@ def consumer_for(options: SourceOptions) -> PullConsumer:
     return _consumers.get((options.connection, options.group, options.consumer_config()))
 
 
+@cache
 def freeze_modules() -> None:
     """Exempt what a worker's first task has imported from garbage collection.
 
     Spark collects garbage after each task, which traverses 100,000 objects of modules: about 20 ms.
     """
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.freeze()
