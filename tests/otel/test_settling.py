@@ -128,7 +128,10 @@ async def test_an_end_that_does_not_reach_the_broker_is_shown() -> None:
                 return S.COMMIT
 
             await producer.send_in_transaction(
-                Message("T", b"half"), local_transaction=lose_broker, check=lambda _: S.UNKNOWN
+                Message("T", b"half"),
+                local_transaction=lose_broker,
+                check=lambda _: S.UNKNOWN,
+                timeout_ms=1000,
             )
     end = recorder.span("end_transaction T")
     assert end.status.status_code is StatusCode.ERROR

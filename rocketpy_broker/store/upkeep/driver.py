@@ -223,7 +223,7 @@ class StoreDriver:
                 store.adopt_preallocated(await self._in_thread(self._file_thread, store.preallocate_ahead))
         except StoreError as error:
             self._limited_log.error("preallocation", "cannot preallocate the commit log: %s", error)
-            await asyncio.sleep(0 if self._stopping.is_set() else _RETRY_S)
+            await self._stops_within(round(_RETRY_S * 1000))
         finally:
             self._preallocating = None
 

@@ -398,8 +398,11 @@ def name_server(address: str) -> NameServer:
     return NameServer(NamesrvConfig(listen=ListenConfig(address=Address.parse(address))))
 
 
-async def test_a_restarted_name_server_gets_a_registration(tmp_path: Path) -> None:
+async def test_a_restarted_name_server_gets_a_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A restarted name server would know no broker for half a minute."""
+    monkeypatch.setattr("rocketpy_broker.services.cluster.registration._RETRY_S", (0.05,))
     first = name_server("127.0.0.1:0")
     await first.start()
     settings = {"listen": "127.0.0.1:0", "namesrvAddr": str(first.address), "storePathRootDir": str(tmp_path)}

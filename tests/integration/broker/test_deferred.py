@@ -28,6 +28,7 @@ from rocketpy.protocol.remoting.command import FLAG_ONEWAY, Command, encode_comm
 from rocketpy_broker import EmbeddedCluster
 from rocketpy_broker.store import MessageStore
 from tests.golden_data import manifest, parsed
+from tests.integration.delays import jump_ahead
 from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S
 
@@ -384,29 +385,37 @@ async def test_a_producer_with_immunity_is_not_checked(client: RawClient, cluste
     assert cluster.brokers[0].health().failure is None
 
 
-async def test_cleaning_unused_topics_keeps_pending_messages(client: RawClient) -> None:
+async def test_cleaning_unused_topics_keeps_pending_messages(
+    cluster: EmbeddedCluster, client: RawClient
+) -> None:
     """An operator's cleanup would lose delayed messages, or have ended transactions checked a second time."""
-    await send(client, b"late", "DELAY\x012\x02")
+    await send(client, b"late", "DELAY\x014\x02")
     oneway(client, RequestCode.END_TRANSACTION, await half(client, b"done"))
     assert (await client.call(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
     assert await _max_offset(client, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == 1
+    assert [record.body for record in await arrive(client, 1)] == [b"done"]
+    jump_ahead(cluster.brokers[0])
     assert [record.body for record in await arrive(client, 2)] == [b"done", b"late"]
 
 
 # -- messages sent back -----------------------------------------------------------------------
 
 
-async def test_a_returned_message_is_delivered_again_later(client: RawClient) -> None:
+async def test_a_returned_message_is_delivered_again_later(
+    cluster: EmbeddedCluster, client: RawClient
+) -> None:
     """QUIRKS 37: a message that a consumer could not process would be lost, or be delivered at once."""
     place = decode_message_id((await send(client, b"hard", "TAGS\x01t\x02")).ext_fields()["msgId"])[1]
     origin = (await send(client, b"next")).ext_fields()["msgId"][:16]
-    header = ConsumerSendMsgBackRequestHeader(offset=place, group="c", delay_level=2, max_reconsume_times=2)
+    header = ConsumerSendMsgBackRequestHeader(offset=place, group="c", delay_level=4, max_reconsume_times=2)
     assert (await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
+    assert await records(client, "%RETRY%c") == []
+    jump_ahead(cluster.brokers[0])
     (again,) = await arrive(client, 1, "%RETRY%c")
     found = props.decode(again.properties)
     assert (again.body, again.reconsume_times) == (b"hard", 1)
     assert found == {
-        "TAGS": "t", "CLUSTER": "DefaultCluster", "RETRY_TOPIC": "T", "WAIT": "false", "DELAY": "2",
+        "TAGS": "t", "CLUSTER": "DefaultCluster", "RETRY_TOPIC": "T", "WAIT": "false", "DELAY": "4",
         "ORIGIN_MESSAGE_ID": f"{origin}{place:016X}", "REAL_TOPIC": "%RETRY%c", "REAL_QID": "0",
     }  # fmt: skip
     header.offset, header.delay_level = again.physical_offset, 1

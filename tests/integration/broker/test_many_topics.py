@@ -92,8 +92,11 @@ async def test_more_topics_than_fit_a_frame_are_registered(
         await names.close()
 
 
-async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path, names: NameServer) -> None:
+async def test_a_restarted_name_server_gets_all_topics(
+    tmp_path: Path, names: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a restart of the name server, clients would miss the topics that do not fit the first request."""
+    monkeypatch.setattr("rocketpy_broker.services.cluster.registration._RETRY_S", (0.05,))
     many_topics(tmp_path, 12_000)
     await names.start()
     at = names.address
@@ -153,9 +156,10 @@ class Refusing(Names):
 
 
 async def test_a_registration_that_is_rejected_is_an_error_and_not_ready(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that no client finds would look healthy to its operator."""
+    monkeypatch.setattr("rocketpy_broker.services.cluster.registration._RETRY_S", (0.5,))
     async with Refusing() as names:
         broker = new_broker(tmp_path, names.address)
         try:

@@ -104,7 +104,7 @@ async def test_the_next_name_server_is_used_in_time(monkeypatch: pytest.MonkeyPa
     async with Names() as silent, Names() as good:
         silent.script = lambda _channel, _request: None
         monkeypatch.setattr("random.randrange", lambda _: 0)  # begin with the first
-        config = ClientConfig(namesrv=f"{silent.address};{good.address}", request_timeout_ms=4000)
+        config = ClientConfig(namesrv=f"{silent.address};{good.address}", request_timeout_ms=2000)
         async with Producer("g", client=config) as producer:
             assert producer.health().namesrv == good.address
         assert silent.seen

@@ -13,6 +13,7 @@ import pytest
 
 from rocketpy import MessageQueue, PullConsumer, PushConfig, PushConsumer
 from rocketpy.consumer.dispatch import concurrent as consuming
+from rocketpy.consumer.fetch import puller
 from rocketpy.protocol.bodies import (
     GetConsumerListByGroupResponseBody,
     LockBatchRequestBody,
@@ -37,6 +38,8 @@ from tests.mqconsumer.group import BROKER_SETTINGS, Seen, group, pushing, until
 from tests.mqproducer.place import Place
 
 HOST = host_bytes("127.0.0.1", 10911)
+PAUSE_S = 0.02
+"""Shortest pause after a pull that failed, in the test that measures pauses."""
 
 
 @pytest.fixture
@@ -102,8 +105,11 @@ class Damaged(Peer):
         return [after - before for before, after in pairwise(times)]
 
 
-async def test_a_record_without_a_length(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_record_without_a_length(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A queue would stop without a report, be pulled without a pause, or lose good messages."""
+    monkeypatch.setattr(puller, "_PAUSE_MIN_S", PAUSE_S)
     seen = Seen()
     async with Damaged() as broker, Names(T={"a": broker.address}) as names:
         names.queues = 1
@@ -119,7 +125,7 @@ async def test_a_record_without_a_length(caplog: pytest.LogCaptureFixture) -> No
             await seen.until(b"message 2")
             await until(lambda: consumer.health().ok)
             await until(lambda: consumer.progress()[MessageQueue("T", "a", 0)] == 3)
-    assert all(pause >= 0.1 * 2**number for number, pause in enumerate(broker.pauses()[:3]))
+    assert all(pause >= PAUSE_S * 2**number for number, pause in enumerate(broker.pauses()[:3]))
     logged = [record for record in caplog.records if "cannot be read from offset 2" in record.getMessage()]
     assert [record.levelno for record in logged] == [logging.ERROR]
 

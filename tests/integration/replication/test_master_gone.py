@@ -17,8 +17,7 @@ from rocketpy import (
     RetryConfig,
 )
 from rocketpy.errors import Outcome, RocketError
-from rocketpy_broker import Broker
-from rocketpy_broker.store.files.disk import system_clock
+from tests.integration.delays import jump_ahead
 from tests.integration.ha_pair import caught_up, log_bytes, pair
 from tests.mqproducer.ordered_topic import ordered_topic_while_a_master_is_away
 from tests.waiting import until
@@ -30,14 +29,6 @@ SETTINGS = {
 }
 QUICK = ClientConfig(route_refresh_ms=100, heartbeat_ms=100)
 COMMIT = LocalTransactionState.COMMIT
-
-
-def jump_ahead(broker: Broker) -> None:
-    """Set the clocks of the delayed messages and transactions of a broker two hours ahead."""
-    delay, checker = broker.deferred.delay, broker.deferred._checker
-    assert checker is not None
-    delay.clock = checker.clock = lambda: system_clock() + 7_200_000
-    delay._wake_at(delay.clock())
 
 
 async def test_requests_that_succeed_wait_or_fail_without_a_master(tmp_path: Path) -> None:
@@ -73,7 +64,9 @@ async def test_requests_that_succeed_wait_or_fail_without_a_master(tmp_path: Pat
             await brokers.stop(master)
             return COMMIT
 
-        half = await producer.send_in_transaction(Message("Only", b"half"), local_transaction=work)
+        half = await producer.send_in_transaction(
+            Message("Only", b"half"), local_transaction=work, timeout_ms=1000
+        )
         assert half.state is COMMIT
         results = [await producer.send(Message("Both", b"x")) for _ in range(8)]
         assert {result.queue.broker_name for result in results} == {"other"}

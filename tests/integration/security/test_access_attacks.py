@@ -34,6 +34,7 @@ from tests.integration.access_place import (
     producer_beat,
     send_fields,
 )
+from tests.integration.delays import jump_ahead
 from tests.integration.raw_client import RawClient
 from tests.integration.security.test_access import pull, running_broker
 from tests.mqproducer.place import eventually
@@ -288,6 +289,7 @@ async def test_a_message_that_was_sent_back_stays_readable_for_its_group(servers
     own = await servers.send("mine", "Mine", b"again")
     fields = {"offset": str(own.offset), "group": "mygroup", "delayLevel": "1", "originTopic": "Mine"}
     assert (await servers.ask("mine", RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+    jump_ahead(servers.broker)
 
     async def has_come() -> bool | None:
         return await bodies(servers, "mine", "%RETRY%mygroup", "mygroup") == [b"again"] or None

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from rocketpy.protocol.bodies import TopicConfig
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address
@@ -80,8 +82,11 @@ async def test_changed_topics_reach_all_name_servers(tmp_path: Path) -> None:
         assert [queues(server, "T") for server in (first, second)] == [[], []]
 
 
-async def test_a_name_server_that_starts_later_gets_the_topics(tmp_path: Path) -> None:
+async def test_a_name_server_that_starts_later_gets_the_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name server that is down would delay the others, or never know the broker."""
+    monkeypatch.setattr("rocketpy_broker.services.cluster.registration._RETRY_S", (0.05,))
     one, late = new_address(), new_address()
     registrar, topics = registrar_at(tmp_path, one, late)
     async with name_server(one) as first:

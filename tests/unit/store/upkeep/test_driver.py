@@ -272,8 +272,11 @@ async def test_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
     first.close()
 
 
-async def test_failed_preallocation_does_not_stop_appends(tmp_path: Path) -> None:
-    """A nearly full disk would stop a broker that still has space."""
+async def test_failed_preallocation_delays_neither_appends_nor_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nearly full disk would stop a broker that still has space, or keep it from stopping."""
+    monkeypatch.setattr("rocketpy_broker.store.upkeep.driver._RETRY_S", 2 * LIMIT_S)
     disk = FaultyDisk(only="preallocate")
     config = small_config(tmp_path, commit_log=CommitLogConfig(segment_bytes=65536, reserve_bytes=4096))
     store = MessageStore(config, disk=disk)
@@ -289,7 +292,8 @@ async def test_failed_preallocation_does_not_stop_appends(tmp_path: Path) -> Non
     await until(lambda: bool(disk.failed))
     assert driver.health().failure is None
     assert bodies(store) == expected
-    await driver.close()
+    async with asyncio.timeout(LIMIT_S):
+        await driver.close()
     with MessageStore(config) as again:
         assert bodies(again) == expected
 
