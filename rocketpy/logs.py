@@ -4,9 +4,9 @@
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler])
 
-The fields come from the arguments of a line: a queue adds topic, broker and queueId, a message also msgId and
-offset, and an error its class and the code of the broker. Other fields come from `extra`. Bodies, properties
-and secrets are never written.
+The fields come from the arguments of a log call. A queue adds topic, broker and queueId. A message also adds
+msgId and offset. An error adds its class and the response code of the broker. Other fields come from `extra`.
+Bodies, properties and secrets are never written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"mes
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object: time, level, logger, message, the fields, and an exception."""
+    """Formats a record as one JSON object: time, level, logger, message, and the fields of `fields_of`.
+
+    `exception` is added if the record has one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""

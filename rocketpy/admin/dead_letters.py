@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, NamedTuple
 
-from rocketpy.admin.reader import Range, Reader
+from rocketpy.admin.reader import OffsetRange, Reader
 from rocketpy.admin.requests import AdminRequests
 from rocketpy.admin.resend import send_to_retries
 from rocketpy.client.broker_api import BrokerApi
@@ -235,7 +235,7 @@ class DeadLetterQueues:
         begin_ms: int = 0,
         offsets: Mapping[MessageQueue, int] | None = None,
         make_readable: bool = True,
-    ) -> list[Range]:
+    ) -> list[OffsetRange]:
         """Return the ranges of a group's dead letters; none without the topic."""
         client = self._requests.running()
         topic = DLQ_TOPIC_PREFIX + check_group(group)

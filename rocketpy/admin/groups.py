@@ -394,7 +394,7 @@ class Groups:
         reset = OffsetReset(requests, requests.wrap(check_group(group)), requests.wrap(topic), to)
         changes = await requests.each(
             {
-                data.broker_name: reset.at(masters.get(data.broker_name), data, dry_run=dry_run)
+                data.broker_name: reset.run_at(masters.get(data.broker_name), data, dry_run=dry_run)
                 for data in route.queue_datas
             }
         )

@@ -17,8 +17,8 @@ _TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _PULL_COUNT: Final = 32
 
 
-class Range(NamedTuple):
-    """Messages of a queue: from offset `begin` to before `end`."""
+class OffsetRange(NamedTuple):
+    """A range of offsets of a queue: from `begin` to before `end`."""
 
     queue: MessageQueue
     begin: int
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
 
 class ToolsConsumer(PullConsumer):
-    """A pull consumer for tools: its group is outside of all namespaces."""
+    """A pull consumer for tools. The namespace is not added to its group, which exists in every broker."""
 
     def __init__(self, *, config: ConsumerConfig | None = None, client: ClientConfig | None = None) -> None:
         super().__init__(_TOOLS_GROUP, config=config, client=client, telemetry=False)
@@ -38,15 +38,15 @@ class ToolsConsumer(PullConsumer):
 class Reader(ToolsConsumer):
     """A consumer that shares the client instance of an admin client; it is not started or closed.
 
-    running: returns the client instance, or raises ClientClosed.
+    get_instance: returns the client instance, or raises ClientClosed.
     """
 
-    def __init__(self, running: Callable[[], ClientInstance]) -> None:
+    def __init__(self, get_instance: Callable[[], ClientInstance]) -> None:
         super().__init__()
-        self._instance = running
+        self._get_instance = get_instance
 
     def _running(self) -> ClientInstance:
-        return self._instance()
+        return self._get_instance()
 
     async def ranges(
         self,
@@ -55,50 +55,54 @@ class Reader(ToolsConsumer):
         begin_ms: int = 0,
         offsets: Mapping[MessageQueue, int] | None = None,
         of_master: bool = False,
-    ) -> list[Range]:
+    ) -> list[OffsetRange]:
         """Return the range of offsets that each queue has now.
 
         Args:
-            queues: The queues.
-            begin_ms: Leave out messages stored before this time.
-            offsets: The first offset by queue; raised to the queue's minimum when older messages have
-                expired.
-            of_master: Raise RouteNotFound while the master is unavailable.
+            queues: The queues to look up.
+            begin_ms: Begin with the first message stored at or after this time (ms since 1970).
+            offsets: Begin at these offsets, or at a queue's minimum if that is higher.
+            of_master: Ask only the master for the end of a queue. Otherwise a slave may answer.
+
+        Raises:
+            RouteNotFound: The master is unavailable, with `of_master`.
         """
 
-        async def find(queue: MessageQueue) -> Range:
+        async def range_of(queue: MessageQueue) -> OffsetRange:
             begin = await self.min_offset(queue)
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
                 # If several messages have the same store time, 4.6.0 returns any of them.
                 begin = max(begin, await self.search_offset(queue, begin_ms - 1))
-            return Range(queue, max(begin, (offsets or {}).get(queue, 0)), end)
+            return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end)
 
-        return await asyncio.gather(*map(find, queues))
+        return await asyncio.gather(*map(range_of, queues))
 
-    async def read(self, queue: MessageQueue, offset: int, end: int, max_count: int = _PULL_COUNT) -> Part:
-        """Read some messages before `end`. Without messages and with the same offset, the queue ends here."""
+    async def read(
+        self, queue: MessageQueue, offset: int, end: int, max_count: int = _PULL_COUNT
+    ) -> ReadResult:
+        """Read messages from `offset` to before `end`. At the end of the queue, `next_offset` is `offset`."""
         pulled = await self.pull(queue, offset, min(max_count, _PULL_COUNT))
         if pulled.next_offset <= offset:
-            return Part([], offset)
-        found = [message for message in pulled.messages if message.queue_offset < end]
-        return Part(found, min(pulled.next_offset, end))
+            return ReadResult([], offset)
+        messages = [message for message in pulled.messages if message.queue_offset < end]
+        return ReadResult(messages, min(pulled.next_offset, end))
 
-    async def messages(self, found: Range, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
-        """Yield the messages of a range that were stored between two times, up to the first later one."""
-        offset, before = found.begin, -1
-        while before < offset < found.end:
-            before = offset
-            part, offset = await self.read(found.queue, offset, found.end)
-            for message in part:
+    async def messages(self, offsets: OffsetRange, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
+        """Yield the messages of a range that were stored between two times; stop at the first later one."""
+        offset, previous = offsets.begin, -1
+        while previous < offset < offsets.end:
+            previous = offset
+            messages, offset = await self.read(offsets.queue, offset, offsets.end)
+            for message in messages:
                 if message.store_timestamp > end_ms:
                     return
                 if message.store_timestamp >= begin_ms:
                     yield message
 
 
-class Part(NamedTuple):
-    """Messages of a queue, and the offset after them."""
+class ReadResult(NamedTuple):
+    """Messages of a queue, and the offset of the next read."""
 
     messages: list[MessageExt]
     next_offset: int

@@ -1,7 +1,7 @@
 """Resets the offsets of a consumer group, whose members may be online or not.
 
 Brokers store the offsets of a group, but online members overwrite them with their own. So the broker must
-notify the members. It can do so for a time, and for the begin and end of queues, but not for other offsets.
+notify the members. It can do so for a time, and for the start and end of queues, but not for other offsets.
 
 Source: RocketMQ 4.6 ResetOffsetByTimeCommand, AdminBrokerProcessor resetOffset, Broker2Client.
 """
@@ -31,12 +31,15 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.remoting.command import Command
 
 _TO_END: Final = -1
-"""The time that stands for the end of a queue in a reset request."""
-_PENDING: Final = "previously reset"
-"""A broker of 5.x ignores commits after a reset, until a member pulls. Another reset replaces the offset."""
+"""In a reset request, this timestamp means the end of each queue."""
+_RESET_PENDING: Final = "previously reset"
+"""Part of the remark of a broker of 5.x that ignores a commit, because no member has pulled since a reset.
+
+Another reset replaces the offset.
+"""
 
 
-class _Place(Enum):
+class _Position(Enum):
     BEGINNING = "beginning"
     END = "end"
     TIME = "time"
@@ -47,19 +50,19 @@ class _Place(Enum):
 class ResetTo:
     """The position from which a consumer group continues. Create it with one of the class methods."""
 
-    place: _Place
+    place: _Position
     value: int = 0
     offsets: Mapping[MessageQueue, int] | None = None
 
     @classmethod
     def beginning(cls) -> Self:
         """The oldest message of each queue."""
-        return cls(_Place.BEGINNING)
+        return cls(_Position.BEGINNING)
 
     @classmethod
     def end(cls) -> Self:
         """The end of each queue: only later messages."""
-        return cls(_Place.END)
+        return cls(_Position.END)
 
     @classmethod
     def time(cls, time: datetime | int) -> Self:
@@ -76,13 +79,13 @@ class ResetTo:
                 raise ConfigInvalid(f"the time {time} has no time zone; write datetime(..., tzinfo=UTC)")
             time = int(time.timestamp() * 1000)
         check_number("time", time, 0)
-        return cls(_Place.TIME, time)
+        return cls(_Position.TIME, time)
 
     @classmethod
     def offset(cls, offset: int | Mapping[MessageQueue, int]) -> Self:
-        """An offset: the same in each queue, or those of some queues; other queues stay as they are.
+        """An offset: one for all queues, or one for each of some queues. Other queues keep their offsets.
 
-        An offset outside a queue becomes its nearest one. All members of the group must be stopped.
+        An offset outside a queue is replaced by the nearest offset in it. All members must be stopped.
 
         Raises:
             ConfigInvalid: An offset is below 0.
@@ -91,13 +94,13 @@ class ResetTo:
         for number in given.values():
             check_number("offset", number, 0)
         if isinstance(offset, Mapping):
-            return cls(_Place.OFFSET, offsets=dict(offset))
-        return cls(_Place.OFFSET, offset)
+            return cls(_Position.OFFSET, offsets=dict(offset))
+        return cls(_Position.OFFSET, offset)
 
     @property
     def needs_stopped_members(self) -> bool:
         """Whether the members must be stopped, because brokers cannot notify them of this position."""
-        return self.place is _Place.OFFSET
+        return self.place is _Position.OFFSET
 
 
 class OffsetChange(NamedTuple):
@@ -121,15 +124,15 @@ class OffsetReset:
         self._topic = topic
         self._to = to
 
-    async def at(
+    async def run_at(
         self, address: str | None, data: QueueData, *, dry_run: bool
     ) -> dict[MessageQueue, OffsetChange]:
-        """Reset the offsets of the queues of one broker; return the changes."""
+        """Reset the offsets of the queues of one broker; return the changes. dry_run: change nothing."""
         broker = data.broker_name
         changes = await self._changes(address, data)
         if dry_run:
             return changes
-        # Also with online members: the broker notifies them only if the group has an offset in each queue.
+        # Commit first, also with online members: a broker notifies them only if each queue has an offset.
         await asyncio.gather(*(self._commit(address, queue, change.new) for queue, change in changes.items()))
         if not self._to.needs_stopped_members:
             notified = await self._notify_members(address, broker)
@@ -163,19 +166,19 @@ class OffsetReset:
 
     async def _target(self, address: str | None, queue: MessageQueue) -> int:
         to = self._to
-        if to.place is _Place.TIME:
+        if to.place is _Position.TIME:
             search = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=to.value)
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             return _offset(await self._requests.call(address, queue.broker_name, code, search))
-        if to.place is _Place.BEGINNING:
-            return await self._limit(address, queue, RequestCode.GET_MIN_OFFSET)
-        end = await self._limit(address, queue, RequestCode.GET_MAX_OFFSET)
-        if to.place is _Place.END:
+        if to.place is _Position.BEGINNING:
+            return await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)
+        end = await self._bound(address, queue, RequestCode.GET_MAX_OFFSET)
+        if to.place is _Position.END:
             return end
         wanted = to.value if to.offsets is None else to.offsets[self._requests.unwrap_queue(queue)]
-        return min(max(wanted, await self._limit(address, queue, RequestCode.GET_MIN_OFFSET)), end)
+        return min(max(wanted, await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)), end)
 
-    async def _limit(self, address: str | None, queue: MessageQueue, code: RequestCode) -> int:
+    async def _bound(self, address: str | None, queue: MessageQueue, code: RequestCode) -> int:
         header = QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         return _offset(await self._requests.call(address, queue.broker_name, code, header))
 
@@ -185,7 +188,7 @@ class OffsetReset:
         )
         code = RequestCode.UPDATE_CONSUMER_OFFSET
         response = await self._requests.call(address, queue.broker_name, code, header)
-        if _PENDING in (response.remark or "") and self._to.needs_stopped_members:
+        if _RESET_PENDING in (response.remark or "") and self._to.needs_stopped_members:
             reset = self._reset_header(0)
             reset.queue_id, reset.offset = queue.queue_id, offset
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -197,8 +200,8 @@ class OffsetReset:
         )
 
     async def _notify_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
-        """Let a broker notify the online members; return the offsets from which they continue."""
-        times = {_Place.BEGINNING: 0, _Place.END: _TO_END, _Place.TIME: self._to.value}
+        """Request that a broker notifies the online members; return the offsets from which they continue."""
+        times = {_Position.BEGINNING: 0, _Position.END: _TO_END, _Position.TIME: self._to.value}
         header = self._reset_header(times[self._to.place])
         call = self._requests.call(address, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)

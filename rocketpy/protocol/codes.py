@@ -15,25 +15,25 @@ VERSION_4_6_0: Final = 333
 
 
 _VERSION_4_0_0: Final = 212
-"""The number of 4.0.0's snapshot."""
+"""The version number of 4.0.0-SNAPSHOT, the first one with RocketMQ's present scheme."""
 
 
 def version_name(number: int) -> str:
     """Return the version of RocketMQ that a version number stands for, such as 4.6.0.
 
-    From 4.0.0 on, a snapshot and a release have following numbers, and there are ten versions from 4.6.0 to
-    4.7.0. An earlier number is returned as digits.
+    From 4.0.0 on, each version has an even number for its snapshot, and the next number for its release.
+    After 4.6.9 comes 4.7.0. A number before 4.0.0 is returned as digits.
     """
     if number < _VERSION_4_0_0:
         return str(number)
-    later, is_release = divmod(number - _VERSION_4_0_0, 2)
-    digits = 400 + later
+    versions_later, is_release = divmod(number - _VERSION_4_0_0, 2)
+    digits = 400 + versions_later
     name = f"{digits // 100}.{digits // 10 % 10}.{digits % 10}"
     return name if is_release else f"{name}-SNAPSHOT"
 
 
 class RequestCode(IntEnum):
-    """Codes of requests. Source: RocketMQ 4.6 RequestCode, with its spelling."""
+    """Codes of requests, with RocketMQ's names and their spelling. Source: RocketMQ 4.6 RequestCode."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -176,7 +176,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """The language of the sender of a frame. JSON headers have the name, binary ones the number.
+    """The programming language of a frame's sender. JSON headers have its name, binary ones its number.
 
     Source: RocketMQ 4.6 LanguageCode.
     """
@@ -196,7 +196,7 @@ class LanguageCode(IntEnum):
 
 
 def name_of(table: type[IntEnum], code: int) -> str:
-    """Return the name of a code in a table, or its digits when the table does not have it."""
+    """Return the name of a code in a table, or its digits if the table does not have it."""
     member = table._value2member_map_.get(code)
     return str(code) if member is None else str(member.name)
 
@@ -206,10 +206,10 @@ _LANGUAGE_NUMBERS: Final = {name: number for number, name in _LANGUAGE_NAMES.ite
 
 
 def language_name(number: int) -> str:
-    """Return the name of a language number; one that this version does not know is OTHER."""
+    """Return the name of a language number; OTHER for an unknown number."""
     return _LANGUAGE_NAMES.get(number, LanguageCode.OTHER.name)
 
 
 def language_number(name: str) -> int:
-    """Return the number of a language name; one that this version does not know is OTHER's."""
+    """Return the number of a language name; that of OTHER for an unknown name."""
     return _LANGUAGE_NUMBERS.get(name, LanguageCode.OTHER.value)

@@ -1,4 +1,4 @@
-"""The base class of the blocking clients."""
+"""Base classes of the blocking clients and of their parts, such as `AdminClient.topics`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ P = TypeVar("P")
 
 
 class BlockingPart(Generic[P]):
-    """A part of a blocking client. loop: returns the thread in which the client runs."""
+    """Base class of the parts of a blocking client. loop: returns the thread in which the client runs."""
 
     def __init__(self, inner: P, loop: Callable[[], LoopThread]) -> None:
         self._inner = inner
@@ -32,7 +32,7 @@ class BlockingPart(Generic[P]):
 
 
 class Blocking(Generic[C]):
-    """Runs an asyncio client in the event loop of the background thread."""
+    """Base class of the blocking clients: runs an asyncio client in the event loop of a background thread."""
 
     def __init__(self, inner: C) -> None:
         self._inner: C = inner
@@ -40,15 +40,15 @@ class Blocking(Generic[C]):
 
     def start(self, *, wait: bool = True) -> None:
         """Start the client; see the class of the same name in `rocketpy`."""
-        before, self._background = self._background, LoopThread.get()
+        previous, self._background = self._background, LoopThread.get()
         try:
             self._background.run(self._inner.start(wait=wait))
         except BaseException:  # `start` can be called again, also after Ctrl-C
-            self._background = before
+            self._background = previous
             raise
 
     def close(self) -> object:
-        """Close the client. In a forked child it does nothing: the client is that of the parent."""
+        """Close the client. Does nothing in a forked child: the client belongs to the parent process."""
         background = self._own_loop()
         return background.run(self._inner.close()) if background is not None else None
 
@@ -66,20 +66,20 @@ class Blocking(Generic[C]):
         return self._loop().run(as_coroutine(self._inner.health))
 
     def _loop(self) -> LoopThread:
-        """Return the thread in which it runs. Raises ClientClosed."""
+        """Return the thread in which the client runs. Raises ClientClosed before the start."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
         self._background.check_process()
         return self._background
 
     def _own_loop(self) -> LoopThread | None:
-        """Return the thread in which it runs; None before the start, and in a forked child."""
+        """Return the thread in which the client runs; None before the start, and in a forked child."""
         if self._background is None or self._background.is_forked_copy:
             return None
         return self._background
 
     def _configure(self, setting: Callable[[], None]) -> None:
-        """Change a setting of the inner client: at once before the start, in its loop after it."""
+        """Change a setting of the inner client: directly before the start, later in the client's loop."""
         if self._background is None:
             setting()
         else:

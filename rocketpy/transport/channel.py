@@ -370,7 +370,7 @@ class Channel(StreamProtocol):
         if not self._served and self.last_received == self._opened and self._error is None:
             hint = ending_hint(self._transport)
         self._transport = None
-        self.memory.end()
+        self.memory.release()
         self._tasks.on_failure.clear()  # breaks a cycle, so that the buffers are freed with it
         self._out.clear()
         self._backlog.clear()

@@ -216,7 +216,7 @@ class Server:
 
     def _accept(self) -> StreamProtocol:
         memory = self.memory
-        if memory.connections >= self._options.max_connections and not memory.close_silent():
+        if memory.connections >= self._options.max_connections and not memory.evict_silent():
             self._close_log.warning("full", "refusing a connection: %d are open", memory.connections)
             return _RejectingProtocol()
         return Channel(

@@ -1,8 +1,8 @@
 """Memory that a server uses for its connections: counted by kind, and limited per connection and in total.
 
-It counts incomplete frames, backlogged requests, unread responses, held pulls, subscriptions and waiting
+It counts incomplete frames, backlogged requests, unsent responses, held pulls, subscriptions and waiting
 messages. Above the limit of a connection, its requests are rejected or it is closed. Above the total limit,
-the connections that use most are closed first, so that a client which uses little is not affected.
+the connections that use most memory are closed first, so that other clients are not affected.
 
 RocketMQ has no such limit: Netty's buffers and the hold service's lists grow until the process ends.
 """
@@ -21,8 +21,8 @@ KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "responses", "pulls", "su
 held (long polling). subscriptions: of consumer groups, and the group names of a client. waiting: messages
 whose topic is being saved."""
 
-_RELIEVED: Final = 7 / 8
-"""Above the limit, connections are closed down to this share, so that sorting them stays rare."""
+_LOW_WATERMARK: Final = 7 / 8
+"""Above the limit, connections are closed until usage is below this part of it, so that this is rare."""
 
 
 class MemoryBudget:
@@ -42,17 +42,17 @@ class MemoryBudget:
         self._by_kind: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self._connections: dict[ConnectionMemory, None] = {}
         self._silent: dict[ConnectionMemory, None] = {}
-        """Connections that may not have sent a whole frame, oldest first."""
+        """Connections that may not have sent a complete frame yet, oldest first."""
 
     @property
     def connections(self) -> int:
         """Number of connections."""
         return len(self._connections)
 
-    def close_silent(self) -> bool:
-        """Close the oldest connection that has not sent a whole frame; False when there is none.
+    def evict_silent(self) -> bool:
+        """Close the oldest connection that has not sent a complete frame; return False if there is none.
 
-        Otherwise silent connections could keep out all others until their idle timeout.
+        Otherwise such connections could use all places until their idle time-out.
         """
         while self._silent:
             connection = next(iter(self._silent))
@@ -67,18 +67,18 @@ class MemoryBudget:
         self._refresh()
         return dict(self._by_kind)
 
-    def enter(self, connection: ConnectionMemory) -> None:
+    def add(self, connection: ConnectionMemory) -> None:
         """Add a connection."""
         self._connections[connection] = None
         self._silent[connection] = None
 
-    def leave(self, connection: ConnectionMemory) -> None:
+    def remove(self, connection: ConnectionMemory) -> None:
         """Remove a connection."""
         del self._connections[connection]
         self._silent.pop(connection, None)
 
     def count(self, kind: Kind, increase: int) -> None:
-        """Add to the bytes in use. increase: may be negative."""
+        """Add `increase`, which may be negative, to the bytes in use."""
         self._by_kind[kind] += increase
         self.total += increase
 
@@ -88,23 +88,26 @@ class MemoryBudget:
             if connection.sizes["responses"]:
                 connection.refresh()
 
-    def relieve(self, needed: int, asking: ConnectionMemory | None) -> bool:
-        """Free memory for `needed` more bytes by closing the connections that use most.
+    def free(self, needed: int, requester: ConnectionMemory | None) -> bool:
+        """Free memory for `needed` bytes by closing the connections that use most; return whether they fit.
 
-        False when that is not enough, or when `asking` itself would use most; it is not closed.
+        requester: the connection that needs them. It is not closed; if it would use most, the result is
+        False.
         """
         if self.total + needed <= self.total_bytes_max:
             return True
         self._refresh()
         if self.total + needed <= self.total_bytes_max:
             return True
-        wanted = 0 if asking is None else asking.total + needed
+        wanted = 0 if requester is None else requester.total + needed
         for connection in sorted(self._connections, key=lambda one: one.total, reverse=True):
-            if connection is asking or connection.total < wanted:
+            if connection is requester or connection.total < wanted:
                 break
-            kept = f"{connection.total} bytes are kept for it, the most of all connections"
-            connection.close(f"{kept}, and {self.total} in all; the limit is {self.total_bytes_max}")
-            if self.total + needed <= self.total_bytes_max * _RELIEVED:
+            connection.close(
+                f"this connection uses more server memory than all others, {connection.total} bytes; all "
+                f"connections use {self.total} bytes, and the limit is {self.total_bytes_max}"
+            )
+            if self.total + needed <= self.total_bytes_max * _LOW_WATERMARK:
                 break
         return self.total + needed <= self.total_bytes_max
 
@@ -114,7 +117,7 @@ def _nothing_unsent() -> int:
 
 
 def _ignore(_error: Exception) -> None:
-    """Do nothing."""
+    """Replace the callback of a connection that has ended."""
 
 
 class ConnectionMemory:
@@ -138,21 +141,21 @@ class ConnectionMemory:
         self.sizes: dict[Kind, int] = dict.fromkeys(KINDS, 0)
         self.total: int = 0
         self.has_sent_frame: bool = False
-        """Whether a whole frame was received."""
+        """Whether a complete frame was received."""
         if budget is not None:
-            budget.enter(self)
+            budget.add(self)
 
     def add(self, kind: Kind, size: int) -> bool:
-        """Count bytes before they are used; False, with nothing counted, when a limit forbids them.
+        """Count `size` bytes, which is negative for released bytes; return whether the limits allow it.
 
-        Other connections may be closed to free memory. `size` is negative for released bytes.
+        Nothing is counted if they do not. Other connections may be closed to free memory.
         """
         budget = self._budget
         if budget is None:
             return True
         if size > 0 and (
             self.total + size > budget.connection_bytes_max
-            or (budget.total + size > budget.total_bytes_max and not budget.relieve(size, self))
+            or (budget.total + size > budget.total_bytes_max and not budget.free(size, self))
         ):
             budget.refusals += 1
             return False
@@ -160,7 +163,7 @@ class ConnectionMemory:
         return True
 
     def set(self, kind: Kind, size: int) -> None:
-        """Set the bytes in use; above a limit this connection, or those that use most, are closed."""
+        """Set the bytes in use. Above a limit, close this connection, or those that use most memory."""
         budget = self._budget
         if budget is None:
             return
@@ -170,9 +173,10 @@ class ConnectionMemory:
             return
         if self.total > budget.connection_bytes_max:
             limit = f"the limit of a connection is {budget.connection_bytes_max}"
-            self.close(f"{self.total} bytes are kept for it ({_shares(self.sizes)}); {limit}")
+            sizes = _sizes_text(self.sizes)
+            self.close(f"this connection uses {self.total} bytes of server memory ({sizes}); {limit}")
         elif budget.total > budget.total_bytes_max:
-            budget.relieve(0, None)
+            budget.free(0, None)
 
     def refresh(self) -> None:
         """Update the count of unsent responses."""
@@ -182,25 +186,25 @@ class ConnectionMemory:
     def close(self, reason: str) -> None:
         """Close the connection, and stop counting for it."""
         budget, fail = self._budget, self._fail
-        self.end()
+        self.release()
         if budget is not None:
             budget.refusals += 1
             fail(ConnectionLost(reason))
 
     def evict(self) -> None:
-        """Close the connection to make place for a new one."""
+        """Close the connection, which has not sent a complete frame, to admit a new one."""
         fail = self._fail
-        self.end()
-        fail(ConnectionLost("it sent nothing yet, and a new connection needs its place"))
+        self.release()
+        fail(ConnectionLost("the server is at its limit of connections, and this one has not sent a request"))
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Release the memory of a connection that has ended."""
         budget, self._budget = self._budget, None
         # References to the channel would keep its buffers until a garbage collection.
         self._unsent, self._fail = _nothing_unsent, _ignore
         if budget is None:
             return
-        budget.leave(self)
+        budget.remove(self)
         for kind, size in self.sizes.items():
             budget.count(kind, -size)
 
@@ -210,5 +214,5 @@ class ConnectionMemory:
         budget.count(kind, increase)
 
 
-def _shares(sizes: Mapping[Kind, int]) -> str:
+def _sizes_text(sizes: Mapping[Kind, int]) -> str:
     return ", ".join(f"{kind} {size}" for kind, size in sizes.items() if size)

@@ -21,7 +21,7 @@ class TcpTransport:
     async def connect(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
-        """Connect by TCP; TLS 1.2 or later with the peer verified where the scheme is tls."""
+        """Connect by TCP, or by TLS 1.2 or later with a verified peer. Raises OSError, ConfigInvalid."""
         loop = asyncio.get_running_loop()
         context = _client_context(options) if address.scheme == "tls" else None
         await loop.create_connection(protocol, address.host, address.port, ssl=context)
@@ -29,12 +29,12 @@ class TcpTransport:
     async def listen(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> Listener:
-        """Listen on a port, 0 for any free one."""
+        """Listen on a port; 0 means any free one. Raises OSError, ConfigInvalid."""
         loop = asyncio.get_running_loop()
         tls = _server_tls(options) if address.scheme == "tls" else None
         timeout_s = options.frame_timeout_ms / 1000
 
-        async def context_for(connection: socket.socket) -> ssl.SSLContext | None:
+        async def detect_tls(connection: socket.socket) -> ssl.SSLContext | None:
             try:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,19 +46,19 @@ class TcpTransport:
                 if options.also_plain:
                     return None
                 await refuse_plain_text(connection)
-            except BaseException:  # closes the socket in every case
+            except BaseException:  # no protocol owns the socket yet
                 connection.close()
                 raise
 
-        async def adopt(connection: socket.socket) -> None:
-            context = await context_for(connection)
+        async def start_protocol(connection: socket.socket) -> None:
+            context = await detect_tls(connection)
             handshake_s = None if context is None else timeout_s
             await loop.connect_accepted_socket(
                 protocol, connection, ssl=context, ssl_handshake_timeout=handshake_s
             )
 
         sockets = await listening_sockets(address.host, address.port)
-        return TcpListener(address.scheme, sockets, adopt, options)
+        return TcpListener(address.scheme, sockets, start_protocol, options)
 
 
 def _client_context(options: ChannelOptions) -> ssl.SSLContext:

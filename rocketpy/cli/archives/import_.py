@@ -134,7 +134,7 @@ class Importer:
         Raises:
             ConfigInvalid: The state is of an import into something else.
             RouteNotFound: The topic does not exist.
-            RocketError: A file is damaged, or a queue takes no messages.
+            RocketError: A file is damaged, or a queue rejects messages.
         """
         state = self._load_state()
         config = ConsumerConfig(suspend=False)
@@ -238,7 +238,7 @@ class _QueueImport:
                 tries_until = tries_until or now + _PATIENCE_S
                 if error.retry is Retry.NONE or now > tries_until:
                     raise
-                log.warning("%s takes no messages, and will be tried again: %s", self.queue, error)
+                log.warning("%s rejects messages, trying again: %s", self.queue, error)
                 is_unknown = True
 
     def _sent(self, messages: Sequence[StoredMessage], receipt: Receipt) -> None:

@@ -60,7 +60,7 @@ class Findings(list[Finding]):
 
 
 _KEYS: Final = "Set access_key and secret_key in the profile, or ROCKETPY_ACCESS_KEY and ROCKETPY_SECRET_KEY"
-_REFUSALS: Final = {
+_KNOWN_REMARKS: Final = {
     "No accessKey is configured": ("it has access control, and no access key was given", _KEYS),
     "No acl config for": (
         "it does not know the access key",
@@ -68,13 +68,13 @@ _REFUSALS: Final = {
     ),
     "Check signature failed": ("the secret key is wrong", f"{_KEYS} to those of its plain_acl.yml"),
 }
-"""Texts in the remarks of brokers with access control -> what happened, and what helps."""
+"""Remarks of brokers with access control, by a part of their text: what happened, and what helps."""
 
 
-def add_refusal(findings: Findings, subject: str, remark: str | None) -> None:
-    """Add what an error response of a server means."""
+def add_error_response(findings: Findings, subject: str, remark: str | None) -> None:
+    """Add the finding for an error response of a server."""
     text = remark or "no remark"
-    for mark, (what, remedy) in _REFUSALS.items():
+    for mark, (what, remedy) in _KNOWN_REMARKS.items():
         if mark in text:
             findings.problem("access", subject, f"{what}: {text}", remedy)
             return
@@ -82,4 +82,4 @@ def add_refusal(findings: Findings, subject: str, remark: str | None) -> None:
         remedy = "Use the keys of an administrator (admin: true in plain_acl.yml) to check the rest"
         findings.warning("access", subject, f"the account may not read its state: {text}", remedy)
         return
-    findings.problem("access", subject, f"it refused the request: {text}", "See the log of that server")
+    findings.problem("access", subject, f"it rejected the request: {text}", "See the log of that server")

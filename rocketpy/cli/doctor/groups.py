@@ -11,7 +11,7 @@ from rocketpy.cli.doctor.findings import Findings
 from rocketpy.errors import RocketError
 from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
 
-_AT_ONCE: Final = 16
+_CONCURRENCY: Final = 16
 
 
 async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> None:
@@ -22,7 +22,7 @@ async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> 
     except RocketError as error:
         findings.not_checked("groups", "consumer groups", error)
         return
-    limit = asyncio.Semaphore(_AT_ONCE)
+    limit = asyncio.Semaphore(_CONCURRENCY)
 
     async def check(name: str, group: str, one: Callable[[Findings, str], Awaitable[None]]) -> Findings:
         own = Findings()

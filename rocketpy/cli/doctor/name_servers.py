@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from rocketpy.cli.doctor.findings import Findings, add_refusal
+from rocketpy.cli.doctor.findings import Findings, add_error_response
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import ConnectFailed, RocketError
 from rocketpy.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
@@ -21,23 +21,23 @@ from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, conn
 TIMEOUT_MS: Final = 5000
 _ROUTES_MAX: Final = 500
 """Topics whose routes are compared. A cluster may have many thousands, all registered the same way."""
-_AT_ONCE: Final = 32
+_CONCURRENCY: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
-    """What one name server knows.
+class NameServerView:
+    """Brokers and routes that one name server reports.
 
     Attributes:
-        cluster: Its brokers.
-        routes: The routes of topics by name.
+        cluster: The brokers.
+        routes: The routes by topic.
     """
 
     cluster: ClusterInfo
     routes: dict[str, TopicRouteData] = field(default_factory=dict)
 
 
-async def check_name_servers(findings: Findings, client: ClientInstance) -> dict[str, Knowledge]:
+async def check_name_servers(findings: Findings, client: ClientInstance) -> dict[str, NameServerView]:
     """Check each name server; return what those that respond know, by address."""
     addresses = client.name_servers.addresses
     found = await asyncio.gather(*(_check(findings, client, address) for address in addresses))
@@ -53,7 +53,7 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
     return known
 
 
-async def _check(findings: Findings, client: ClientInstance, address: str) -> Knowledge | None:
+async def _check(findings: Findings, client: ClientInstance, address: str) -> NameServerView | None:
     subject = f"name server {address}"
     try:
         response = await _request(client, address, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -65,13 +65,13 @@ async def _check(findings: Findings, client: ClientInstance, address: str) -> Kn
         findings.problem("name server", subject, "it is a broker, not a name server", remedy)
         return None
     if response.code != ResponseCode.SUCCESS:
-        add_refusal(findings, subject, response.remark)
+        add_error_response(findings, subject, response.remark)
         return None
     try:
-        known = Knowledge(ClusterInfo.decode(response.body))
+        known = NameServerView(ClusterInfo.decode(response.body))
         topics = await _request(client, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         if topics.code != ResponseCode.SUCCESS:
-            add_refusal(findings, subject, topics.remark)
+            add_error_response(findings, subject, topics.remark)
             return known
         known.routes.update(dict.fromkeys(TopicList.decode(topics.body).topic_list, TopicRouteData()))
     except RocketError as error:
@@ -142,8 +142,10 @@ async def _speaks_other(address: Address) -> bool:
     return True
 
 
-async def _read_routes(client: ClientInstance, address: str, known: Knowledge, names: Sequence[str]) -> None:
-    limit = asyncio.Semaphore(_AT_ONCE)
+async def _read_routes(
+    client: ClientInstance, address: str, known: NameServerView, names: Sequence[str]
+) -> None:
+    limit = asyncio.Semaphore(_CONCURRENCY)
 
     async def read(topic: str) -> None:
         async with limit:
@@ -158,7 +160,7 @@ async def _read_routes(client: ClientInstance, address: str, known: Knowledge, n
 # -- agreement --------------------------------------------------------------------------------
 
 
-def _compare(findings: Findings, known: Mapping[str, Knowledge]) -> None:
+def _compare(findings: Findings, known: Mapping[str, NameServerView]) -> None:
     """Compare what name servers know."""
     if len(known) < 2:
         return
@@ -177,7 +179,7 @@ def _compare(findings: Findings, known: Mapping[str, Knowledge]) -> None:
     )
 
 
-def _brokers_of(one: Knowledge) -> dict[str, str]:
+def _brokers_of(one: NameServerView) -> dict[str, str]:
     return {
         f"broker {name} id {broker_id}": address
         for name, data in one.cluster.broker_addr_table.items()
@@ -185,7 +187,7 @@ def _brokers_of(one: Knowledge) -> dict[str, str]:
     }
 
 
-def _topics_of(one: Knowledge) -> dict[str, str]:
+def _topics_of(one: NameServerView) -> dict[str, str]:
     return {
         f"topic {topic} on {queues.broker_name}": (
             f"{queues.read_queue_nums}/{queues.write_queue_nums} queues, permission {queues.perm}"
@@ -195,7 +197,9 @@ def _topics_of(one: Knowledge) -> dict[str, str]:
     }
 
 
-def _differences(known: Mapping[str, Knowledge], read: Callable[[Knowledge], Mapping[str, str]]) -> list[str]:
+def _differences(
+    known: Mapping[str, NameServerView], read: Callable[[NameServerView], Mapping[str, str]]
+) -> list[str]:
     tables = {address: read(one) for address, one in known.items()}
     keys = sorted({key for table in tables.values() for key in table})
     found = []

@@ -1,7 +1,7 @@
-"""HandlerThreadPool: daemon threads for handlers, which do not delay the exit of the interpreter.
+"""HandlerThreadPool: a thread pool for handlers, whose daemon threads do not delay the interpreter's exit.
 
-ThreadPoolExecutor joins its threads at exit, so that a handler that never returns would keep a program alive
-after it has closed its consumer. Messages of such a handler are redelivered.
+ThreadPoolExecutor joins its threads at exit. So a handler that never returns would keep a program alive after
+it has closed its consumer. With daemon threads, its messages are redelivered to another consumer.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ T = TypeVar("T")
 
 
 class HandlerThreadPool(Executor):
-    """Up to `width` daemon threads, started on demand."""
+    """Up to `max_workers` daemon threads, started on demand. Further calls wait in an unbounded queue."""
 
-    def __init__(self, width: int) -> None:
-        self._width: Final = width
+    def __init__(self, max_workers: int) -> None:
+        self._max_workers: Final = max_workers
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Future[object], Callable[[], object]]] = deque()
         self._threads = 0
         self._idle = 0
-        self._is_over = False
+        self._is_shut_down = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run a call on a thread; see `Executor.submit`."""
+        """Run a call in a thread; see `Executor.submit`. Raises RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._changed:
-            if self._is_over:
-                raise RuntimeError("the thread pool is shut down")
-            self._waiting.append((future, partial(fn, *args, **kwargs)))  # type: ignore[arg-type] # its own T
+            if self._is_shut_down:
+                raise RuntimeError("cannot submit a call: the thread pool for handlers is shut down")
+            self._waiting.append((future, partial(fn, *args, **kwargs)))  # type: ignore[arg-type] # Future is invariant
             if self._idle >= len(self._waiting):
                 self._changed.notify()
-            elif self._threads < self._width:
+            elif self._threads < self._max_workers:
                 self._threads += 1
                 name = f"rocketpy-handler_{self._threads}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Cancel waiting calls and end idle threads, without waiting.
+        """Cancel waiting calls and end idle threads, without waiting for running calls.
 
-        wait, cancel_futures: required by Executor; ignored.
+        wait, cancel_futures: ignored; `Executor.shutdown` has them.
         """
         with self._changed:
-            self._is_over = True
+            self._is_shut_down = True
             for future, _ in self._waiting:
                 future.cancel()
             self._waiting.clear()
@@ -71,7 +71,7 @@ class HandlerThreadPool(Executor):
     def _next(self) -> tuple[Future[object], Callable[[], object]] | None:
         with self._changed:
             self._idle += 1
-            while not self._waiting and not self._is_over:
+            while not self._waiting and not self._is_shut_down:
                 self._changed.wait()
             self._idle -= 1
             return self._waiting.popleft() if self._waiting else None

@@ -1,6 +1,6 @@
 """Rebalance: computes the queues that a group member acquires and revokes.
 
-Pure values: `GroupMember` requests the queues and members, and applies the changes.
+It has no I/O: `GroupMember` requests the queues and members, and applies the changes.
 
 Source: RocketMQ 4.6 RebalanceImpl rebalanceByTopic, updateProcessQueueTableInRebalance.
 """
@@ -16,7 +16,7 @@ from rocketpy.protocol.bodies import MessageQueue
 
 
 class AssignmentChanges(NamedTuple):
-    """Changes of one topic's queues. Revoke first: another member may wait for the queues."""
+    """Changes of the queues of one topic. Revoke first, since another member may wait for these queues."""
 
     revoked: tuple[MessageQueue, ...]
     assigned: tuple[MessageQueue, ...]
@@ -24,9 +24,9 @@ class AssignmentChanges(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One member's view of its group.
+    """Compares the queues that are assigned to one member with those that it has.
 
-    broadcasting: every member is assigned every queue, and the other members do not matter.
+    broadcasting: every member is assigned every queue, so the other members are ignored.
     """
 
     group: str
@@ -48,15 +48,15 @@ class Rebalance:
         """
         if queues is None or (members is None and not self.broadcasting):
             return AssignmentChanges((), ())
-        share = set(queues)
+        allocated = set(queues)
         if not self.broadcasting:
-            share = set(
+            allocated = set(
                 self.strategy.allocate(self.group, self.client_id, sorted(queues), sorted(members or ()))
             )
-        mine = {queue for queue in held if queue.topic == topic}
-        return AssignmentChanges(tuple(sorted(mine - share)), tuple(sorted(share - mine)))
+        current = {queue for queue in held if queue.topic == topic}
+        return AssignmentChanges(tuple(sorted(current - allocated)), tuple(sorted(allocated - current)))
 
     @staticmethod
     def unsubscribed(topics: Collection[str], held: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:
-        """Return the queues of topics without a subscription."""
+        """Return the held queues whose topic is not in `topics`, the subscribed ones."""
         return tuple(sorted(queue for queue in held if queue.topic not in topics))

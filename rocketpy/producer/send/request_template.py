@@ -145,7 +145,7 @@ class SendTemplate:
             header = text % values
         elif isinstance(signer, SignerV2):
             # The ext fields without brackets, and their signature.
-            fields = self._signed_text % (*signer.stamp(), *values[:-1])
+            fields = self._signed_text % (*signer.next_nonce(), *values[:-1])
             content = b'[%d,"%b",%d,{%b}]%b' % (self._code, LANGUAGE.encode(), VERSION, fields, body)
             header = text % (fields, signer.signature(content).encode("ascii"), opaque)
         else:

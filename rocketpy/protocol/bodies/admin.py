@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rocketpy.protocol.bodies.base import Body, written
+from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int64
 
 
 class KVTable(Body, kw_only=True):
     """Texts by name: key-value configuration, runtime information, the response to REGISTER_BROKER."""
 
-    table: dict[str, str] = written({})
+    table: dict[str, str] = always_encoded({})
 
 
 class GroupList(Body, kw_only=True):
     """The response to QUERY_TOPIC_CONSUME_BY_WHO: consumer groups."""
 
-    group_list: list[str] = written([])
+    group_list: list[str] = always_encoded([])
 
 
 class BrokerStatsItem(Body, kw_only=True):
     """Sum, rate a second and average of one period; None where Java has NaN."""
 
-    sum: Int64 = written(0)
+    sum: Int64 = always_encoded(0)
     tps: float | None = None
     avgpt: float | None = None
 
@@ -42,7 +42,7 @@ class PlainAccessConfig(Body, kw_only=True):
     access_key: str
     secret_key: str | None = None
     white_remote_address: str | None = None
-    admin: bool = written(False)
+    admin: bool = always_encoded(False)
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: list[str] | None = None

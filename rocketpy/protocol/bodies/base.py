@@ -12,17 +12,17 @@ from rocketpy.protocol.headers.base import Int32
 T = TypeVar("T")
 
 
-def written(default: T) -> T:
-    """Return the default of a field that is always written.
+def always_encoded(default: T) -> T:
+    """Return a field with this default that is encoded even if it has its default value.
 
-    (A field that is None by default is left out when it is None, as fastjson does with null.)
+    Other fields are left out of the JSON then: a field that is None by default, as fastjson leaves out null.
     """
     made: Any = msgspec.field(default_factory=_factory(default))
     return made  # type: ignore[no-any-return] # msgspec.field stands for the field's value
 
 
 def _factory(default: Any) -> Any:
-    # msgspec leaves out an empty container only when its factory is the plain class, so this is not.
+    # msgspec leaves out an empty container only if its factory is the class itself, such as `list`.
     return default.copy if isinstance(default, list | dict | set) else lambda: default
 
 

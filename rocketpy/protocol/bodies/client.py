@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from rocketpy.protocol.bodies.base import Body, MessageQueue, written
+from rocketpy.protocol.bodies.base import Body, MessageQueue, always_encoded
 from rocketpy.protocol.headers.base import Int32, Int64
 
 
@@ -17,11 +17,11 @@ class SubscriptionData(Body, kw_only=True):
 
     topic: str
     sub_string: str | None = None
-    tags_set: set[str] = written(set())
-    code_set: set[Int32] = written(set())
-    sub_version: Int64 = written(0)
-    expression_type: str = written("TAG")
-    class_filter_mode: bool = written(False)
+    tags_set: set[str] = always_encoded(set())
+    code_set: set[Int32] = always_encoded(set())
+    sub_version: Int64 = always_encoded(0)
+    expression_type: str = always_encoded("TAG")
+    class_filter_mode: bool = always_encoded(False)
 
 
 class ProducerData(Body, kw_only=True):
@@ -41,16 +41,16 @@ class ConsumerData(Body, kw_only=True):
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
-    subscription_data_set: list[SubscriptionData] = written([])
-    unit_mode: bool = written(False)
+    subscription_data_set: list[SubscriptionData] = always_encoded([])
+    unit_mode: bool = always_encoded(False)
 
 
 class HeartbeatData(Body, kw_only=True):
     """The body of HEART_BEAT. Source: RocketMQ HeartbeatData."""
 
     client_id: str = field(name="clientID")
-    producer_data_set: list[ProducerData] = written([])
-    consumer_data_set: list[ConsumerData] = written([])
+    producer_data_set: list[ProducerData] = always_encoded([])
+    consumer_data_set: list[ConsumerData] = always_encoded([])
 
 
 class CheckClientRequestBody(Body, kw_only=True):
@@ -73,14 +73,14 @@ class Connection(Body, kw_only=True):
 class ProducerConnection(Body, kw_only=True):
     """The response to GET_PRODUCER_CONNECTION_LIST."""
 
-    connection_set: list[Connection] = written([])
+    connection_set: list[Connection] = always_encoded([])
 
 
 class ConsumerConnection(Body, kw_only=True):
     """The response to GET_CONSUMER_CONNECTION_LIST. subscription_table: by topic."""
 
-    connection_set: list[Connection] = written([])
-    subscription_table: dict[str, SubscriptionData] = written({})
+    connection_set: list[Connection] = always_encoded([])
+    subscription_table: dict[str, SubscriptionData] = always_encoded({})
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
@@ -89,7 +89,7 @@ class ConsumerConnection(Body, kw_only=True):
 class GetConsumerListByGroupResponseBody(Body, kw_only=True):
     """The response to GET_CONSUMER_LIST_BY_GROUP: client ids."""
 
-    consumer_id_list: list[str] = written([])
+    consumer_id_list: list[str] = always_encoded([])
 
 
 class LockBatchRequestBody(Body, kw_only=True):
@@ -97,7 +97,7 @@ class LockBatchRequestBody(Body, kw_only=True):
 
     consumer_group: str
     client_id: str
-    mq_set: list[MessageQueue] = written([])
+    mq_set: list[MessageQueue] = always_encoded([])
 
 
 class LockBatchResponseBody(Body, kw_only=True):
@@ -116,30 +116,30 @@ class ConsumeMessageDirectlyResult(Body, kw_only=True):
     consume_result: CR_SUCCESS, CR_LATER, CR_ROLLBACK, CR_COMMIT, CR_THROW_EXCEPTION or CR_RETURN_NULL.
     """
 
-    order: bool = written(False)
-    auto_commit: bool = written(True)
+    order: bool = always_encoded(False)
+    auto_commit: bool = always_encoded(True)
     consume_result: str | None = None
     remark: str | None = None
-    spent_time_mills: Int64 = written(0)
+    spent_time_mills: Int64 = always_encoded(0)
 
 
 class ProcessQueueInfo(Body, kw_only=True):
     """A queue as its consumer sees it. Timestamps in ms. ``droped`` is RocketMQ's spelling."""
 
-    commit_offset: Int64 = written(0)
-    cached_msg_min_offset: Int64 = written(0)
-    cached_msg_max_offset: Int64 = written(0)
-    cached_msg_count: Int32 = written(0)
+    commit_offset: Int64 = always_encoded(0)
+    cached_msg_min_offset: Int64 = always_encoded(0)
+    cached_msg_max_offset: Int64 = always_encoded(0)
+    cached_msg_count: Int32 = always_encoded(0)
     cached_msg_size_in_mib: Int32 = field(name="cachedMsgSizeInMiB", default_factory=lambda: 0)
-    transaction_msg_min_offset: Int64 = written(0)
-    transaction_msg_max_offset: Int64 = written(0)
-    transaction_msg_count: Int32 = written(0)
-    locked: bool = written(False)
-    try_unlock_times: Int64 = written(0)
-    last_lock_timestamp: Int64 = written(0)
-    droped: bool = written(False)
-    last_pull_timestamp: Int64 = written(0)
-    last_consume_timestamp: Int64 = written(0)
+    transaction_msg_min_offset: Int64 = always_encoded(0)
+    transaction_msg_max_offset: Int64 = always_encoded(0)
+    transaction_msg_count: Int32 = always_encoded(0)
+    locked: bool = always_encoded(False)
+    try_unlock_times: Int64 = always_encoded(0)
+    last_lock_timestamp: Int64 = always_encoded(0)
+    droped: bool = always_encoded(False)
+    last_pull_timestamp: Int64 = always_encoded(0)
+    last_consume_timestamp: Int64 = always_encoded(0)
 
 
 class ConsumeStatus(Body, kw_only=True):
@@ -150,14 +150,14 @@ class ConsumeStatus(Body, kw_only=True):
     consume_rt: float | None = field(name="consumeRT", default=None)
     consume_ok_tps: float | None = field(name="consumeOKTPS", default=None)
     consume_failed_tps: float | None = field(name="consumeFailedTPS", default=None)
-    consume_failed_msgs: Int64 = written(0)
+    consume_failed_msgs: Int64 = always_encoded(0)
 
 
 class ConsumerRunningInfo(Body, kw_only=True):
     """The response to GET_CONSUMER_RUNNING_INFO. Source: RocketMQ ConsumerRunningInfo."""
 
-    properties: dict[str, str] = written({})
-    subscription_set: list[SubscriptionData] = written([])
-    mq_table: dict[MessageQueue, ProcessQueueInfo] = written({})
-    status_table: dict[str, ConsumeStatus] = written({})
+    properties: dict[str, str] = always_encoded({})
+    subscription_set: list[SubscriptionData] = always_encoded([])
+    mq_table: dict[MessageQueue, ProcessQueueInfo] = always_encoded({})
+    status_table: dict[str, ConsumeStatus] = always_encoded({})
     jstack: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketpy.protocol.bodies.base import Body, MessageQueue, written
+from rocketpy.protocol.bodies.base import Body, MessageQueue, always_encoded
 from rocketpy.protocol.bodies.client import SubscriptionData
 from rocketpy.protocol.headers.base import Int32, Int64
 
@@ -14,7 +14,7 @@ class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
     committed, ms (not in RocketMQ, which ignores it).
     """
 
-    offset_table: dict[str, dict[int, Int64]] = written({})
+    offset_table: dict[str, dict[int, Int64]] = always_encoded({})
     version_table: dict[str, dict[int, Int64]] | None = None
 
 
@@ -23,13 +23,13 @@ class DelayOffsetSerializeWrapper(Body, kw_only=True):
     offset.
     """
 
-    offset_table: dict[int, Int64] = written({})
+    offset_table: dict[int, Int64] = always_encoded({})
 
 
 class OffsetSerializeWrapper(Body, kw_only=True):
     """offsets.json, where consumers that broadcast keep their next offsets."""
 
-    offset_table: dict[MessageQueue, Int64] = written({})
+    offset_table: dict[MessageQueue, Int64] = always_encoded({})
 
 
 class OffsetWrapper(Body, kw_only=True):
@@ -37,22 +37,22 @@ class OffsetWrapper(Body, kw_only=True):
 
     broker_offset: Int64
     consumer_offset: Int64
-    last_timestamp: Int64 = written(0)
+    last_timestamp: Int64 = always_encoded(0)
 
 
 class ConsumeStats(Body, kw_only=True):
     """The response to GET_CONSUME_STATS. consume_tps: messages a second, None where Java has NaN."""
 
-    offset_table: dict[MessageQueue, OffsetWrapper] = written({})
+    offset_table: dict[MessageQueue, OffsetWrapper] = always_encoded({})
     consume_tps: float | None = None
 
 
 class ConsumeStatsList(Body, kw_only=True):
     """The response to GET_BROKER_CONSUME_STATS: one map of one group each, with a ConsumeStats a topic."""
 
-    consume_stats_list: list[dict[str, list[ConsumeStats]]] = written([])
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = always_encoded([])
     broker_addr: str | None = None
-    total_diff: Int64 = written(0)
+    total_diff: Int64 = always_encoded(0)
 
 
 class TopicOffset(Body, kw_only=True):
@@ -60,13 +60,13 @@ class TopicOffset(Body, kw_only=True):
 
     min_offset: Int64
     max_offset: Int64
-    last_update_timestamp: Int64 = written(0)
+    last_update_timestamp: Int64 = always_encoded(0)
 
 
 class TopicStatsTable(Body, kw_only=True):
     """The response to GET_TOPIC_STATS_INFO."""
 
-    offset_table: dict[MessageQueue, TopicOffset] = written({})
+    offset_table: dict[MessageQueue, TopicOffset] = always_encoded({})
 
 
 class ResetOffsetBody(Body, kw_only=True):
@@ -74,7 +74,7 @@ class ResetOffsetBody(Body, kw_only=True):
     (RESET_CONSUMER_CLIENT_OFFSET).
     """
 
-    offset_table: dict[MessageQueue, Int64] = written({})
+    offset_table: dict[MessageQueue, Int64] = always_encoded({})
 
 
 class MessageQueueForC(Body, kw_only=True):
@@ -89,24 +89,24 @@ class MessageQueueForC(Body, kw_only=True):
 class ResetOffsetBodyForC(Body, kw_only=True):
     """`ResetOffsetBody` for clients in other languages than Java."""
 
-    offset_table: list[MessageQueueForC] = written([])
+    offset_table: list[MessageQueueForC] = always_encoded([])
 
 
 class GetConsumerStatusBody(Body, kw_only=True):
     """Next offsets of a group. message_queue_table: one client's own; consumer_table: by client id."""
 
-    message_queue_table: dict[MessageQueue, Int64] = written({})
-    consumer_table: dict[str, dict[MessageQueue, Int64]] = written({})
+    message_queue_table: dict[MessageQueue, Int64] = always_encoded({})
+    consumer_table: dict[str, dict[MessageQueue, Int64]] = always_encoded({})
 
 
 class QueueTimeSpan(Body, kw_only=True):
     """Store times in ms of a queue's oldest, newest and next message; the texts say the same."""
 
     message_queue: MessageQueue
-    min_time_stamp: Int64 = written(0)
-    max_time_stamp: Int64 = written(0)
-    consume_time_stamp: Int64 = written(0)
-    delay_time: Int64 = written(0)
+    min_time_stamp: Int64 = always_encoded(0)
+    max_time_stamp: Int64 = always_encoded(0)
+    consume_time_stamp: Int64 = always_encoded(0)
+    delay_time: Int64 = always_encoded(0)
     min_time_stamp_str: str | None = None
     max_time_stamp_str: str | None = None
     consume_time_stamp_str: str | None = None
@@ -115,13 +115,13 @@ class QueueTimeSpan(Body, kw_only=True):
 class QueryConsumeTimeSpanBody(Body, kw_only=True):
     """The response to QUERY_CONSUME_TIME_SPAN."""
 
-    consume_time_span_set: list[QueueTimeSpan] = written([])
+    consume_time_span_set: list[QueueTimeSpan] = always_encoded([])
 
 
 class QueryCorrectionOffsetBody(Body, kw_only=True):
     """The response to QUERY_CORRECTION_OFFSET: queue id to offset."""
 
-    correction_offsets: dict[int, Int64] = written({})
+    correction_offsets: dict[int, Int64] = always_encoded({})
 
 
 class ConsumeQueueData(Body, kw_only=True):
@@ -132,7 +132,7 @@ class ConsumeQueueData(Body, kw_only=True):
     tags_code: Int64
     extend_data_json: str | None = None
     bit_map: str | None = None
-    eval: bool = written(False)
+    eval: bool = always_encoded(False)
     msg: str | None = None
 
 
@@ -142,5 +142,5 @@ class QueryConsumeQueueResponseBody(Body, kw_only=True):
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
     queue_data: list[ConsumeQueueData] | None = None
-    max_queue_index: Int64 = written(0)
-    min_queue_index: Int64 = written(0)
+    max_queue_index: Int64 = always_encoded(0)
+    min_queue_index: Int64 = always_encoded(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rocketpy.protocol.bodies.base import Body, written
+from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int32
 
 MASTER_ID: Final = 0
@@ -25,7 +25,7 @@ class QueueData(Body, kw_only=True):
     read_queue_nums: Int32
     write_queue_nums: Int32
     perm: Int32
-    topic_syn_flag: Int32 = written(0)
+    topic_syn_flag: Int32 = always_encoded(0)
 
 
 class BrokerData(Body, kw_only=True):
@@ -33,7 +33,7 @@ class BrokerData(Body, kw_only=True):
 
     cluster: str | None = None
     broker_name: str
-    broker_addrs: dict[int, str] = written({})
+    broker_addrs: dict[int, str] = always_encoded({})
 
 
 class TopicRouteData(Body, kw_only=True):
@@ -43,9 +43,9 @@ class TopicRouteData(Body, kw_only=True):
     """
 
     order_topic_conf: str | None = None
-    queue_datas: list[QueueData] = written([])
-    broker_datas: list[BrokerData] = written([])
-    filter_server_table: dict[str, list[str]] = written({})
+    queue_datas: list[QueueData] = always_encoded([])
+    broker_datas: list[BrokerData] = always_encoded([])
+    filter_server_table: dict[str, list[str]] = always_encoded({})
 
 
 class ClusterInfo(Body, kw_only=True):
@@ -54,5 +54,5 @@ class ClusterInfo(Body, kw_only=True):
     broker_addr_table: by broker name. cluster_addr_table: cluster name to broker names.
     """
 
-    broker_addr_table: dict[str, BrokerData] = written({})
-    cluster_addr_table: dict[str, list[str]] = written({})
+    broker_addr_table: dict[str, BrokerData] = always_encoded({})
+    cluster_addr_table: dict[str, list[str]] = always_encoded({})

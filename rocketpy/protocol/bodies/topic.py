@@ -1,13 +1,13 @@
 """Bodies about the configuration of topics and groups, and a broker's registration.
 
-The compressed registration body (header field compressed) is not compressed JSON, but zlib over this, with
-big-endian lengths (QUIRKS 12)::
+The compressed registration body (header field `compressed`) is not JSON, but zlib over the following parts,
+with big-endian lengths (QUIRKS 12)::
 
     i32 length, DataVersion as JSON
     i32 number of topics, then for each: i32 length, "name readQueues writeQueues perm TAGFILTER"
     i32 length, JSON array of filter servers
 
-It has no room for a topic's sysFlag and order. Source: RocketMQ RegisterBrokerBody, TopicConfig encode.
+It lacks sysFlag and order of the topics. Source: RocketMQ RegisterBrokerBody, TopicConfig encode.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec import field
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
-from rocketpy.protocol.bodies.base import Body, written
+from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int32, Int64
 from rocketpy.protocol.message.compression import inflate
 
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
-"""Before a consumer group: the topic of messages that the group gets again. Source: RocketMQ MixAll."""
+"""The topic for redeliveries to a consumer group is this prefix and the group. Source: RocketMQ MixAll."""
 DLQ_TOPIC_PREFIX: Final = "%DLQ%"
-"""Before a consumer group: the topic of its dead letters."""
+"""The topic for the dead letters of a consumer group is this prefix and the group."""
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""The name servers' key-value settings of ordered topics. Source: RocketMQ NamesrvUtil."""
+"""Namespace of ordered topics in the KV config of name servers. Source: RocketMQ NamesrvUtil."""
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
@@ -38,17 +38,17 @@ SYSTEM_GROUPS: Final = (
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 _LENGTH: Final = Struct(">i")
-_LEVEL: Final = 9
+_ZLIB_LEVEL: Final = 9
 
 
 class DataVersion(Body, kw_only=True):
     """The version of a table. counter: number of changes. timestamp: ms of the last change."""
 
-    counter: Int64 = written(0)
-    timestamp: Int64 = written(0)
+    counter: Int64 = always_encoded(0)
+    timestamp: Int64 = always_encoded(0)
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change."""
+        """Return the version after one more change. now_ms: time of the change, in ms since 1970."""
         return DataVersion(timestamp=now_ms, counter=self.counter + 1)
 
 
@@ -59,15 +59,15 @@ class TopicConfig(Body, kw_only=True):
     """
 
     topic_name: str
-    read_queue_nums: Int32 = written(16)
-    write_queue_nums: Int32 = written(16)
-    perm: Int32 = written(6)
-    topic_filter_type: str = written("SINGLE_TAG")
-    topic_sys_flag: Int32 = written(0)
-    order: bool = written(False)
+    read_queue_nums: Int32 = always_encoded(16)
+    write_queue_nums: Int32 = always_encoded(16)
+    perm: Int32 = always_encoded(6)
+    topic_filter_type: str = always_encoded("SINGLE_TAG")
+    topic_sys_flag: Int32 = always_encoded(0)
+    order: bool = always_encoded(False)
 
     def to_text(self) -> str:
-        """The line of the compressed registration body: without sysFlag and order."""
+        """Return the text of the compressed registration body, which lacks sysFlag and order."""
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
             f"{self.topic_filter_type}"
@@ -75,7 +75,7 @@ class TopicConfig(Body, kw_only=True):
 
     @classmethod
     def from_text(cls, text: str) -> TopicConfig:
-        """Raises RemoteProtocolError for anything but five words, three of them numbers."""
+        """Parse the text of `to_text`: five words, three of them numbers. Raises RemoteProtocolError."""
         try:
             name, read_queues, write_queues, perm, filter_type = text.split(" ")
             return TopicConfig(
@@ -86,26 +86,28 @@ class TopicConfig(Body, kw_only=True):
                 topic_filter_type=filter_type,
             )
         except ValueError as error:
-            raise RemoteProtocolError(f"{text[:200]!r} is not a topic configuration: {error}") from error
+            raise RemoteProtocolError(
+                f"registration body: {text[:200]!r} is not a topic configuration: {error}"
+            ) from error
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):
     """The response to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name."""
 
-    topic_config_table: dict[str, TopicConfig] = written({})
+    topic_config_table: dict[str, TopicConfig] = always_encoded({})
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class RegisterBrokerBody(Body, kw_only=True):
-    """The body of REGISTER_BROKER, in one of two forms: the header field `compressed` says which."""
+    """The body of REGISTER_BROKER: JSON, or compressed if the header field `compressed` is true."""
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
         default_factory=TopicConfigSerializeWrapper
     )
-    filter_server_list: list[str] = written([])
+    filter_server_list: list[str] = always_encoded([])
 
     def encode(self, compressed: bool = False) -> bytes:
-        """The body as sent; the header's body_crc32 is `checksum.crc32` of this (QUIRKS 11)."""
+        """Encode the body. The header's body_crc32 is `checksum.crc32` of the result (QUIRKS 11)."""
         if not compressed:
             return fastjson.dumps(self)
         wrapper = self.topic_config_serialize_wrapper
@@ -116,11 +118,11 @@ class RegisterBrokerBody(Body, kw_only=True):
             *map(_with_length, topics),
             _with_length(fastjson.dumps(self.filter_server_list)),
         ]
-        return zlib.compress(b"".join(pieces), _LEVEL)
+        return zlib.compress(b"".join(pieces), _ZLIB_LEVEL)
 
     @classmethod
     def decode(cls, data: bytes, compressed: bool = False) -> Self:
-        """The body with these bytes. Raises RemoteProtocolError saying what is wrong with them."""
+        """Decode a body. Raises RemoteProtocolError, which names the invalid part."""
         if not compressed:
             return fastjson.decode(data, cls)
         plain = inflate(data)
@@ -136,9 +138,12 @@ class RegisterBrokerBody(Body, kw_only=True):
 
 
 class TopicList(Body, kw_only=True):
-    """Names of topics. broker_addr: only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
+    """Names of topics.
 
-    topic_list: list[str] = written([])
+    broker_addr: address of any broker, only in the response to GET_SYSTEM_TOPIC_LIST_FROM_NS.
+    """
+
+    topic_list: list[str] = always_encoded([])
     broker_addr: str | None = None
 
 
@@ -146,20 +151,20 @@ class SubscriptionGroupConfig(Body, kw_only=True):
     """A consumer group of one broker. Source: RocketMQ SubscriptionGroupConfig."""
 
     group_name: str
-    consume_enable: bool = written(True)
-    consume_from_min_enable: bool = written(True)
-    consume_broadcast_enable: bool = written(True)
-    retry_queue_nums: Int32 = written(1)
-    retry_max_times: Int32 = written(16)
-    broker_id: Int64 = written(0)
-    which_broker_when_consume_slowly: Int64 = written(1)
-    notify_consumer_ids_changed_enable: bool = written(True)
+    consume_enable: bool = always_encoded(True)
+    consume_from_min_enable: bool = always_encoded(True)
+    consume_broadcast_enable: bool = always_encoded(True)
+    retry_queue_nums: Int32 = always_encoded(1)
+    retry_max_times: Int32 = always_encoded(16)
+    broker_id: Int64 = always_encoded(0)
+    which_broker_when_consume_slowly: Int64 = always_encoded(1)
+    notify_consumer_ids_changed_enable: bool = always_encoded(True)
 
 
 class SubscriptionGroupWrapper(Body, kw_only=True):
     """The response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG, and subscriptionGroup.json."""
 
-    subscription_group_table: dict[str, SubscriptionGroupConfig] = written({})
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = always_encoded({})
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
@@ -168,9 +173,9 @@ def _with_length(data: bytes) -> bytes:
 
 
 def _take_topics(data: bytes, offset: int) -> tuple[dict[str, TopicConfig], int]:
-    number, offset = _take_number(data, offset)
+    count, offset = _take_length(data, offset)
     topics = {}
-    for _ in range(number):
+    for _ in range(count):
         text, offset = _take(data, offset)
         topic = TopicConfig.from_text(text.decode("utf-8", "replace"))
         topics[topic.topic_name] = topic
@@ -178,16 +183,19 @@ def _take_topics(data: bytes, offset: int) -> tuple[dict[str, TopicConfig], int]
 
 
 def _take(data: bytes, offset: int) -> tuple[bytes, int]:
-    length, offset = _take_number(data, offset)
+    length, offset = _take_length(data, offset)
     if length > len(data) - offset:
-        raise RemoteProtocolError(f"registration body: {length} bytes at {offset}, {len(data) - offset} left")
+        left = len(data) - offset
+        raise RemoteProtocolError(
+            f"registration body: {length} bytes are announced at {offset}, but {left} follow"
+        )
     return data[offset : offset + length], offset + length
 
 
-def _take_number(data: bytes, offset: int) -> tuple[int, int]:
+def _take_length(data: bytes, offset: int) -> tuple[int, int]:
     if len(data) - offset < _LENGTH.size:
-        raise RemoteProtocolError(f"registration body ends at {len(data)}, inside a length at {offset}")
-    (number,) = _LENGTH.unpack_from(data, offset)
-    if number < 0:
-        raise RemoteProtocolError(f"registration body: length {number} at {offset}")
-    return number, offset + _LENGTH.size
+        raise RemoteProtocolError(f"registration body: it ends at {len(data)}, inside a length at {offset}")
+    (length,) = _LENGTH.unpack_from(data, offset)
+    if length < 0:
+        raise RemoteProtocolError(f"registration body: negative length {length} at {offset}")
+    return length, offset + _LENGTH.size

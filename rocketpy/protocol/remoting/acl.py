@@ -1,20 +1,20 @@
 """Signatures of requests with access keys.
 
-Version 1 is RocketMQ's (QUIRKS 31). It covers the values of all ext fields except the signature, in the order
-of their names on the wire (a..m for the short send header), and then the body. It covers neither the request
-code nor a time.
+Version 1 is RocketMQ's (QUIRKS 31). It covers the values of all ext fields except the signature, and then the
+body. The values are in the order of their names on the wire, which are a to m in the short send header. It
+covers neither the request code nor a time, so a request can be replayed, also with another code.
 
 Version 2 is an extension for clients and brokers of rocketpy. It adds three ext fields:
 
 | field            | value                                                                       |
 |------------------|-----------------------------------------------------------------------------|
 | ``SignatureTime``  | time of the signature: ms since 1970                                      |
-| ``SignatureNonce`` | ``session-number``: random text of the signer, and hexadecimal 0, 1, 2... |
+| ``SignatureNonce`` | ``session-number``: random text per signer, and a counter in hexadecimal  |
 | ``SignatureV2``    | HMAC-SHA256 in base64, 44 characters                                      |
 
-It covers ``[code,"language",version,{ext fields}]`` as compact JSON, with the fields except ``SignatureV2``
-in the order of their names, and then the body. It does not cover opaque and flag, which a connection sets
-later; a change of them can only misdirect the response.
+It covers ``[code,"language",version,{ext fields}]`` as compact JSON, and then the body. The fields are sorted
+by name, without ``SignatureV2``. It does not cover opaque and flag, which a connection sets later. A change
+of them can only misdirect the response.
 
 Source: RocketMQ 4.6 AclClientRPCHook, AclUtils combineRequestContent, AclSigner.
 """
@@ -40,7 +40,7 @@ SIGNATURE_V2: Final = "SignatureV2"
 SIGNED_AT: Final = "SignatureTime"
 NONCE: Final = "SignatureNonce"
 SIGNING_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, SIGNATURE_V2, SIGNED_AT, NONCE})
-"""All ext fields of a signature."""
+"""All ext fields that a signer adds."""
 _SESSION_BYTES: Final = 12
 _json: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -56,7 +56,7 @@ def signature_v2(secret_key: bytes, content: bytes) -> str:
 
 
 def signed_content(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return the signed bytes of a request. fields: its ext fields by their names on the wire."""
+    """Return the bytes that version 1 signs. fields: the request's ext fields by their names on the wire."""
     return "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode() + body
 
 
@@ -69,9 +69,9 @@ def signed_content_v2(
 
 
 class Signer:
-    """Signs the requests of one client. Its text never shows a key.
+    """Signs the requests of one client with version 1. Its repr does not contain the secret key.
 
-    fields: those that say who signs, without the signature.
+    fields: the ext fields that identify the account, without the signature.
     """
 
     __slots__ = ("_secret_key", "fields")
@@ -91,16 +91,16 @@ class Signer:
         language: str = "PYTHON",
         version: int = VERSION_4_6_0,
     ) -> dict[str, str]:
-        """Return the ext fields of a signed request.
+        """Return the ext fields of a request with its signature.
 
-        code, language, version: of the command; version 2 covers them.
+        fields, body, code, language, version: of the request. Version 1 ignores the last three.
         """
         signed = {**fields, **self.fields}
         signed[SIGNATURE] = signature(self._secret_key, signed_content(signed, body))
         return signed
 
     def signature(self, content: bytes) -> str:
-        """Sign content that the caller has assembled; see `signed_content`."""
+        """Return the signature of the bytes that `signed_content` returns."""
         return signature(self._secret_key, content)
 
     def __repr__(self) -> str:
@@ -120,13 +120,13 @@ class SignerV2(Signer):
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """now: seconds since 1970."""
+        """now: returns seconds since 1970."""
         super().__init__(access_key, secret_key, security_token)
         self._session = secrets.token_urlsafe(_SESSION_BYTES)
         self._next = itertools.count().__next__
         self._now = now
 
-    def stamp(self) -> tuple[bytes, int]:
+    def next_nonce(self) -> tuple[bytes, int]:
         """Return the nonce and the time (ms) of the next request."""
         return f"{self._session}-{self._next():x}".encode(), int(self._now() * 1000)
 
@@ -139,12 +139,12 @@ class SignerV2(Signer):
         language: str = "PYTHON",
         version: int = VERSION_4_6_0,
     ) -> dict[str, str]:
-        """Return the ext fields of a signed request."""
-        nonce, now_ms = self.stamp()
+        """Return the ext fields of a request with its signature; see `Signer.sign`."""
+        nonce, now_ms = self.next_nonce()
         signed = {**fields, **self.fields, NONCE: nonce.decode(), SIGNED_AT: str(now_ms)}
         signed[SIGNATURE_V2] = self.signature(signed_content_v2(code, language, version, signed, body))
         return signed
 
     def signature(self, content: bytes) -> str:
-        """Sign content that the caller has assembled; see `signed_content_v2`."""
+        """Return the signature of the bytes that `signed_content_v2` returns."""
         return signature_v2(self._secret_key, content)

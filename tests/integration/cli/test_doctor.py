@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from rocketpy import AdminClient, Message, Producer
-from rocketpy.cli.doctor.brokers import Place, State, _check_version
+from rocketpy.cli.doctor.brokers import BrokerAddress, BrokerState, _check_version
 from rocketpy.cli.doctor.findings import Findings
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration import processes
@@ -293,7 +293,7 @@ async def test_a_slave_that_stays_behind(tmp_path: Path) -> None:
             await producer.send(Message("T", b"x"))
         report = await examine(place.namesrv_address)
     line = report.of("slave", "problem")
-    assert (report.status, "copies nothing" in line.text) == (1, True)
+    assert (report.status, "is not copying" in line.text) == (1, True)
     assert "haSecret" in line.remedy
 
 
@@ -334,7 +334,7 @@ async def test_a_feature_that_is_off() -> None:
 def test_an_old_version(version: str, lacks: str) -> None:
     """Its errors name request codes. No server that old can run here, so its report is given."""
     findings = Findings()
-    _check_version(findings, Place("a", 0, "h:1"), State({"brokerVersionDesc": version}, None))
+    _check_version(findings, BrokerAddress("a", 0, "h:1"), BrokerState({"brokerVersionDesc": version}, None))
     assert [lacks in finding.text and "Upgrade" in finding.remedy for finding in findings] == [True] * bool(
         lacks
     )

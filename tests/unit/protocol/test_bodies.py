@@ -116,7 +116,7 @@ def test_compressed_registration() -> None:
     [
         (b"", "ends at 0, inside a length at 0"),
         (b"\0\0\0", "ends at 3"),
-        (b"\x7f\xff\xff\xff", "2147483647 bytes at 4, 0 left"),
+        (b"\x7f\xff\xff\xff", "2147483647 bytes are announced at 4, but 0 follow"),
         (b"\xff\xff\xff\xff", "length -1"),
         (b"\0\0\0\x02{}\x7f\xff\xff\xff", "ends at 10"),
         (b"\0\0\0\x02{}\0\0\0\x01\0\0\0\x05a 1 2", "not a topic configuration"),

@@ -35,7 +35,7 @@ class BrokerPages(Pages):
         """Show the state and the settings of a broker."""
         query, brokers = request.query_params, self._context.admin.brokers
         broker_id = whole_number("id", query.get("id", "") or "0")
-        # Looked up, so that the console connects to no address that a request names.
+        # The address comes from the name server, so that a request cannot make the console connect elsewhere.
         summary = await self._find(required(query, "name"), broker_id)
         if summary.error is not None:
             raise summary.error
@@ -54,23 +54,26 @@ class BrokerPages(Pages):
         )
 
     async def preview(self, request: Request) -> Response:
-        """Show what hiding or restoring a broker changes; with changes allowed, this page confirms it."""
-        name, to = _wanted(request.query_params)
+        """Show the effect of hiding or restoring a broker. Unless read-only, the page has a button for it."""
+        name, action = _name_and_action(request.query_params)
         broker = await self._find(name, 0)
         plan, problem = await self._plan(name)
-        values = {"broker": broker, "plan": plan, "problem": problem, "to": to}
+        values = {"broker": broker, "plan": plan, "problem": problem, "to": action}
         return self._context.views.page("writes.html", values)
 
     async def change(self, request: Request) -> Response:
         """Hide a broker from producers, or let them use it again."""
-        name, to = _wanted(form_of(request))
+        name, action = _name_and_action(form_of(request))
         brokers = self._context.admin.brokers
-        await self._find(name, 0)  # name servers accept any name
-        await (brokers.wipe_write_permission(name) if to == _HIDE else brokers.add_write_permission(name))
-        return RedirectResponse(link("/broker", name=name, done=to), HTTPStatus.SEE_OTHER)
+        await self._find(name, 0)  # raises for an unknown broker, which name servers would accept
+        if action == _HIDE:
+            await brokers.wipe_write_permission(name)
+        else:
+            await brokers.add_write_permission(name)
+        return RedirectResponse(link("/broker", name=name, done=action), HTTPStatus.SEE_OTHER)
 
     async def _plan(self, name: str) -> tuple[DrainPlan | None, str]:
-        """Return what hiding a broker changes, or why that is unknown: another broker is down."""
+        """Return the effect of hiding a broker, or why it is unknown, such as another broker that is down."""
         try:
             return await self._context.admin.brokers.plan_drain(name), ""
         except RocketError as error:
@@ -79,15 +82,17 @@ class BrokerPages(Pages):
     async def _find(self, name: str, broker_id: int) -> BrokerSummary:
         """Return a broker that a name server knows. Raises RouteNotFound."""
         known = await self._context.admin.brokers.list()
-        for one in known:
-            if (one.name, one.broker_id) == (name, broker_id):
-                return one
-        names = ", ".join(sorted({one.name for one in known})) or "none"
+        for broker in known:
+            if (broker.name, broker.broker_id) == (name, broker_id):
+                return broker
+        names = ", ".join(sorted({broker.name for broker in known})) or "none"
         raise RouteNotFound(f"the name server knows no broker {name} with id {broker_id}; it knows: {names}")
 
 
-def _wanted(values: Mapping[str, str]) -> tuple[str, str]:
-    name, to = required(values, "name"), required(values, "to")
-    if to not in {_HIDE, _RESTORE}:
-        raise ConfigInvalid(f"the write permission cannot be changed to {to!r}; choose {_HIDE} or {_RESTORE}")
-    return name, to
+def _name_and_action(values: Mapping[str, str]) -> tuple[str, str]:
+    name, action = required(values, "name"), required(values, "to")
+    if action not in {_HIDE, _RESTORE}:
+        raise ConfigInvalid(
+            f"unknown change of the write permission {action!r}; choose {_HIDE} or {_RESTORE}"
+        )
+    return name, action

@@ -27,7 +27,7 @@ import msgspec
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol import fastjson
 from rocketpy.protocol.bodies import Body
-from rocketpy.protocol.bodies.base import written
+from rocketpy.protocol.bodies.base import always_encoded
 from rocketpy.protocol.headers.base import Int32, Int64
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.replication.dledger.core.entry import Entry
@@ -113,12 +113,12 @@ class RaftMessage(Body):
     code: a RaftResponseCode; 200 in a request. term: of the sender; -1 where 0.1 leaves it out.
     """
 
-    code: Int32 = written(int(RaftResponseCode.SUCCESS))
+    code: Int32 = always_encoded(int(RaftResponseCode.SUCCESS))
     group: str | None = None
     leader_id: str | None = None
     local_id: str | None = None
     remote_id: str | None = None
-    term: Int64 = written(-1)
+    term: Int64 = always_encoded(-1)
 
     def encode(self) -> bytes:
         """Return the JSON text, with names in alphabetical order as Java writes them."""
@@ -144,8 +144,8 @@ class AppendEntryRequest(RaftMessage):
 class AppendEntryResponse(RaftMessage):
     """Index and position of the appended entry; -1: it was not appended."""
 
-    index: Int64 = written(-1)
-    pos: Int64 = written(-1)
+    index: Int64 = always_encoded(-1)
+    pos: Int64 = always_encoded(-1)
 
 
 class GetEntriesRequest(RaftMessage):
@@ -153,26 +153,26 @@ class GetEntriesRequest(RaftMessage):
 
     begin_index: Int64 | None = None
     index_list: list[Int64] | None = None
-    max_size: Int32 = written(0)
+    max_size: Int32 = always_encoded(0)
 
 
 class GetEntriesResponse(RaftMessage):
     """The entry, or an empty list."""
 
-    entries: list[Entry] = written([])
+    entries: list[Entry] = always_encoded([])
 
 
 class VoteRequest(RaftMessage):
     """Requests a vote for `leader_id` in `term`. ledger_end_index, ledger_end_term: of its newest entry."""
 
-    ledger_end_index: Int64 = written(-1)
-    ledger_end_term: Int64 = written(-1)
+    ledger_end_index: Int64 = always_encoded(-1)
+    ledger_end_term: Int64 = always_encoded(-1)
 
 
 class VoteResponse(RaftMessage):
     """The vote. term: the voter's own, or that of its newest entry."""
 
-    vote_result: VoteResult = written(VoteResult.UNKNOWN)
+    vote_result: VoteResult = always_encoded(VoteResult.UNKNOWN)
 
 
 class HeartBeatRequest(RaftMessage):
@@ -193,22 +193,22 @@ class PullEntriesRequest(RaftMessage):
 class PullEntriesResponse(RaftMessage):
     """Defined by 0.1, but never sent."""
 
-    entries: list[Entry] = written([])
+    entries: list[Entry] = always_encoded([])
 
 
 class PushEntryRequest(RaftMessage):
     """Sent by the leader. entry: None in a COMMIT. commit_index: entries up to it are committed."""
 
-    commit_index: Int64 = written(-1)
+    commit_index: Int64 = always_encoded(-1)
     entry: Entry | None = None
-    type: PushType = written(PushType.APPEND)
+    type: PushType = always_encoded(PushType.APPEND)
 
 
 class PushEntryResponse(RaftMessage):
     """Sent by the follower. index: of the pushed entry. begin_index, end_index: of its ledger."""
 
-    begin_index: Int64 = written(0)
-    end_index: Int64 = written(0)
+    begin_index: Int64 = always_encoded(0)
+    end_index: Int64 = always_encoded(0)
     index: Int64 | None = None
 
 
