@@ -204,10 +204,11 @@ def _partitions(ranges: Sequence[QueueRange], options: SourceOptions) -> list[Ra
 
     A shared task has at most 1 / `_SEPARATE_TASKS` of all messages, so the stages behind it run in parallel.
     """
-    pieces = split(ranges, options.min_partitions, options.max_partition_rows)
-    separate = max(_SEPARATE_TASKS, options.min_partitions)
-    if len(pieces) <= separate:
-        return [RangePartition([piece]) for piece in pieces]
-    rows = sum(piece.end - piece.start for piece in pieces) // separate
-    shared = min(rows, _SHARED_ROWS, options.max_partition_rows or _SHARED_ROWS)
-    return [RangePartition(parts) for parts in group_small(pieces, shared)]
+    least, most = options.min_partitions, options.max_partition_rows
+    pieces = split(ranges, least, most)
+    tasks = [[piece] for piece in pieces]
+    if len(tasks) > _SEPARATE_TASKS:
+        rows = sum(piece.end - piece.start for piece in pieces) // _SEPARATE_TASKS
+        grouped = group_small(pieces, min(rows, _SHARED_ROWS, most or _SHARED_ROWS))
+        tasks = grouped if len(grouped) >= least else tasks
+    return [RangePartition(parts) for parts in tasks]
