@@ -394,7 +394,7 @@ class RecordingDisk:
 def _is_hole(file: _File, at: int) -> bool:
     """Whether a whole sector has zeros that were never written. Zeros written over data are not a hole."""
     zeros = _ZEROS[: len(file.data) - at]
-    return file.data.startswith(zeros, at) and not any(file.durable[at : at + SECTOR])
+    return file.data.startswith(zeros, at) and not file.durable[at : at + SECTOR].strip(b"\0")
 
 
 def _survivor(file: _File, random: Random | None, share: float) -> bytearray:

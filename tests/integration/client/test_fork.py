@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rocketpy import (
+    AdminClient,
     ConsumeFrom,
     LitePullConfig,
     LitePullConsumer,
@@ -135,6 +136,8 @@ async def test_a_consumer_of_the_parent_raises_in_the_child(cluster: EmbeddedClu
     """A worker that polls its parent's consumer would wait for ever, without an error."""
     config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
     refusal = f"started in process {os.getpid()}, before a fork"
+    async with AdminClient(cluster.namesrv_address) as admin:
+        await admin.create_topic("Forks", 1)
     async with (
         Producer("forkers", cluster.namesrv_address) as producer,
         LitePullConsumer("pollers", cluster.namesrv_address, config=config) as polling,

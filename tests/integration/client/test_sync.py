@@ -180,6 +180,7 @@ def test_a_wish_to_end_the_program_ends_no_client(producer: Producer, where: str
     def called(_: object) -> None:
         sys.exit(3)
 
+    producer.create_topic("Exit", 1)
     consumer = PushConsumer("g", "embedded:", handle, config=PushConfig(consume_from=FIRST))
     consumer.subscribe("Exit")
     with consumer:

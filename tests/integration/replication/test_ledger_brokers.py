@@ -34,6 +34,7 @@ from rocketpy_broker import EmbeddedCluster, cli
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY
 from rocketpy_broker.replication.ha_status import find_broker_addresses
+from tests.integration.delays import jump_ahead
 from tests.integration.ledger_group import ledger_group
 from tests.waiting import LIMIT_S, until
 
@@ -261,7 +262,7 @@ async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
 
 async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
     """4.6.0 with DLedger refuses batches; delayed and half messages would be lost with their master."""
-    settings = {"messageDelayLevel": "1s 2s", "transactionTimeOut": "200", "transactionCheckInterval": "300"}
+    settings = {"messageDelayLevel": "1s 1h", "transactionTimeOut": "200", "transactionCheckInterval": "300"}
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
         async with group.producer() as producer:
@@ -271,6 +272,7 @@ async def test_batches_delays_and_transactions(tmp_path: Path) -> None:
             await asyncio.gather(*(producer.send(message) for message in delayed))
             await group.stop(group.name_of(first))
             second = await group.master()
+            jump_ahead(second)
             wanted = {message.body for message in (*batch, *delayed)}
             await until(lambda: bodies_of(second) == wanted)
 
@@ -282,6 +284,7 @@ async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pyte
         master = await group.master()
         async with group.producer() as producer:
             await producer.send(Message("T", b"late", delay_level=1))
+            jump_ahead(master)
             await until(lambda: master.deferred.delay.waiting() == {1: 0})
         for name in [name for name, broker in group.running.items() if broker is not master]:
             await group.stop(name)
@@ -336,7 +339,7 @@ async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> No
 
 async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> None:
     """A transaction whose master is gone would stay open."""
-    settings = {"transactionTimeOut": "1000", "transactionCheckInterval": "200"}
+    settings = {"transactionTimeOut": "3600000", "transactionCheckInterval": "50"}
     client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
@@ -348,6 +351,7 @@ async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> N
             )
             await group.stop(group.name_of(first))
             second = await group.master()
+            jump_ahead(second)
             await until(lambda: bodies_of(second) == {b"half"})
 
 

@@ -278,8 +278,9 @@ async def test_a_closed_peer_leaves_nothing_behind(tmp_path: Path) -> None:
         await until_collected(closed)
 
 
-async def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+async def test_a_full_disk_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower with a full disk would be lost to its group until a manual restart."""
+    monkeypatch.setattr("rocketpy_broker.replication.dledger.peer._DISK_FULL_RETRY_S", 0.05)
     full = True
 
     def refuse(_: object) -> None:
@@ -320,8 +321,11 @@ async def test_a_leader_with_a_full_disk_follows_another_leader(tmp_path: Path) 
             peer.append(b"c")
 
 
-async def test_entries_sent_before_the_leader_s_disk_was_full_are_stored_once(tmp_path: Path) -> None:
+async def test_entries_sent_before_the_leader_s_disk_was_full_are_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pushes leave before the leader writes: a retry would send such entries twice, or lose them."""
+    monkeypatch.setattr("rocketpy_broker.replication.dledger.peer._DISK_FULL_RETRY_S", 0.05)
     full = True
 
     def refuse(_: object) -> None:
