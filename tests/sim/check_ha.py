@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rocketpy.protocol.message.record import decode
 from rocketpy_broker.store import MessageStore
+from rocketpy_broker.store.files.store_lock import StoreLock
 from rocketpy_broker.store.log.log_scan import LogScan
 from tests.sim.ha_world import World
 from tests.unit.store.helpers import log_bytes
@@ -57,4 +58,6 @@ def run_seed(seed: int, *, steps: int = 250) -> World:
         check(world)
     except Exception as error:
         raise AssertionError(f"seed {seed}: python -m tests.sim {seed}: {error}") from error
+    finally:
+        StoreLock._held.clear()  # the stores of a world are never closed
     return world

@@ -485,4 +485,4 @@ async def test_a_third_party_transport_is_used() -> None:
 async def test_an_unknown_scheme_names_the_known_ones() -> None:
     """A typing error in an address would be reported as a network problem."""
     with pytest.raises(ConfigInvalid, match=r"memory, .*tcp, tls"):
-        await connect("carrier://somewhere:1", Peer())
+        await connect("unknown://somewhere:1", Peer())
