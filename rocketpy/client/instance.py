@@ -344,9 +344,9 @@ class ClientInstance:
         raise RouteNotFound(f"the route of topic {topic} has no broker {broker_name}{which}")
 
     def cached_address(self, topic: str, broker_name: str, broker_id: int | None = None) -> str | None:
-        """The address of a broker from the cached route of a topic; None when that names no such broker.
+        """Return the address of a broker from the cached route of a topic; None if it lacks the broker.
 
-        broker_id: of the wanted member; None for the one that `find_broker` prefers.
+        broker_id: of the member; None for the member that `find_broker` prefers.
         """
         route = self.topic(topic).route
         for data in route.broker_datas if route is not None else ():

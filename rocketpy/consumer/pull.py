@@ -256,7 +256,7 @@ class PullConsumer(BoundToClient):
         )
 
     def _timeout_ms(self, timeout_ms: int | None) -> int:
-        """The time-out of a pull, with the time for which the broker may hold it."""
+        """Return the time-out of a pull, with the time for which the broker may hold it."""
         config = self.config
         return (timeout_ms or config.pull_timeout_ms) + (config.suspend_timeout_ms if config.suspend else 0)
 

@@ -27,7 +27,7 @@ from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.rows import check_schema, source_schema
-from pyspark_rocketmq.sink import TaskPlace, send_rows
+from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from rocketpy.sync import AdminClient
 from tests.bench.comparison import in_turn
@@ -148,7 +148,7 @@ def fill(namesrv: str, rows: int) -> None:
                 names=[name for name, _ in fields],
             )
 
-    send_rows(batches(), Columns(fields, options), options, TaskPlace("bench", 0, 0))
+    send_rows(batches(), Columns(fields, options), options, TaskId("bench", 0, 0))
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.rows import check_schema
-from pyspark_rocketmq.sink import TaskPlace, send_rows
+from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from rocketpy.errors import RocketError
 from tests.interop.probe import wait_until
@@ -84,7 +84,7 @@ def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place)
     sink = SinkOptions.read(options)
     columns = Columns([("body", "string")], sink)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send_rows, batches(), columns, sink, TaskPlace("run", 0, 0))
+        sending = pool.submit(send_rows, batches(), columns, sink, TaskId("run", 0, 0))
         try:
             wait_until(lambda: stored(place, topic) >= ROWS, "half of the rows", WAIT_S, 0.2)
             os.kill(place.broker.pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stan
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, **timeout})
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(
-            send_rows, batches(), Columns([("body", "binary")], sink), sink, TaskPlace("run", 0, 0)
+            send_rows, batches(), Columns([("body", "binary")], sink), sink, TaskId("run", 0, 0)
         )
         if stands_still:
             wait_until(lambda: stored(place, topic) > 0, "the first rows", WAIT_S, 0.2)
@@ -148,7 +148,7 @@ def test_a_write_waits_for_its_broker(own_place: Place) -> None:
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": WAIT_S * 1000})
     columns = Columns([("body", "string")], sink)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send_rows, batches(), columns, sink, TaskPlace("run", 0, 0))
+        sending = pool.submit(send_rows, batches(), columns, sink, TaskId("run", 0, 0))
         try:
             assert started.wait(WAIT_S)
             assert not sending.done()
@@ -165,7 +165,7 @@ def test_a_read_waits_for_its_broker(own_place: Place) -> None:
     given = {"nameServer": place.namesrv, "topic": topic}
     sink = SinkOptions.read({**given, "sendTimeoutMs": 30_000})
     rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
-    send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+    send_rows([rows], Columns([("body", "string")], sink), sink, TaskId("run", 0, 0))
     bodies = [message.body for message in place.messages(topic)]
     source = SourceOptions.read({**given, "deliveryTimeoutMs": WAIT_S * 1000}, streaming=False)
     part = QueueRange(QueueName(topic, place.broker.name, 0), 0, len(bodies))
@@ -185,7 +185,7 @@ def test_a_stream_waits_for_its_broker(spark: Any, own_place: Place, tmp_path: P
     place, topic = own_place, own_place.topic(2)
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
     rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
-    send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+    send_rows([rows], Columns([("body", "string")], sink), sink, TaskId("run", 0, 0))
     stream = spark.readStream.format("rocketmq").options(
         nameServer=place.namesrv, topic=topic, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS // 5
     )

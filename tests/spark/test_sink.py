@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark_rocketmq import ROW_ID_PROPERTY, RowNotSent, SeenRows
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
-from pyspark_rocketmq.sink import TaskPlace, send_rows
+from pyspark_rocketmq.sink import TaskId, send_rows
 from rocketpy import Message
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.sync import Producer
@@ -257,7 +257,7 @@ def test_what_can_never_be_stored_fails_at_once(
     )
     schema = Columns([(name, types.get(name, "string")) for name in frame], sink)
     with pytest.raises(RowNotSent, match=words):
-        send_rows([pa.record_batch(frame)], schema, sink, TaskPlace("run", 0, 0))
+        send_rows([pa.record_batch(frame)], schema, sink, TaskId("run", 0, 0))
 
 
 def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write: Write) -> None:

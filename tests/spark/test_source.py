@@ -16,7 +16,7 @@ from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions, SourceOptions
 from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.row_ids import run_id_of
-from pyspark_rocketmq.sink import TaskPlace, send_rows
+from pyspark_rocketmq.sink import TaskId, send_rows
 from pyspark_rocketmq.spark_version import HAS_READ_LIMITS
 from rocketpy import Message, MessageQueue
 from rocketpy.sync import Producer, PullConsumer
@@ -250,7 +250,7 @@ def test_copies_are_dropped_while_they_may_come(spark: Any, place: Place, tmp_pa
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
     rows = pa.record_batch({"body": [str(number) for number in range(50)]})
     for _ in range(2):
-        send_rows([rows], Columns([("body", "string")], sink), sink, TaskPlace("run", 0, 0))
+        send_rows([rows], Columns([("body", "string")], sink), sink, TaskId("run", 0, 0))
     assert len(place.messages(topic)) == 100
     assert numbers(dedupe(load(spark, place, topic))) == list(range(50))
     stream = spark.readStream.format("rocketmq").options(

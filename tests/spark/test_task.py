@@ -44,7 +44,7 @@ from pyspark_rocketmq.planner import Planner
 from pyspark_rocketmq.reader import BatchReader, StreamReader
 from pyspark_rocketmq.record_arrays import RecordArrays
 from pyspark_rocketmq.rows import Rows, check_schema, to_batch
-from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.source import read_ranges
 from pyspark_rocketmq.spark_version import ReadAllAvailable, ReadMaxRows
 from rocketpy import Message
@@ -68,7 +68,7 @@ from tests.otel.recorder import Recorder, traceparent
 
 pytestmark = pytest.mark.spark
 
-PLACE = TaskPlace("run", 3, 5)
+PLACE = TaskId("run", 3, 5)
 BODY = check_schema([("body", "binary")])
 LONG_IDS = {"batchBytes": 1100, "maxInFlight": 1, "retries": 0, "dedupProperty": "P" * 300}
 """A batch of five rows takes several requests: their properties are longer than the sink expects."""

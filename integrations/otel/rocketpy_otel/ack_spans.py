@@ -73,12 +73,12 @@ class SettleSpans:
         return attributes
 
     def _parent(self, event: SettleEvent) -> Context | None:
-        """The message's context if it is the parent; None for the current context."""
+        """Return the message's context if it is the parent; None for the current context."""
         if not (event.asked or (self._as_child and event.operation == "nack")):
             return None
         return self._tracing.contexts.parent(event.carrier)
 
 
 def _group(event: SettleEvent) -> str | None:
-    """The consumer group; the conventions have no attribute for producer groups."""
+    """Return the consumer group; the conventions have no attribute for producer groups."""
     return event.group if event.operation == "nack" else None

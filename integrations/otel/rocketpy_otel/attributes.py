@@ -36,7 +36,7 @@ def operation(name: str, kind: str, topic: str) -> Attributes:
 
 
 def message_attributes(message: Message | MessageExt) -> Attributes:
-    """Attributes of a message, without its body."""
+    """Return attributes of a message, without its body."""
     properties = message.properties
     found: Attributes = {
         names.BODY_BYTES: len(message.body),
@@ -65,13 +65,13 @@ def _type_of(message: Message | MessageExt, properties: Mapping[str, str]) -> st
 
 
 def queue_attributes(queue: MessageQueue) -> Attributes:
-    """Attributes of a queue."""
+    """Return attributes of a queue."""
     return {names.PARTITION: f"{queue.broker_name}/{queue.queue_id}"}
 
 
 @lru_cache(maxsize=1024)
 def peer(address: str | None) -> tuple[Mapping[str, Value], Mapping[str, Value]]:
-    """Attributes of a broker for metrics, and for spans, which also contain the peer address."""
+    """Return attributes of a broker for metrics, and for spans, which also contain the peer address."""
     if address is None:
         return MappingProxyType({}), MappingProxyType({})
     parsed = Address.parse(address)
@@ -99,6 +99,6 @@ def error_type(error: BaseException) -> str:
 
 
 def outcome_attributes(error: BaseException) -> Attributes:
-    """Attributes of a failed send: the error type, and whether the message may be stored."""
+    """Return attributes of a failed send: the error type, and whether the message may be stored."""
     outcome = error.outcome if isinstance(error, RocketError) else Outcome.UNKNOWN
     return {names.ERROR_TYPE: error_type(error), names.OUTCOME: outcome.name}

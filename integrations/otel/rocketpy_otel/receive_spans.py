@@ -167,7 +167,7 @@ class Processing:
         )
 
     def _parent(self, messages: Sequence[MessageExt]) -> Context | None:
-        """The context of a single message if it is the parent; None for the current context."""
+        """Return the context of a single message if it is the parent; None for the current context."""
         if not self._as_child or len(messages) != 1:
             return None
         return self._tracing.contexts.parent(messages[0].properties)

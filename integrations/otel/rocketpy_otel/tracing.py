@@ -38,7 +38,7 @@ class Contexts:
         return self._propagator.extract(carrier, context=Context())
 
     def parent(self, carrier: Mapping[str, str]) -> Context | None:
-        """The current context with the carrier's span as parent; None if the carrier has no valid span."""
+        """Return the current context with the carrier's span as parent; None if the carrier has no span."""
         if not self.present_in(carrier):
             return None
         context = self._propagator.extract(carrier)

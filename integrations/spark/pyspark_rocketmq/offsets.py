@@ -151,9 +151,9 @@ def group_small(pieces: Iterable[QueueRange], most_rows: int) -> list[list[Queue
 
 
 def behind_latest(read: Mapping[QueueName, int], latest: Mapping[QueueName, int]) -> dict[str, list[int]]:
-    """How many messages of each queue were not read yet, by topic. Queues that are not in both are left out.
+    """Return the number of unread messages of each queue, by topic. Queues that are not in both are left out.
 
-    A latest offset below the read one is that of a lagging slave, and counts as 0.
+    A latest offset below the read one comes from a lagging slave, and counts as 0.
     """
     found: dict[str, list[int]] = {}
     for queue in sorted(read.keys() & latest.keys()):

@@ -99,12 +99,12 @@ class Options:
         return not self._given
 
     def text(self, name: str, default: str = "") -> str:
-        """A string."""
+        """Return a string."""
         self._names[name.lower()] = name
         return self._given.get(name.lower(), default)
 
     def number(self, name: str, default: int, minimum: int = 0, maximum: int | None = None) -> int:
-        """A whole number. Raises ConfigInvalid."""
+        """Return a whole number. Raises ConfigInvalid."""
         text = self.text(name, str(default))
         try:
             value = int(text)
@@ -117,7 +117,7 @@ class Options:
         return value
 
     def duration_ms(self, name: str, default: str) -> int:
-        """A duration such as `15m`, in ms; a number alone is in ms, as in Spark. Raises ConfigInvalid."""
+        """Return a duration such as `15m` in ms; a plain number is in ms. Raises ConfigInvalid."""
         text = self.text(name, default)
         match = _DURATION.fullmatch(text.strip().lower())
         if match is None or match[2] not in _UNIT_MS:
@@ -125,14 +125,14 @@ class Options:
         return int(match[1]) * _UNIT_MS[match[2]]
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A boolean. Raises ConfigInvalid."""
+        """Return a boolean. Raises ConfigInvalid."""
         text = self.text(name, str(default)).lower()
         if text not in _TRUE | _FALSE:
             raise ConfigInvalid(f"option {name} is {text!r}; it must be true or false")
         return text in _TRUE
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
-        """One of the choices. Raises ConfigInvalid."""
+        """Return one of the choices. Raises ConfigInvalid."""
         text = self.text(name, default).lower()
         if text not in choices:
             raise ConfigInvalid(f"option {name} is {text!r}; choose one of {', '.join(choices)}")
@@ -230,7 +230,7 @@ class Connection:
         return connection
 
     def client_config(self) -> ClientConfig:
-        """The SDK's settings, created where they are used, since a TLS context cannot be pickled.
+        """Return the SDK's settings, created where they are used, since a TLS context cannot be pickled.
 
         Raises ConfigInvalid for unusable TLS files. A sink's driver needs none.
         """
@@ -340,7 +340,7 @@ class SinkOptions:
         return sink
 
     def producer_config(self) -> ProducerConfig:
-        """The SDK's settings."""
+        """Return the SDK's settings."""
         compression = CompressionConfig(above_bytes=_NEVER_BYTES)
         if self.compression != "none":
             compression = CompressionConfig(
@@ -468,7 +468,7 @@ class SourceOptions:
             )
 
     def consumer_config(self) -> ConsumerConfig:
-        """The SDK's settings."""
+        """Return the SDK's settings."""
         return ConsumerConfig(pull_timeout_ms=self.pull_timeout_ms)
 
     @property
@@ -480,7 +480,7 @@ class SourceOptions:
 
 
 def _read_topics(options: Options) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[QueueName]]:
-    """What to read: topics, a pattern of topics, or queues with their topics."""
+    """Return what to read: topics, a pattern of topics, or queues with their topics."""
     given = {name: options.text(name).strip() for name in _SELECTIONS}
     chosen = [name for name, text in given.items() if text]
     if len(chosen) != 1:
@@ -516,7 +516,7 @@ def _read_pattern(name: str, text: str) -> re.Pattern[str]:
 
 
 def _read_group(options: Options, what: str) -> str:
-    """The consumer group: as given, or made of the prefix and what is read, so that it stays the same.
+    """Return the consumer group of the options, or one that consists of the prefix and what is read.
 
     what: A pattern, or topics separated by `|`. A name that is too long ends with a hash of it instead, since
     queries with the same group would overwrite each other's committed offsets.
@@ -533,7 +533,7 @@ def _read_group(options: Options, what: str) -> str:
 
 
 def _read_position(options: Options, names: tuple[str, str, str], default: str) -> Position:
-    """The start or end of a read, from the first of its options that is set."""
+    """Return the start or end of a read, from the first of its options that is set."""
     time, times, offsets = names
     by_offset = Position(offsets, read_offsets(offsets, options.text(offsets, default)))
     by_times = Position(times, read_times(times, options.text(times, "{}")), is_time=True)
@@ -542,7 +542,7 @@ def _read_position(options: Options, names: tuple[str, str, str], default: str) 
 
 
 def _tags(expression: str) -> frozenset[str]:
-    """The tags of ``a || b``; empty for ``*``. Raises ConfigInvalid for a condition."""
+    """Return the tags of ``a || b``; empty for ``*``. Raises ConfigInvalid for a condition."""
     tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
     if "*" in tags or not expression.strip():
         return frozenset()

@@ -48,12 +48,12 @@ class Planner:
         self._consumer.close()
 
     def starting(self) -> Offsets:
-        """The starting offsets of a stream, resolved from the options. Raises ConfigInvalid."""
+        """Return the starting offsets of a stream, resolved from the options. Raises ConfigInvalid."""
         self._check_filter()
         return self._starting(self._queues())
 
     def batch_ranges(self) -> list[QueueRange]:
-        """The ranges of a batch read. Raises ConfigInvalid, DataLoss."""
+        """Return the ranges of a batch read. Raises ConfigInvalid, DataLoss."""
         self._check_filter()
         # List queues once, so that each has both a start and an end.
         queues = self._queues()
@@ -67,11 +67,11 @@ class Planner:
         return self.ranges(start, end)
 
     def now(self) -> Offsets:
-        """The current end of every queue."""
+        """Return the current end of every queue."""
         return self._resolve(Position("", LATEST), self._queues())
 
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
-        """The current ends of the available queues.
+        """Return the current ends of the available queues.
 
         Queues of a broker that does not respond are omitted. known: offsets that were read; the end of such a
         queue is that of its master if a slave has less. A topic without known queues raises RocketError,
@@ -108,7 +108,7 @@ class Planner:
         return end if end >= read else self._consumer.max_offset(queue, of_master=True)
 
     def firsts(self, queues: Collection[QueueName]) -> Offsets:
-        """The oldest offsets of queues."""
+        """Return the oldest offsets of queues."""
         return self._each(self._consumer.min_offset, queues)
 
     def commit(self, offsets: Mapping[QueueName, int]) -> None:
@@ -146,7 +146,7 @@ class Planner:
     def _resolve(
         self, position: Position, queues: Collection[QueueName], *, needs_match: bool = False
     ) -> Offsets:
-        """The offsets of a position. needs_match: a time after the last message raises ConfigInvalid."""
+        """Return the offsets of a position. needs_match: a time without a message raises ConfigInvalid."""
         option, wanted, is_time = position
         if isinstance(wanted, dict):
             self._check_names(
@@ -172,7 +172,7 @@ class Planner:
         return {queue: wanted[queue] for queue in queues} | oldest | last
 
     def _first_since(self, queue: MessageQueue, time_ms: int) -> tuple[int, bool]:
-        """The offset of the first message stored at or after a time, and True; or the queue's end, and False.
+        """Return (offset, True) of the first message stored at or after a time, or (end of the queue, False).
 
         A broker's search returns the nearest message on either side, and any of several in one millisecond.
         """
@@ -192,7 +192,7 @@ class Planner:
         return offset, is_match
 
     def _between(self, queue: MessageQueue, begin: int, end: int) -> list[MessageExt]:
-        """The messages of a range; a broker may need several pulls for large ones."""
+        """Return the messages of a range; a broker may need several pulls for large ones."""
         found: list[MessageExt] = []
         while begin < end and (page := self._consumer.pull(queue, begin, end - begin).messages):
             begin = page[-1].queue_offset + 1
@@ -224,7 +224,7 @@ class Planner:
                 ) from None
 
     def _topics(self) -> Sequence[str]:
-        """The topics to read: those of the options, or the present ones that match the pattern."""
+        """Return the topics to read: those of the options, or the present ones that match the pattern."""
         pattern = self._options.pattern
         if pattern is None:
             return self._options.topics
@@ -243,7 +243,7 @@ class Planner:
         return [queue for queue in queues if not assigned or queue in assigned]
 
     def _queues(self) -> list[QueueName]:
-        """The queues to read. Raises ConfigInvalid if an assigned one is missing."""
+        """Return the queues to read. Raises ConfigInvalid if an assigned one is missing."""
         until = self._until()
         topics = _with_retries(self._topics, until)
         queues = [
@@ -265,7 +265,7 @@ class Planner:
             return dict(zip(queues, threads.map(request_one, queues), strict=True))
 
     def _until(self) -> float:
-        """The monotonic time at which requests of a call end, in seconds."""
+        """Return the monotonic time at which requests of a call end, in seconds."""
         return monotonic() + self._options.delivery_timeout_ms / 1000
 
 

@@ -54,7 +54,7 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[RangePartition]:
-        """One per queue with messages; options cut it into pieces, and small ones share a partition.
+        """Return a partition for each queue with messages. Options split or combine them.
 
         Raises RocketError, DataLoss.
         """
@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
         return _partitions(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one task. Raises RocketError, DataLoss."""
+        """Return the messages of one task. Raises RocketError, DataLoss."""
         if not isinstance(partition, RangePartition):  # Spark's own type if there are no partitions
             return iter(())
         return read_ranges(partition.parts, self._columns, self._options)
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._found_ends: Offsets = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The starting offsets of a query without a checkpoint."""
+        """Return the starting offsets of a query without a checkpoint."""
         return to_json(self._last_seen())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """The end offsets of the next micro-batch, within the limit.
+        """Return the end offsets of the next micro-batch, within the limit.
 
         Spark before 4.2 passes no arguments. With a checkpoint it calls `partitions` before, else
         `initialOffset` after this.
@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The ends that `latestOffset` found, for the query's progress: Spark calls it first.
+        """Return the ends that `latestOffset` found, for the query's progress: Spark calls it first.
 
         Queues whose broker was unavailable are left out; None without any queue.
         """
@@ -137,13 +137,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at = self._planning().now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        """The ranges of a micro-batch. Raises RocketError, DataLoss."""
+        """Return the ranges of a micro-batch. Raises RocketError, DataLoss."""
         self._seen = from_json(end)
         ranges = self._planning().ranges(from_json(start), self._seen)
         return _partitions(ranges, self._options)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one task. Raises RocketError, DataLoss."""
+        """Return the messages of one task. Raises RocketError, DataLoss."""
         return read_ranges(partition.parts, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None}
 
     def _last_seen(self) -> Offsets:
-        """The end of the last micro-batch that Spark planned, or the starting offsets."""
+        """Return the end of the last micro-batch that Spark planned, or the starting offsets."""
         if self._seen is None:
             self._seen = self._planning().starting()
         return self._seen

@@ -53,7 +53,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def scan(data: bytes) -> Ints | None:
-    """Where the records of pull responses begin; None if a length or a magic number is not valid."""
+    """Return where the records of pull responses begin; None if a length or a magic number is not valid."""
     starts: list[int] = []
     at, end, unpack, append = 0, len(data), _SIZE.unpack_from, starts.append
     while end - at >= FIXED_BYTES:
@@ -69,7 +69,7 @@ def scan(data: bytes) -> Ints | None:
 
 
 def read_numbers(data: bytes, name: str, starts: Ints) -> Ints:
-    """A number of the records that begin at `starts`; see `_NUMBERS` for those after the hosts."""
+    """Return a number of the records that begin at `starts`; see `_NUMBERS` for those after the hosts."""
     if not len(starts):
         return starts
     kind, place = _NUMBERS[name]
@@ -112,7 +112,7 @@ class RecordArrays:
         return RecordArrays(self.data, self._starts[np.fromiter(rows, np.int64)])
 
     def number(self, name: str) -> Ints:
-        """A number of the fixed part: see `_NUMBERS`."""
+        """Return a number of the fixed part: see `_NUMBERS`."""
         place = _NUMBERS[name][1]
         if place < _BORN_HOST_AT:
             return read_numbers(self.data, name, self._starts)
@@ -120,7 +120,7 @@ class RecordArrays:
         return read_numbers(self.data, name, self._starts + shift)
 
     def bodies(self) -> pa.Array:
-        """The bodies as they are stored."""
+        """Return the bodies as they are stored."""
         return _slices(self.data, self.body_at, self.body_ends)
 
     def check_crcs(self) -> None:
@@ -145,7 +145,7 @@ class RecordArrays:
             return PropertyArrays(pa.array(texts, pa.binary()))
 
     def message_ids(self) -> pa.Array:
-        """The unique ids of the producers; the broker's id where there is none."""
+        """Return the unique ids of the producers; the broker's id where there is none."""
         found = self.properties.values_of(PROPERTY_UNIQ_KEY)
         if not found.null_count:
             return found
@@ -207,14 +207,14 @@ class PropertyArrays:
         self.values = parts.take(pa.array(np.arange(len(begins)) * 4 + 2)).cast(pa.string())
 
     def values_of(self, name: str) -> pa.Array:
-        """The value of a property for each message; null where there is none."""
+        """Return the value of a property for each message; null where there is none."""
         places = np.full(self._count, -1)
         found = np.flatnonzero(self._codes == self._names.index(name).as_py())
         places[self.rows[found]] = found  # of several in a row, the last one stays
         return self.values.take(pa.array(places, mask=places < 0))
 
     def maps_without(self, names: frozenset[str]) -> pa.Array:
-        """The properties of each message but those with these names, as maps."""
+        """Return the properties of each message but those with these names, as maps."""
         kept = np.array([name not in names for name in self._names.to_pylist()], np.bool_)
         firsts = lasts = np.flatnonzero(kept[self._codes])
         keys = self.rows[firsts] * len(self._names) + self._codes[firsts]
@@ -266,13 +266,13 @@ def _split(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[
 
 
 def _slices(data: bytes, begins: Ints, ends: Ints) -> pa.Array:
-    """The bytes from each begin to each end; these ascend."""
+    """Return the bytes from each begin to each end; these ascend."""
     parts = _parts(pa.py_buffer(data), np.stack((begins, ends), axis=1).ravel())
     return parts.take(pa.array(np.arange(len(begins)) * 2))
 
 
 def _parts(data: pa.Buffer, bounds: Ints) -> pa.Array:
-    """The bytes between each bound and the next, without a copy."""
+    """Return the bytes between each bound and the next, without a copy."""
     places = pa.py_buffer(np.append(bounds, bounds[-1:]).astype(np.int32))
     return pa.Array.from_buffers(pa.binary(), len(bounds), [None, places, data])
 

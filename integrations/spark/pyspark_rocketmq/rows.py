@@ -67,7 +67,7 @@ def _time(name: str) -> Callable[[Rows], pa.Array]:
 
 
 def _keys(rows: Rows) -> pa.Array:
-    """The keys, separated by single spaces; null where there is none."""
+    """Return the keys, separated by single spaces; null where there is none."""
     found = rows.records.properties.values_of(PROPERTY_KEYS)
     buffer = found.buffers()[2]
     text = b"" if buffer is None else buffer.to_pybytes()
@@ -101,7 +101,7 @@ _CANONICAL: Final = {name.lower(): name for name in _COLUMNS}
 
 
 def source_schema(*, include_headers: bool = True) -> str:
-    """The source's columns in Spark's DDL. include_headers: with the column `properties`."""
+    """Return the source's columns in Spark's DDL. include_headers: with the column `properties`."""
     columns = {name: type_name for name, (type_name, _) in _COLUMNS.items()}
     if not include_headers:
         del columns["properties"]
@@ -126,6 +126,6 @@ def check_schema(fields: Sequence[tuple[str, str]], *, include_headers: bool = T
 
 
 def to_batch(rows: Rows, columns: Sequence[Column]) -> pa.RecordBatch:
-    """Messages as one Arrow batch with these columns."""
+    """Return messages as one Arrow batch with these columns."""
     arrays = [_COLUMNS[column.field][1](rows) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

@@ -37,7 +37,7 @@ _SINGLES_PER_REQUEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlace:
+class TaskId:
     """Identifies the rows of a task; the same for every attempt of the task and the batch.
 
     run_id: the id of the query or of one batch write. batch_id: the micro-batch; 0 in a batch write.
@@ -83,13 +83,13 @@ class _InFlight(NamedTuple):
 
 
 def send_rows(
-    batches: Iterable[pa.RecordBatch], columns: Columns, options: SinkOptions, place: TaskPlace
+    batches: Iterable[pa.RecordBatch], columns: Columns, options: SinkOptions, task_id: TaskId
 ) -> Report:
     """Send all rows of a task; return after the last acknowledgement.
 
     Raises RowNotSent for the first row that could not be sent, after all sends in flight have ended.
     """
-    task = _Task(producer_for(options), options, place)
+    task = _Task(producer_for(options), options, task_id)
     rows = 0
     try:
         with continued(dict(options.trace_context)):
@@ -99,24 +99,24 @@ def send_rows(
                 del batch  # before the next one is read: each may have 64 MiB
             task.finish()
     except RowNotSent as error:
-        error.add_note(f"partition {place.partition} of batch {place.batch_id}, run {place.run_id}")
+        error.add_note(f"partition {task_id.partition} of batch {task_id.batch_id}, run {task_id.run_id}")
         raise
     finally:
         wait([sent.future for sent in task.in_flight])
     freeze_modules()
-    return Report(place.partition, rows, task.body_bytes, task.retried)
+    return Report(task_id.partition, rows, task.body_bytes, task.retried)
 
 
 class _Task:
     """The rows of one task that are in flight, bounded by requests and bytes."""
 
-    def __init__(self, producer: Producer, options: SinkOptions, place: TaskPlace) -> None:
+    def __init__(self, producer: Producer, options: SinkOptions, task_id: TaskId) -> None:
         self.in_flight: deque[_InFlight] = deque()
         self.body_bytes = 0
         self.retried = 0
         self._producer = producer
         self._options = options
-        self._place = place
+        self._task_id = task_id
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._unbatched_topics: set[str] = set()
         self._bytes_in_flight = 0
@@ -129,7 +129,7 @@ class _Task:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
         for piece in columns.pieces(batch, first_row, self._find_queue):
             self._await_room(len(piece.numbers), piece.size, piece.queue)  # before its bodies are copied
-            messages = columns.messages(piece, self._place.prefix)
+            messages = columns.messages(piece, self._task_id.prefix)
             self.body_bytes += piece.size
             if piece.is_delayed or piece.topic in self._unbatched_topics:
                 self._send_singly(piece.numbers, messages, piece.queue)
@@ -263,7 +263,7 @@ class _Task:
 
     def _failed(self, numbers: Sequence[int], topic: str, error: BaseException) -> RowNotSent:
         rows = f"row {numbers[0]}" if len(numbers) == 1 else f"rows {numbers[0]} to {numbers[-1]}"
-        return RowNotSent(f"{rows} of partition {self._place.partition}", topic, error)
+        return RowNotSent(f"{rows} of partition {self._task_id.partition}", topic, error)
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class _Task:
         return by_hash(queues, _ANY_MESSAGE, where)
 
     def _queues_of(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
-        """The queues of a topic; retries while the name server knows none. Raises RowNotSent."""
+        """Return the queues of a topic; retries while the name server knows none. Raises RowNotSent."""
         first_asked = monotonic()
         while True:
             try:

@@ -336,7 +336,7 @@ class _Reader:
 def _whole(
     current: _Round, responses: Sequence[PullResponse | RocketError], learned: list[_Learned]
 ) -> Pulled | None:
-    """The records of a round as those of one pull, if they are exactly those that it asked for; else None."""
+    """Return the records of a round as one pull; None unless they are exactly the requested ones."""
     found = [
         response.body
         for response in responses

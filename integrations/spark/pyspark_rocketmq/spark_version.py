@@ -71,7 +71,7 @@ def require_read_limits(option: str) -> None:
 
 
 def arrow_batches(given: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of a streaming write as Arrow batches. given: what Spark passes, which is rows in 4.0."""
+    """Return the rows of a streaming write as Arrow batches. given: what Spark passes; in 4.0, rows."""
     if _HAS_ARROW_STREAMS:
         return given
     return _batches_of_rows(given, schema)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_rocketmq.columns import Columns
 from pyspark_rocketmq.options import SinkOptions
 from pyspark_rocketmq.row_ids import new_run_id, run_id_of
-from pyspark_rocketmq.sink import Report, TaskPlace, send_rows
+from pyspark_rocketmq.sink import Report, TaskId, send_rows
 from pyspark_rocketmq.spark_version import StreamArrowWriter, arrow_batches
 
 log = logging.getLogger("pyspark_rocketmq")
@@ -41,8 +41,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task. Raises RowNotSent."""
-        place = TaskPlace(self._run_id, 0, partition_of_task())
-        return Sent(send_rows(iterator, self._columns, self._options, place))
+        task_id = TaskId(self._run_id, 0, partition_of_task())
+        return Sent(send_rows(iterator, self._columns, self._options, task_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Called after every task has ended; only logs the result."""
@@ -64,7 +64,7 @@ class StreamWriter(StreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send the rows of one task of a micro-batch. Raises RowNotSent."""
         batches = arrow_batches(iterator, self._schema)
-        return Sent(send_rows(batches, self._columns, self._options, place_in_query()))
+        return Sent(send_rows(batches, self._columns, self._options, task_id_in_query()))
 
     # Spark defines these parameter names: some versions pass them by keyword.
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -77,12 +77,12 @@ class StreamWriter(StreamArrowWriter):
 
 
 def partition_of_task() -> int:
-    """The partition number of the running task."""
+    """Return the partition number of the running task."""
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
 
 
-def place_in_query() -> TaskPlace:
+def task_id_in_query() -> TaskId:
     """Identify the running task in its query and micro-batch; the same for every attempt.
 
     Outside a streaming query the id is random, so that ids of different writes never collide.
@@ -90,7 +90,7 @@ def place_in_query() -> TaskPlace:
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return TaskPlace(run_id_of(query) if query else new_run_id(), int(batch or 0), partition_of_task())
+    return TaskId(run_id_of(query) if query else new_run_id(), int(batch or 0), partition_of_task())
 
 
 def _log_commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -109,7 +109,7 @@ class RunningCalls:
         return self.chunk.puller
 
     def in_progress(self) -> Sequence[MessageExt]:
-        """The messages of the current call."""
+        """Return the messages of the current call."""
         argument = self.argument
         return () if argument is None else self.messages_of([argument])
 
@@ -135,7 +135,7 @@ class RunningCalls:
         return CompletedCalls(self.puller, messages, ACKNOWLEDGED, took_ms, calls)
 
     def messages_of(self, arguments: list[Any]) -> Sequence[MessageExt]:
-        """The messages of some calls."""
+        """Return the messages of some calls."""
         return arguments if self._takes_one else [message for batch in arguments for message in batch]
 
 

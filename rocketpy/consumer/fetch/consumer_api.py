@@ -245,7 +245,7 @@ class ConsumerApi(BrokerApi):
 
 
 def _pull_text(fields: Mapping[str, str]) -> bytes:
-    """The JSON header of a pull, with places for maximum number, offset and opaque, in this order."""
+    """Return the JSON header of a pull, with placeholders for maximum number, offset and opaque."""
     texts = {name: _json_text(value).replace(b"%", b"%%") for name, value in fields.items()}
     texts |= {"maxMsgNums": b'"%d"', "queueOffset": b'"%d"'}
     return (

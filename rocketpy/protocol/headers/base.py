@@ -23,7 +23,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def ext_text(value: object) -> str:
-    """The wire text of one field's value: ``true``/``false`` for a bool, digits for an int."""
+    """Return the wire text of one field's value: ``true``/``false`` for a bool, digits for an int."""
     if value is True:
         return "true"
     if value is False:
@@ -39,7 +39,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """
 
     def ext_fields(self) -> dict[str, str]:
-        """The fields as they travel: wire name to text, those that are None left out."""
+        """Return the text of each field by its name on the wire. Fields that are None are left out."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {
             name: value if type(value) is str else ext_text(value)
