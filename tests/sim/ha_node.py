@@ -196,7 +196,7 @@ class Node:
         """Bring queues and index up to the written or copied records."""
         store.dispatch()
         if self.backlog is not None:
-            self.backlog.work()
+            self.backlog.dispatch_piece()
 
     def flush(self, store: MessageStore) -> None:
         """Flush."""

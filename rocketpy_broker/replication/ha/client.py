@@ -98,7 +98,7 @@ class HaClient:
         with contextlib.suppress(StoreError):  # then the next start reads the log
             while self._backlog.size and self.driver.store.failure is None:
                 before = self._backlog.size
-                self._backlog.work()
+                self._backlog.dispatch_piece()
                 if self._backlog.size == before:  # with SYNC_FLUSH, only flushed records are dispatched
                     await self.driver.flush()
                 await asyncio.sleep(0)
@@ -190,9 +190,9 @@ class HaClient:
         """Dispatch a part of the backlog, unless the log still arrives fast."""
         self._backlog_handle = None
         before, wait_s = self._backlog.size, _BACKLOG_INTERVAL_S
-        if not self._backlog.in_burst():
+        if not self._backlog.check_burst():
             try:
-                self._backlog.work()
+                self._backlog.dispatch_piece()
                 wait_s = _BACKLOG_INTERVAL_S if self._backlog.size == before else 0
             except StoreError as error:
                 log.error("HA: copied messages cannot be dispatched, trying again: %s", error)

@@ -24,7 +24,7 @@ from rocketpy_broker.store.index.index_hash import key_hash, key_hashes
 
 logger = logging.getLogger("rocketpy_broker.store.index_service")
 
-_NAME_LENGTH = 17
+NAME_LENGTH = 17
 _PENDING_MAX = 3276
 """Number of entries, 64 KiB, that are written together."""
 _ROWS_MAX = 64
@@ -93,7 +93,7 @@ class IndexService:
         if progress is not None:
             self._delete_newer(progress.index_name)
         for name in self._disk.list_dir(self.directory):
-            if len(name) != _NAME_LENGTH or not name.isdigit():
+            if len(name) != NAME_LENGTH or not name.isdigit():
                 continue
             file = self._new_file(name)
             if progress is not None and int(name) == progress.index_name and self._resume(file, progress):
@@ -116,7 +116,7 @@ class IndexService:
 
     def _delete_newer(self, index_name: int) -> None:
         for name in self._disk.list_dir(self.directory):
-            if len(name) == _NAME_LENGTH and name.isdigit() and int(name) > index_name:
+            if len(name) == NAME_LENGTH and name.isdigit() and int(name) > index_name:
                 self._new_file(name).delete()
 
     def _new_file(self, name: str) -> IndexFile:
@@ -382,4 +382,4 @@ def _interleaved(first: Sequence[T], second: Sequence[T]) -> list[T]:
 
 
 def _next_name(name: str) -> str:
-    return f"{int(name) + 1:0{_NAME_LENGTH}d}"
+    return f"{int(name) + 1:0{NAME_LENGTH}d}"

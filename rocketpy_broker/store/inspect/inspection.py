@@ -16,7 +16,8 @@ from rocketpy.protocol.message.delays import DelayLevels
 from rocketpy_broker.store.config import StoreConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint
 from rocketpy_broker.store.files.disk import OsDisk
-from rocketpy_broker.store.index.index_file import HEADER_BYTES, IndexFile
+from rocketpy_broker.store.index.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, IndexFile
+from rocketpy_broker.store.index.index_service import NAME_LENGTH
 from rocketpy_broker.store.log.log_scan import LogScan, find_record
 from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import LogFiles, MappedFileQueue
@@ -25,7 +26,8 @@ from rocketpy_broker.store.queue.consume_queue import UNIT_BYTES, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
 
-_SLOTS_PER_ENTRY = 4
+_ENTRIES_PER_SLOT = 4
+"""As in RocketMQ: maxIndexNum is 4 times maxHashSlotNum."""
 _LOG_NAME_DIGITS = 20
 
 
@@ -98,6 +100,7 @@ class ReadOnlyStore:
     # -- commit log and consume queues -----------------------------------------------------------
 
     def _open_log(self) -> LogFiles:
+        """Open the files that hold the records; a ledger has other ones. `_close_log` closes them."""
         self._commit_log = self._load_log(self.config.commit_log_directory)
         return self._commit_log
 
@@ -105,7 +108,7 @@ class ReadOnlyStore:
         """Load the files of a log. The first one determines their size. Raises StoreError."""
         if not self._disk.is_dir(directory):
             raise StoreError(
-                f"{self.config.root} is not a store: it has no directory {directory.name}; give "
+                f"{self.config.root} is not a store: it has no directory {directory.name}; pass the "
                 "storePathRootDir of a broker"
             )
         names = self._names(directory)
@@ -130,7 +133,7 @@ class ReadOnlyStore:
         return []
 
     def summary(self) -> dict[str, Any]:
-        """Return additional output of `store stats`."""
+        """Return what `store stats` shows in addition: nothing, except for a ledger."""
         return {}
 
     def _names(self, directory: Path) -> list[str]:
@@ -182,7 +185,7 @@ class ReadOnlyStore:
         directory = self.config.index_directory
         files = []
         for name in self._disk.list_dir(directory):
-            if len(name) != 17 or not name.isdigit():
+            if len(name) != NAME_LENGTH or not name.isdigit():
                 continue
             slots, entries = self._index_sizes(self._disk.size(directory / name))
             file = IndexFile(self._disk, directory / name, slots, entries)
@@ -198,12 +201,15 @@ class ReadOnlyStore:
         return files
 
     def _index_sizes(self, length: int) -> tuple[int, int]:
-        """Return slots and entries of a file. If its size is not the configured one, assume four a slot."""
+        """Return the numbers of slots and entries in a file of `length` bytes.
+
+        If its size is not the configured one, assume four entries for each slot.
+        """
         index = self.config.index
-        if length == HEADER_BYTES + 4 * index.slots + 20 * index.entries:
+        if length == HEADER_BYTES + SLOT_BYTES * index.slots + ENTRY_BYTES * index.entries:
             return index.slots, index.entries
-        slots = (length - HEADER_BYTES) // (4 + 20 * _SLOTS_PER_ENTRY)
-        return slots, slots * _SLOTS_PER_ENTRY
+        slots = (length - HEADER_BYTES) // (SLOT_BYTES + ENTRY_BYTES * _ENTRIES_PER_SLOT)
+        return slots, slots * _ENTRIES_PER_SLOT
 
     def close(self) -> None:
         """Close all files."""

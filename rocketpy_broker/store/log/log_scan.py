@@ -33,15 +33,17 @@ class LogTail:
     minutes with files of 1 GiB.
     """
 
-    __slots__ = ("_newer", "offset")
+    __slots__ = ("_next_offset", "offset")
 
     def __init__(self, offset: int) -> None:
-        self.offset = self._newer = offset
+        self.offset = offset
+        self._next_offset = offset
+        """Replaces `offset` when the log has grown by another 16 MiB."""
 
     def advance(self, boundary: int) -> None:
         """Record that the log now ends at `boundary`, the end of a record."""
-        if boundary - self._newer >= _TAIL_BYTES:
-            self.offset, self._newer = self._newer, boundary
+        if boundary - self._next_offset >= _TAIL_BYTES:
+            self.offset, self._next_offset = self._next_offset, boundary
 
 
 def files_from(files: LogFiles, offset: int) -> Iterator[tuple[MappedFile, int]]:
@@ -91,7 +93,7 @@ class LogScan:
         """Yield the records of a file; return whether the log may continue in the next file."""
         window, base = b"", position
         while file.wrote - position >= MIN_BLANK_BYTES:
-            position = self._take(file, window, position, base)
+            position = self._read_plain(file, window, position, base)
             try:
                 view = peek(window, position - base, check_crc=self._check_crc)
             except TornTail as torn:
@@ -120,16 +122,16 @@ class LogScan:
             yield view
         return False
 
-    def _take(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
+    def _read_plain(self, file: MappedFile, window: bytes, position: int, base: int) -> int:
         """Let `bulk` read plain records of the window; return the position of the next record."""
         if self._bulk is None or not window:
             return position
-        taken, timestamp = self._bulk(window, position - base, file.start + base)
-        if base + taken > position:
-            self.end = file.start + base + taken
+        end, timestamp = self._bulk(window, position - base, file.start + base)
+        if base + end > position:
+            self.end = file.start + base + end
             self.last_store_timestamp = timestamp
             self.tail.advance(self.end)
-        return base + taken
+        return base + end
 
     def _stop_at(self, file: MappedFile, position: int, reason: str) -> bool:
         self.stop = RecordCorrupt(file.start + position, reason)
@@ -156,14 +158,17 @@ def _is_torn(view: RecordView, position: int) -> bool:
         return True
     tail = view.topic.encode() + b"\1\1" + view.properties
     start = position + view.size - len(tail)
-    return _has_zero_piece(tail, start)
+    return _has_zero_sector(tail, start)
 
 
-def _has_zero_piece(data: bytes, position: int) -> bool:
-    """Whether a sector, or the part of a sector in `data`, is all zeros. position: of `data` in its file."""
+def _has_zero_sector(data: bytes, position: int) -> bool:
+    """Whether a sector, or the part of a sector at either end of `data`, is all zeros.
+
+    position: where `data` starts in its file.
+    """
     first = min(-position % SECTOR_BYTES, len(data))
     last = len(data) - (position + len(data)) % SECTOR_BYTES
-    if any(piece and not piece.strip(b"\0") for piece in (data[:first], data[max(first, last) :])):
+    if any(part and not part.strip(b"\0") for part in (data[:first], data[max(first, last) :])):
         return True
     at = data.find(_ZERO_SECTOR, first, last)
     while at != -1:
@@ -184,7 +189,7 @@ def has_lost_sector(files: LogFiles, start: int, end: int) -> bool:
         if file is None:
             return True
         size = min(end, file.end, start + _WINDOW_BYTES) - start
-        if _has_zero_piece(file.read(start - file.start, size), start - file.start):
+        if _has_zero_sector(file.read(start - file.start, size), start - file.start):
             return True
         start += size
     return False
@@ -235,5 +240,5 @@ def _try_record(file: MappedFile, position: int) -> RecordView | None:
         view = peek(file.read(position, max(size, MIN_BLANK_BYTES)), check_crc=True)
     except RecordCorrupt:
         return None
-    is_here = view.physical_offset == file.start + position and not problem_of(view, position)
-    return view if is_here else None
+    is_valid = view.physical_offset == file.start + position and not problem_of(view, position)
+    return view if is_valid else None

@@ -36,8 +36,10 @@ UNIT_BYTES = UNIT.size
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _STEP_UNITS = 200
+"""Distance of the units that `rewrite_unflushed` reads from the end backwards."""
 _CRC_READ_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
+"""A longer gap between queue offsets is damage, not missing messages. Filling this one takes 100 MB."""
 _PIECE_BYTES = UNIT_BYTES * 3200
 _pack = UNIT.pack
 
@@ -92,7 +94,9 @@ class ConsumeQueue:
         self.puts = PutTotals() if puts is None else puts
         self._changed = {} if changed is None else changed
         self._pending: list[bytes] = []
-        self._pending_max = self._write_at = max(1, pending_bytes_max // UNIT_BYTES)
+        self._pending_max = max(1, pending_bytes_max // UNIT_BYTES)
+        self._write_at = self._pending_max
+        """Number of units in memory from which `put` tries to write them."""
 
     @property
     def units_per_file(self) -> int:
@@ -121,7 +125,7 @@ class ConsumeQueue:
             self._try_write_out()
         return True
 
-    def put_run(
+    def put_many(
         self,
         offsets: Sequence[int],
         sizes: Sequence[int],
@@ -242,15 +246,15 @@ class ConsumeQueue:
         if queue_offset < self.min_offset or queue_offset >= self.next_offset:
             return None
         count = min(count, self.roll_next_file(queue_offset) - queue_offset)
-        pending, waiting = self._written_units, b""
-        if queue_offset + count > pending:
-            first = max(queue_offset - pending, 0)
-            waiting = b"".join(self._pending[first : queue_offset + count - pending])
-        if queue_offset >= pending:
-            return waiting
-        size = min(count, pending - queue_offset) * UNIT_BYTES
+        written_end, pending = self._written_units, b""
+        if queue_offset + count > written_end:
+            first = max(queue_offset - written_end, 0)
+            pending = b"".join(self._pending[first : queue_offset + count - written_end])
+        if queue_offset >= written_end:
+            return pending
+        size = min(count, written_end - queue_offset) * UNIT_BYTES
         written = self._read_written(queue_offset, size)
-        return written + waiting if written is not None and len(written) == size else written
+        return written + pending if written is not None and len(written) == size else written
 
     def _read_written(self, queue_offset: int, size: int) -> bytes | None:
         file = self.files.find(queue_offset * UNIT_BYTES)
@@ -272,8 +276,8 @@ class ConsumeQueue:
             data = file.read(0, file.wrote)
             for position, unit in enumerate(UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES])):
                 yield first + position, *unit
-        for number, waiting in enumerate(self._pending, self._written_units):
-            yield number, *UNIT.unpack(waiting)
+        for queue_offset, unit_bytes in enumerate(self._pending, self._written_units):
+            yield queue_offset, *UNIT.unpack(unit_bytes)
 
     def roll_next_file(self, queue_offset: int) -> int:
         """Return the queue offset at which the file after the one of `queue_offset` starts."""
@@ -328,12 +332,14 @@ class ConsumeQueue:
         return first
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
-        """Write the units of records from this commit log offset on again, for the next flush."""
+        """Rewrite the units of records from this commit log offset on, for the next flush to include them."""
         self._changed[self] = None
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]
         self.files.mark_unflushed(mapped_files)
-        for file in mapped_files if dispatched_offset >= 0 else ():
+        if dispatched_offset < 0:
+            return
+        for file in mapped_files:
             position = file.wrote
             while position > 0:
                 offset, _, _ = UNIT.unpack(file.read(position - UNIT_BYTES, UNIT_BYTES))

@@ -124,7 +124,7 @@ class Dispatcher:
         records were added to their queues.
         """
         touched = {} if touched is None else touched
-        if len(requests) >= _BULK_MIN and self._put_run(requests, touched, self._index if indexed else None):
+        if len(requests) >= _BULK_MIN and self._put_many(requests, touched, self._index if indexed else None):
             return
         by_cursor = self._by_cursor
         tag_codes = self._tag_codes
@@ -144,7 +144,7 @@ class Dispatcher:
         if index is not None:
             index.write_many()
 
-    def _put_run(
+    def _put_many(
         self,
         requests: Sequence[DispatchRequest],
         touched: dict[ConsumeQueue, None],
@@ -166,7 +166,7 @@ class Dispatcher:
         codes = list(map(known.__getitem__, tags))
         columns: tuple[Sequence[int], ...] = offsets, sizes, codes, queue_offsets
         if len(queues) == 1:
-            touched.update((queue, None) for queue in queues.values() if queue.put_run(*columns))
+            touched.update((queue, None) for queue in queues.values() if queue.put_many(*columns))
         else:
             rows: defaultdict[QueueCursor, list[int]] = defaultdict(list)
             for row, cursor in enumerate(cursors):
@@ -174,7 +174,7 @@ class Dispatcher:
             touched.update(
                 (queues[cursor], None)
                 for cursor, own_rows in rows.items()
-                if queues[cursor].put_run(*([column[row] for row in own_rows] for column in columns))
+                if queues[cursor].put_many(*([column[row] for row in own_rows] for column in columns))
             )
         if index is not None:
             hash_of = {cursor: index.topic_hash(cursor.topic_bytes) for cursor in queues}

@@ -15,6 +15,7 @@ from rocketpy_broker.store.replica.copied_records import RecordParser
 
 _PIECE_BYTES: Final = 1 << 20
 _WAITING_MAX: Final = 10_000
+"""Number of records queued for dispatch from which the backlog queues no more."""
 
 
 class Backlog:
@@ -39,7 +40,7 @@ class Backlog:
         """Size in bytes."""
         return self._end - self._begin
 
-    def wants(self, size: int) -> bool:
+    def accepts(self, size: int) -> bool:
         """Return whether a received piece of `size` bytes goes to the backlog."""
         return self.size > 0 or size >= self._burst_bytes
 
@@ -50,29 +51,30 @@ class Backlog:
         self._end = end
         self._grew = self._grew or size >= self._burst_bytes
 
-    def in_burst(self) -> bool:
-        """Return whether dispatch should wait for the end of a burst: it went on since the last call."""
+    def check_burst(self) -> bool:
+        """Return whether a burst went on since the last call, so that dispatch should wait for its end."""
         grew, self._grew = self._grew, False
         return grew and self.size < self._bytes_max
 
-    def work(self) -> None:
+    def dispatch_piece(self) -> None:
         """Dispatch one piece. Raises StoreError, and StoreDamaged if the log has no record there."""
         store = self._store
         if self.size and store.dispatcher.waiting < _WAITING_MAX:
-            self._take()
+            self._queue_piece()
         store.dispatch()
 
     def drain(self) -> None:
         """Pass all records to the dispatcher, which with SYNC_FLUSH dispatches up to the flushed offset."""
         while self.size:
-            self._take()
+            self._queue_piece()
             self._store.dispatch()
 
-    def forget(self, end: int) -> None:
+    def clear(self, end: int) -> None:
         """Empty the backlog: the log is truncated at `end`, and all records before that are dispatched."""
         self._begin = self._end = end
 
-    def _take(self) -> None:
+    def _queue_piece(self) -> None:
+        """Queue the records of the next piece for dispatch; a longer piece if no record fits into it."""
         store = self._store
         self._begin = max(self._begin, store.min_physical_offset)
         size = _PIECE_BYTES
@@ -83,11 +85,17 @@ class Backlog:
                 self._begin += found.end
                 return
             if size >= self.size:
-                raise StoreDamaged(f"no record at {self._begin} of the copied log")
+                raise self._damaged("has no record")
             size = found.wanted
 
     def _read(self, size: int) -> bytes:
         data = read_across(self._store.commit_log.files, self._begin, min(self._end, self._begin + size))
         if data is None:
-            raise StoreDamaged(f"cannot read the copied log at {self._begin}")
+            raise self._damaged("cannot be read")
         return data
+
+    def _damaged(self, problem: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"the log in {self._store.commit_log.files.directory}, copied from the master, {problem} at "
+            f"{self._begin}; restart this slave to check its log"
+        )

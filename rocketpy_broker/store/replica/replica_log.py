@@ -74,7 +74,7 @@ class ReplicaLog:
             return
         whole = b"".join((held, data)) if held else data
         base = self._files.max_offset
-        backlog = self._backlog if self._backlog is not None and self._backlog.wants(len(data)) else None
+        backlog = self._backlog if self._backlog is not None and self._backlog.accepts(len(data)) else None
         found = self._records.take(whole, base, only_check=backlog is not None)
         if found.end:
             self._write(whole[: found.end])
@@ -138,7 +138,7 @@ class ReplicaLog:
         self._held.clear()
         if self._backlog is not None:
             self._backlog.drain()
-            self._backlog.forget(end)
+            self._backlog.clear(end)
         store.flush(thorough=True)
         store.dispatch()
         store.checkpoint = dataclasses.replace(

@@ -122,7 +122,7 @@ async def test_a_slave_continues_after_a_restart(brokers: Pair) -> None:
 
 
 async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that a slave copied in a rush would be in no queue after a clean stop."""
+    """Messages that a slave copied in a burst would be in no queue after a clean stop."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
     master = await brokers.master()
     await send(brokers, 400, size=2000)

@@ -155,7 +155,7 @@ async def test_a_slave_reports_new_records(tmp_path: Path) -> None:
 async def test_a_rush_is_dispatched_without_more_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Consumers of a slave would not get the messages of a rush before the next frame of its master."""
+    """Consumers of a slave would not get the messages of a burst before the next frame of its master."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 0)
     async with (
         leading(tmp_path / "master") as master,
@@ -170,7 +170,7 @@ async def test_a_rush_is_dispatched_without_more_news(
 
 
 async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
-    """Consumers of a slave would get the messages of each rush a second later than they could."""
+    """Consumers of a slave would get the messages of each burst a second later than they could."""
     loop = asyncio.get_running_loop()
     waits: list[float] = []
 
@@ -192,7 +192,7 @@ async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
 
 
 async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece of a rush would set a timer, and all but one would use the store after it was closed."""
+    """Each piece of a burst would set a timer, and all but one would use the store after it was closed."""
     monkeypatch.setattr("rocketpy_broker.replication.ha.client._BACKLOG_INTERVAL_S", 3600)
     async with leading(tmp_path / "master") as master:
         async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:

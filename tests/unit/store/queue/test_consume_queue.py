@@ -185,7 +185,7 @@ def test_a_run_of_units_is_put_as_each_of_them_would_be(
     run, single = (queue_of(tmp_path / name, 5) for name in ("run", "single"))
     sizes, codes = list(range(91, 91 + len(offsets))), list(range(len(offsets)))
     added = [single.put(*unit) for unit in zip(offsets, sizes, codes, numbers, strict=True)]
-    assert run.put_run(offsets, sizes, codes, numbers) == any(added)
+    assert run.put_many(offsets, sizes, codes, numbers) == any(added)
     assert list(run.units()) == list(single.units())
     assert (run.next_offset, run.max_physical_offset) == (single.next_offset, single.max_physical_offset)
     run.files.close()

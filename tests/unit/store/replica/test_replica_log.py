@@ -10,6 +10,7 @@ from rocketpy.errors import DiskFull, StoreDamaged, StoreError
 from rocketpy_broker.replication.ha.wire import Frame, FrameReader
 from rocketpy_broker.store import CommitLogConfig, ConsumeQueueConfig, IndexConfig, MessageStore
 from rocketpy_broker.store.files.store_lock import StoreLock
+from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 from rocketpy_broker.store.replica.backlog import Backlog
 from rocketpy_broker.store.replica.replica_log import ReplicaLog
 from tests import golden_data
@@ -106,7 +107,7 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
     backlog = Backlog(slave, burst_bytes=1)
     data = log_bytes(master)
     ReplicaLog(slave, backlog).append(0, data[:100_000])
-    backlog.work()
+    backlog.dispatch_piece()
     ReplicaLog(slave, backlog).append(slave.max_physical_offset, data[slave.max_physical_offset :])
     slave.flush(thorough=True)
     assert backlog.size
@@ -118,13 +119,27 @@ def test_a_backlog_survives_a_crash(master: MessageStore, tmp_path: Path) -> Non
     master.close()
 
 
+def test_a_damaged_backlog_names_the_log_and_the_remedy(master: MessageStore, tmp_path: Path) -> None:
+    """The log of a slave whose copy was damaged would neither say which files, nor what to do."""
+    with MessageStore(small_config(tmp_path / "slave")) as slave:
+        backlog = Backlog(slave, burst_bytes=1)
+        ReplicaLog(slave, backlog).append(0, log_bytes(master))
+        files = slave.commit_log.files
+        assert isinstance(files, MappedFileQueue)
+        files.truncate(0)
+        with pytest.raises(StoreDamaged, match="cannot be read at 0; restart this slave") as caught:
+            backlog.dispatch_piece()
+        assert str(tmp_path / "slave") in str(caught.value)
+    master.close()
+
+
 def test_a_backlog_is_worked_off_in_pieces(master: MessageStore, tmp_path: Path) -> None:
-    """Consumers of a slave that has caught up would never get the messages of the rush."""
+    """Consumers of a slave that has caught up would never get the messages of the burst."""
     with MessageStore(small_config(tmp_path / "slave")) as slave:
         backlog = Backlog(slave, burst_bytes=1)
         ReplicaLog(slave, backlog).append(0, log_bytes(master))
         while left := backlog.size:
-            backlog.work()
+            backlog.dispatch_piece()
             assert backlog.size < left
         assert queue_bytes(slave) == queue_bytes(master)
     master.close()
@@ -254,7 +269,7 @@ def test_index_files_that_a_cut_deletes_are_not_flushed(master: MessageStore, tm
 
 
 def test_a_backlog_is_taken_in_pieces_of_any_size(tmp_path: Path) -> None:
-    """A slave in a rush would refuse its own log at a message of more than a megabyte, or after one."""
+    """A slave in a burst would refuse its own log at a message of more than a megabyte, or after one."""
     config = dataclasses.replace(
         small_config(tmp_path / "master"), commit_log=CommitLogConfig(segment_bytes=4 << 20, reserve_bytes=0)
     )
