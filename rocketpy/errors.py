@@ -209,8 +209,8 @@ class TransportError(RocketError):
 class ConnectFailed(TransportError):
     """A connection could not be opened, so nothing was sent.
 
-    What helps: check that the server runs and listens at this address, that a firewall lets it through, and
-    that brokers register an address which clients can reach (``brokerIP1``). Send again later.
+    What helps: check that the server runs and listens at this address, and that no firewall blocks it.
+    Brokers must register an address which clients can reach (``brokerIP1``). Send again later.
     """
 
     default_outcome = Outcome.NOT_SENT

@@ -134,7 +134,7 @@ class AdminRequests:
         *,
         decode: Callable[[Command], R],
     ) -> dict[str, R]:
-        """Send a request to several brokers at once; return the decoded responses, by broker.
+        """Send a request to several brokers concurrently; return the decoded responses, by broker.
 
         Raises what `each` raises.
         """
@@ -151,7 +151,7 @@ class AdminRequests:
         return await self.each({broker: call(address, broker) for broker, address in masters.items()})
 
     async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
-        """Await calls to several brokers at once; return the results, by broker.
+        """Await calls to several brokers concurrently; return the results, by broker.
 
         Raises:
             RocketError: The error of the only broker.

@@ -100,7 +100,7 @@ class Options:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.
 
-        A second SIGINT ends it at once.
+        A second SIGINT ends it immediately.
         """
         logging.basicConfig(
             level=logging.DEBUG if self.verbose else logging.WARNING,

@@ -73,7 +73,8 @@ def parse_position(text: str) -> Position:
 
     Args:
         text: ``begin``, ``end``, an offset, ``-N`` for the last N messages of each queue, an age such as
-            ``10m`` (s, m, h, d), or an ISO 8601 time such as ``2026-01-31T12:00``, local without a zone.
+            ``10m`` (s, m, h, d), or an ISO 8601 time such as ``2026-01-31T12:00``. A time without a zone is
+            local.
 
     Raises:
         ConfigInvalid: It is none of these.

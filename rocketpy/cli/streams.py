@@ -62,8 +62,8 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 class Output:
     """Writes to a file descriptor without blocking the event loop.
 
-    What a pipe has room for is written at once. The thread gets the rest, and everything for a terminal. That
-    takes 40 % of the CPU time off `rocketpy consume --follow` (`tests/bench/cli.py`).
+    What a pipe has room for is written immediately. The thread gets the rest, and everything for a terminal.
+    That takes 40 % of the CPU time off `rocketpy consume --follow` (`tests/bench/cli.py`).
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -121,10 +121,11 @@ class AdminApi(Lifecycle):
     async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """Return one message by its id.
 
-        Without a topic, `message_id` is the broker's id (`SendResult.offset_message_id`): the message comes
-        from the broker in the id, or from a replica while that broker is away. With a topic, it is the unique
-        id from the producer (`SendResult.message_id`), and a broker's id when no broker of the topic has that
-        unique id. Of several messages with one unique id, from a repeated send, the first is returned.
+        Without a topic, `message_id` is the broker's id (`SendResult.offset_message_id`). The message comes
+        from the broker in the id, or from a replica while that broker is unavailable. With a topic, it is the
+        unique id from the producer (`SendResult.message_id`). If no broker of the topic has that, it is taken
+        for a broker's id. Of several messages with one unique id, from a repeated send, the first is
+        returned.
 
         A message that cannot be decoded has its raw body and `MessageExt.decode_error`. Differs from
         RocketMQ, which reads a unique id as a broker's id first, and connects to the address in it.

@@ -112,10 +112,10 @@ class BrokerApi:
         Differs from RocketMQ: when that host does not respond, the request goes to its replicas. Their logs
         are equal, and each record names the host that wrote it, so a wrong message is recognized.
 
-        only_known: connect only to addresses in a route; the argument may be another id.
-        max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.
-        Raises MessageInvalid for a malformed id, BrokerError when there is no such message, TransportError
-        when no broker that may have it responds, RecordCorrupt when the response is not a record.
+        only_known: connect only to addresses in a route; the argument may be another id. max_body_bytes,
+        verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`. Raises
+        MessageInvalid for a malformed id, BrokerError if the message does not exist, TransportError if no
+        broker that may have it responds. Raises RecordCorrupt if the response is not a record.
         """
         client = self.client
         try:
@@ -191,7 +191,7 @@ class BrokerApi:
 async def settle(
     brokers: Sequence[str], calls: Sequence[Awaitable[R]]
 ) -> tuple[dict[str, R], dict[str, RocketError]]:
-    """Await a call to each of some brokers, all at once; return their results, and their errors, by name."""
+    """Await a call to each of some brokers concurrently; return their results, and their errors, by name."""
     results: dict[str, R] = {}
     errors: dict[str, RocketError] = {}
     for name, end in zip(brokers, await asyncio.gather(*calls, return_exceptions=True), strict=True):

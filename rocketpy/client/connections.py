@@ -54,7 +54,7 @@ class PeerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request can be sent at once."""
+        """Whether a request can be sent immediately."""
         return self.channel is not None and not self.channel.is_closed and self._pool.refusal is None
 
     @property

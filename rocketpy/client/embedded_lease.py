@@ -62,8 +62,8 @@ def is_embedded(namesrv: str) -> bool:
 async def lease(namesrv: str) -> Lease:
     """Return a use of the servers at an address, which start with the first one in this event loop.
 
-    Raises ConfigInvalid when the address is malformed, its options are unknown or differ from those that its
-    store is open with, or when no package provides servers; and errors of their start, such as StoreLocked.
+    Raises ConfigInvalid when the address is malformed, its options are unknown or differ from those of the
+    open store, or when no package provides servers. Also raises errors of their start, such as StoreLocked.
     """
     address = _parse(namesrv)
     pools = _server_pools.setdefault(asyncio.get_running_loop(), {})

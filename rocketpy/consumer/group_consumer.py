@@ -86,7 +86,7 @@ class GroupConsumer(Lifecycle):
 
         Args:
             wait: Return when a name server has responded, at most `ClientConfig.request_timeout_ms`, and the
-                brokers know the member. Otherwise `start` returns at once, the member joins in the
+                brokers know the member. Otherwise `start` returns immediately, the member joins in the
                 background, and `health` shows what is missing.
 
         Raises:

@@ -1,7 +1,7 @@
 """LitePullConsumer: prefetches messages, which the application polls.
 
 Source: RocketMQ 4.6 DefaultLitePullConsumer, DefaultLitePullConsumerImpl. Differs: what `poll` returned
-counts as processed at the next `poll`, or by `commit`; in RocketMQ at once, so a crash loses messages.
+counts as processed at the next `poll`, or by `commit`; in RocketMQ immediately, so a crash loses messages.
 """
 
 from __future__ import annotations

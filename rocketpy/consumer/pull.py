@@ -137,7 +137,7 @@ class PullConsumer(BoundToClient):
     async def pull_records(
         self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
     ) -> list[PullResponse | RocketError]:
-        """Make several pulls of a queue at the same time, for readers that decode many records at once.
+        """Make several pulls of a queue at the same time, for readers that decode many records together.
 
         Args:
             queue: The queue to read.

@@ -52,7 +52,7 @@ class TypedTopic(Generic[T]):
         encode: Returns the body for a value, at least one byte.
         decode: Returns the value of a body, or raises.
         undecodable: What handlers return for a body that `decode` rejects. By default such a message becomes
-            a dead letter at once, because a redelivery has the same bytes. An orderly consumer does not
+            a dead letter immediately, because a redelivery has the same bytes. An orderly consumer does not
             support that and repeats the message; None skips it.
     """
 

@@ -139,7 +139,7 @@ def _check_length(name: str, column: Sequence[object], count: int) -> None:
 
 
 def _check_column(name: str, column: Texts, count: int, *, skips_empty: bool) -> None:
-    """Check all values at once, and one by one when that finds a problem.
+    """Check all values together, and one by one if that finds a problem.
 
     skips_empty: an empty value stands for none, as None does.
     """

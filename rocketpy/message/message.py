@@ -329,8 +329,8 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     Attributes:
         queue: The queue that it was read from.
-        body: The body, decompressed. With a `decode_error` it has the raw bytes: compressed, damaged, or all
-            bytes after the head of the record, when topic, properties and body cannot be separated.
+        body: The body, decompressed. With a `decode_error` it has the raw bytes, compressed or damaged. If
+            topic, properties and body cannot be separated, it has all bytes after the head of the record.
         decode_error: Why the message cannot be decoded, or None.
     """
 

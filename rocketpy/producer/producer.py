@@ -116,7 +116,7 @@ class Producer(AdminApi):
 
         Args:
             wait: Wait until a name server responds, at most `ClientConfig.request_timeout_ms`. Without it
-                `start` returns at once; sends look for a name server within their time-out, and `health`
+                `start` returns immediately; sends look for a name server within their time-out, and `health`
                 reports it when none responds.
 
         Raises:
@@ -278,7 +278,7 @@ class Producer(AdminApi):
         """Send one message without waiting. RocketMQ's asynchronous send.
 
         Messages for one queue are sent in the order of the calls. A message that finds nothing in flight
-        leaves at once; others leave together at the end of the event loop turn. In loops, call
+        leaves immediately; others leave together at the end of the event loop turn. In loops, call
         `await drain()`. See `send` for the arguments.
 
         Returns:
@@ -352,7 +352,7 @@ class Producer(AdminApi):
     async def flush(self) -> None:
         """Wait until every message accepted so far has ended: stored, failed, or cancelled.
 
-        Open batches leave at once. Messages accepted during the wait are not waited for. It ends at the
+        Open batches leave immediately. Messages accepted during the wait are not waited for. It ends at the
         latest with the last time-out, and never raises for a failed send.
         """
         self._running_dispatcher().flush()

@@ -3,8 +3,8 @@
 The request carries a correlation id, the requester's client id and its time-out. The replier sends its reply
 to the reply topic of the request's cluster. The broker that gets it pushes it to the requester over the
 connection with that client's heartbeats. So a requester connects to every master of the cluster before its
-first request: a broker without the requester returns an error to the replier, which tries the next broker
-(QUIRKS 30).
+first request. A broker that is not connected to it returns an error to the replier, which tries the next
+broker (QUIRKS 30).
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl request, ClientRemotingProcessor receiveReplyMessage, MessageUtil.
 """

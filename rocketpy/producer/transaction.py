@@ -136,8 +136,8 @@ class Transactions:
     def set_check(self, check: TransactionCheck) -> None:
         """Respond to brokers' checks of the group with `check`.
 
-        All brokers with the template topic learn of the group now, though it has sent nothing yet: it may
-        have left half messages there before a restart.
+        All brokers with the template topic get a heartbeat of the group now. Before a restart, the group may
+        have left half messages there.
         """
         if not self._checks.has_check(self.group):
             self.client.tasks.spawn(self.client.ensure_registered(DEFAULT_TOPIC), "registration")
@@ -262,7 +262,7 @@ class Transactions:
         """Send the end until it is written to a connection; return the broker's address.
 
         The broker does not respond. Raises the last RocketError once `timeout_ms` have passed, and a
-        UsageError at once.
+        UsageError immediately.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000

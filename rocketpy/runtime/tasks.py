@@ -4,7 +4,7 @@ A component (a client, a group member, a store, a broker) has one `Tasks`. Tasks
 errors that they expect; an exception that leaves one is a bug, and fails the component. No other module calls
 `create_task` or `ensure_future`.
 
-Differs from `asyncio.TaskGroup`, trio and anyio, which tie tasks to a block of code, cancel the siblings of a
+Differs from `asyncio.TaskGroup`, trio and anyio. They tie tasks to a block of code, cancel the siblings of a
 failed task, and raise at the end of the block. A component lives between `start()` and `close()`, so there is
 no such block. The siblings continue: a client whose heartbeat failed still delivers accepted messages.
 """

@@ -68,9 +68,9 @@ class LoopThread:
         if self.is_current:
             work.close()
             raise UsageError(
-                "a blocking method was called in the event loop of the blocking clients, as in a callback "
-                "or an async handler, and would wait for itself. Use a method that returns a future, such as "
-                "send_async, or call it on another thread"
+                "a blocking method was called in the event loop of the blocking clients, for example in a "
+                "callback or an async handler. It would wait for itself. Use a method that returns a future, "
+                "such as send_async, or call it on another thread"
             )
         future = self.submit(work)
         try:

@@ -176,7 +176,7 @@ class Producer(_AdminApi[producer.Producer]):
             The future of the result. It fails with all errors of the message.
 
         Raises:
-            FlowControlled: Too many messages were in flight; in a callback at once.
+            FlowControlled: Too many messages were in flight; in a callback immediately.
         """
         background = self._loop()
         self._acquire_slot(how.get("timeout_ms"))
@@ -247,7 +247,7 @@ class Producer(_AdminApi[producer.Producer]):
             The future of the results.
 
         Raises:
-            FlowControlled: Too many messages were in flight; in a callback at once.
+            FlowControlled: Too many messages were in flight; in a callback immediately.
         """
         self._acquire_slot(timeout_ms)
         try:

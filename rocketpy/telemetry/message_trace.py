@@ -1,7 +1,7 @@
 """Message trace: reports about sent and consumed messages, sent to a topic that RocketMQ's tools read.
 
-Reports are collected for a few ms and sent by a separate producer, so that they never delay or fail the
-messages that they are about. Reports that cannot be sent fast enough are dropped and counted.
+Reports are collected for a few ms and sent by a separate producer. So they never delay or fail the reported
+messages. Reports that cannot be sent fast enough are dropped and counted.
 
 Source: RocketMQ 4.6 AsyncTraceDispatcher, SendMessageTraceHookImpl.
 """

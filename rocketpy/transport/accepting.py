@@ -1,7 +1,7 @@
 """TcpListener: accepts connections at TCP ports, a few at a time.
 
-asyncio's own accept loop accepts as many connections at once as the backlog is long, and logs a traceback for
-each one without a file descriptor. This one accepts a few, and logs such errors at a limited rate.
+asyncio's own accept loop accepts up to a whole backlog of connections in a row. It logs a traceback for each
+one for which no file descriptor is left. This one accepts a few, and logs such errors at a limited rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Adopt = Callable[[socket.socket], Coroutine[Any, Any, None]]
 """Makes a connection of an accepted socket; closes the socket when it raises."""
 
 _BACKLOG: Final = 1024
-_AT_ONCE: Final = 4
+_ACCEPTS_PER_TURN: Final = 4
 """Connections that are accepted before the event loop handles them; until then no limit counts them."""
 _PAUSE_S: Final = 0.2
 """Pause after an error, in which connections may end and free their descriptors."""
@@ -70,7 +70,7 @@ class TcpListener:
         self._adopt = adopt
         self._options = options
         self._unfinished: dict[asyncio.Task[None], str] = {}  # with the hosts that they are from
-        self._unfinished_max = max(_AT_ONCE, options.max_connections // _UNFINISHED_SHARE)
+        self._unfinished_max = max(_ACCEPTS_PER_TURN, options.max_connections // _UNFINISHED_SHARE)
         self._limited_log = RateLimitedLog(log)
         self.tasks: Final = Tasks(f"the listener at {self.address}")
         for listening in sockets:
@@ -93,7 +93,7 @@ class TcpListener:
         while True:
             try:
                 await readable(listening)
-                for _ in range(_AT_ONCE):
+                for _ in range(_ACCEPTS_PER_TURN):
                     connection, peer = listening.accept()
                     self._take(connection, str(peer[0]))
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -1,10 +1,10 @@
 """Channel: the asyncio shell of one remoting connection, the same for clients and servers.
 
-A whole socket buffer is handled at once: its frames are decoded, plain functions handle the requests, and all
+A socket buffer is handled as a whole: its frames are decoded, plain functions handle the requests, and all
 responses leave in one write. Other frames that are written in one turn of the event loop leave at its end.
 
-Slow requests and large responses end the turn of a connection: the rest of its buffer becomes a backlog until
-the other connections had a turn, and until the peer has read its responses. Between two polls of the sockets
+Slow requests and large responses end the turn of a connection. The rest of its buffer becomes a backlog,
+until the other connections had a turn and the peer has read its responses. Between two polls of the sockets
 only one backlogged connection has a turn.
 """
 
@@ -252,7 +252,7 @@ class Channel(StreamProtocol):
             self._send_out()  # a long turn must notice a peer that does not read
 
     def write_now(self, frame: bytes) -> None:
-        """Send an encoded frame, and those before it, at once: saves a single request one loop turn."""
+        """Send an encoded frame, and those before it, immediately: saves a single request one loop turn."""
         self._out.append(frame)
         self._send_out()
 
@@ -274,7 +274,7 @@ class Channel(StreamProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection at once; unsent bytes and waiting requests are lost."""
+        """Close the connection immediately; unsent bytes and waiting requests are lost."""
         self._closed_here = True
         if self._is_ending:
             self._end(None)

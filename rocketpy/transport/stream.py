@@ -33,7 +33,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def abort(self) -> None:
-        """Close the connection at once; unsent bytes are lost."""
+        """Close the connection immediately; unsent bytes are lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -63,7 +63,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
 
 
 def _read_buffer() -> memoryview:
-    """Return the read buffer, which all connections of an event loop share: each read is copied at once.
+    """Return the read buffer, which all connections of an event loop share: each read is copied immediately.
 
     On Windows the system holds the buffer while it waits for input, so each connection has its own.
     """

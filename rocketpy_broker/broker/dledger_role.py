@@ -213,7 +213,7 @@ class DLedgerReplication:
             self._waiters.committed(self.store.committed_offset)
 
     def changed(self, state: PeerState) -> None:
-        """Reject messages at once after a loss of leadership. The rest of the change follows."""
+        """Reject messages immediately after a loss of leadership. The rest of the change follows."""
         if self._master_term is not None and not self._is_leading(self._master_term):
             self._stop_leading()
         if state.leader_id is not None and state.leader_id != self._leader_id:

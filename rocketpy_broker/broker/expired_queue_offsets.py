@@ -1,9 +1,9 @@
 """Next offsets of queues whose messages have all expired, for peers that joined late.
 
-Such a peer copies only the entries that remain. It has no entries of these queues, so as the next leader it
-would number their messages from 0 again, below the offsets of consumer groups. Therefore a slave requests
-the next offsets from its master and keeps them in memory. Without a response, the offsets of consumer groups
-give a minimum.
+Such a peer copies only the entries that remain. It has no entries of these queues. As the next leader it
+would number their messages from 0 again, below the offsets of consumer groups. Therefore a slave requests the
+next offsets from its master and keeps them in memory. Without a response, the offsets of consumer groups give
+a minimum.
 
 Source: none; a slave of RocketMQ 4.6.0 starts at 0.
 """

@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the command; those of the process when None.
 
     Returns:
-        The exit status: 0 after a requested stop, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C
-        before a server has started or during another command.
+        The exit status: 0 after a requested stop, 1 after a failure, 2 for wrong usage. 130 after Ctrl-C
+        before a server has started, or during another command.
     """
     status = 0
     try:

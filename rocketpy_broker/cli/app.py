@@ -1,10 +1,9 @@
 """The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
 
 It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"), and one that says how to
-connect. SIGTERM and SIGINT stop it
-cleanly: it unregisters at its name servers, flushes, and marks its store as closed. A second signal, or a
-stop that takes longer than --stop-timeout, ends it at once with exit status 3. SIGUSR1 drains a broker before
-it stops, which ``rocketpy-broker stop --drain`` requests.
+connect. SIGTERM and SIGINT stop it cleanly: it unregisters at its name servers, flushes, and marks its store
+as closed. A second signal, or a stop that takes longer than --stop-timeout, ends it immediately with exit
+status 3. SIGUSR1 drains a broker before it stops, which ``rocketpy-broker stop --drain`` requests.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def _command(
         metavar="SECONDS",
         type=_seconds,
         default=STOP_TIMEOUT_S,
-        help="end a longer stop at once, with exit status 3 (default: %(default)g)",
+        help="end a longer stop immediately, with exit status 3 (default: %(default)g)",
     )
     command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
     return command
@@ -287,7 +286,7 @@ async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broke
 
 async def _drained(guard: ShutdownGuard, drain: Drain) -> None:
     await guard.drain_requested.wait()
-    log.warning("received %s: draining; SIGTERM stops at once", DRAIN_SIGNAL.name)
+    log.warning("received %s: draining; SIGTERM stops immediately", DRAIN_SIGNAL.name)
     await drain()
 
 

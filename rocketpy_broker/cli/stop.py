@@ -1,10 +1,11 @@
 """``rocketpy-broker stop``: stops the broker that has a store open, and waits until its process has ended.
 
 Run it on the broker's machine, as the same user. The process is the one that holds the lock of the store.
-With ``--drain`` it first moves producers to other brokers: name servers hide it from them, and it serves on
-until their routes are fresh (drainWaitMs, 30 s), no send arrives, and its slaves have all messages. Producers
-may write to it again after its next start. A DLedger group elects another leader after the stop. RocketMQ's
-own brokers are drained by ``rocketpy broker drain``. Exit status 0: stopped. 1: not, or not drained in time.
+With ``--drain`` it first moves producers to other brokers: name servers hide it from them. It continues to
+serve until they have fetched new routes (drainWaitMs, 30 s), no send arrives, and its slaves have all
+messages. Producers may write to it again after its next start. A DLedger group elects another leader after
+the stop. RocketMQ's own brokers are drained by ``rocketpy broker drain``. Exit status 0: stopped. 1: not, or
+not drained in time.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ _EXIT_UNREADABLE = 2
 def add_store_commands(commands: Any) -> None:
     """Add ``store`` and its commands to the subparsers of ``rocketpy-broker``.
 
-    The option `action` of a parsed command is a function of the options that returns the exit status, and
-    `failed` the exit status after an error.
+    The option `action` of a parsed command is a function of the options that returns the exit status. The
+    option `failed` is the exit status after an error.
     """
     text = "check a store, print its records, or its statistics"
     store = commands.add_parser("store", help=text, description=__doc__)

@@ -1,8 +1,8 @@
 """Reads broker.conf and namesrv.conf, which have RocketMQ's own keys, into configuration objects.
 
-Every key of 4.6.0 is in one of the tables of `keys`: it has a meaning, or it has no effect, or it is rejected
-because ignoring it would break a promise. An unknown key causes a warning. It is rejected if it looks like a
-key of access control or TLS in other letters.
+Every key of 4.6.0 is in one of the tables of `keys`. It is supported, or ignored, or rejected because
+ignoring it would be unsafe. An unknown key causes a warning. It is rejected if it looks like a key of access
+control or TLS in other letters.
 """
 
 from __future__ import annotations

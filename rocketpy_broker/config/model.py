@@ -156,8 +156,8 @@ class RegistrationConfig(CheckedSettings):
     """Shortest drain before a stop (not in RocketMQ): the interval at which producers refresh routes
     (`ClientConfig.route_refresh_ms`, Java's pollNameServerInterval)."""
     roleless_ms: int = 10_000
-    """A DLedger broker without a role for this long after its start registers with the id -1, so that
-    consumers can read from it (fixed in RocketMQ)."""
+    """A DLedger broker that has no role this long after its start registers with the id -1. So consumers can
+    read from it (fixed in RocketMQ)."""
     credentials: Credentials | None = None
     """Account of the broker at name servers with access control. A broker.conf has no key for it; the
     environment has ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY."""

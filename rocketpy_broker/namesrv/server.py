@@ -1,7 +1,7 @@
 """The name server: handles requests of brokers and clients with the route table and key-value settings.
 
 Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: the response to an unknown request code is
-REQUEST_CODE_NOT_SUPPORTED (4.6.0 sends none, QUIRKS 6), and its own file decides which settings may change by
+REQUEST_CODE_NOT_SUPPORTED; 4.6.0 sends none (QUIRKS 6). Its own file decides which settings may change by
 request. A registration with impossible values is rejected, and so is one with the name and id of another
 account's broker; see decision 0020.
 """

@@ -16,8 +16,8 @@ from rocketpy_broker.store import MessageStore
 class BrokerLookups:
     """Finds the records that requests refer to, and clients by the ids in their heartbeats.
 
-    A record counts only if its queue has it. Otherwise a sender could put a whole record of any topic into
-    the body of a message, and pass the check with the rights for that topic.
+    A record counts only if its queue has it. Otherwise a sender could put a whole record of another topic
+    into the body of a message. The check would then use the rights for that topic.
     """
 
     def __init__(

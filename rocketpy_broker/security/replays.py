@@ -5,8 +5,8 @@ stores the highest number, and which of the 1,024 numbers below it came, as IPse
 does not grow with requests: up to 4,096 sessions for each account, about 400 bytes each.
 
 A session is forgotten when all its signatures are too old to be accepted. If an account has too many
-sessions, the server forgets the one that was silent longest and keeps its time: new sessions of the account
-must be younger. After a restart, the server accepts only signatures from after its start.
+sessions, the server drops the least recently used one and keeps its time. New sessions of the account must be
+younger. After a restart, the server accepts only signatures from after its start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Account:
-    """Sessions, the one that was silent longest first. floor_ms: new sessions must be younger."""
+    """Sessions, the least recently used one first. floor_ms: new sessions must be younger."""
 
     floor_ms: int
     sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)

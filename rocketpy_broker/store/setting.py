@@ -24,7 +24,7 @@ class Change(Enum):
 
     NEVER = "the change is rejected"
     NEXT_START = "the change is written to the file and applies at the next start"
-    LIVE = "the change applies at once: the field is read each time it matters"
+    LIVE = "the change applies immediately: the field is read each time it matters"
 
 
 NEXT_START: Final = Change.NEXT_START

@@ -1,7 +1,7 @@
 """The bodies of messages: encoded rows, and the mark of null and empty bodies.
 
-RocketMQ's clients refuse to send an empty body. So a row whose body is null or empty, such as a tombstone,
-becomes a message with a body of one zero byte and the property `SPARK_BODY`: `null` or `empty`. The source
+RocketMQ's clients refuse to send an empty body. So a row with a null or empty body, such as a tombstone,
+becomes a message with a body of one zero byte. Its property `SPARK_BODY` is `null` or `empty`. The source
 makes the row of it again.
 """
 

@@ -10,8 +10,8 @@
 A record is what the commit log holds and a pull response carries, unchanged: see
 `rocketpy.protocol.message.record`. So RocketMQ's own MessageDecoder reads the files too.
 
-The JSON files are replaced as a whole, after what they describe was flushed: what follows the `size` of a
-queue file was written by a command that was killed, and is cut off.
+A JSON file is replaced atomically, after the data that it describes was flushed. Bytes after the `size` of a
+queue file come from a command that was killed; they are truncated.
 """
 
 from __future__ import annotations

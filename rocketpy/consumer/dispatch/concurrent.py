@@ -102,7 +102,7 @@ class ConcurrentConsumeService(HandlerService):
             self._runner.submit(puller, messages)
 
     async def wait_released(self, puller: Puller) -> None:
-        """Return at once: the next owner may begin, and gets unfinished messages, too."""
+        """Return immediately: the next owner may begin, and gets unfinished messages, too."""
 
     def in_progress(self) -> Sequence[object]:
         """Return the messages that handlers work on."""
@@ -200,7 +200,7 @@ class ConcurrentConsumeService(HandlerService):
 def _reject_level(message: MessageExt) -> int:
     """Return the delay level for a message that cannot be decoded.
 
-    A corrupt one goes to the dead-letter topic at once. Otherwise the broker would store it again with a CRC
-    of the damaged body, and a handler would receive it as valid.
+    A corrupt one goes to the dead-letter topic immediately. Otherwise the broker would store it again with a
+    CRC of the damaged body, and a handler would receive it as valid.
     """
     return _DEAD_LETTER if isinstance(message.decode_error, RecordCorrupt) else 0

@@ -1,7 +1,7 @@
 """Handler runners: workers that call handlers, in the event loop (``async def``) or on threads.
 
 Each pull makes one chunk of calls. The workers of a chunk share one iterator, so that each call is made
-once. A single worker makes all calls while handlers return at once; when the number of waiting calls does
+once. A single worker makes all calls while handlers return immediately; when the number of waiting calls does
 not decrease, more workers start, up to a bound. Fast handlers need no task or thread per message. Slow
 handlers run concurrently.
 

@@ -392,7 +392,7 @@ class GroupMember:
         puller.start()
 
     def restart_pulling(self, queue: MessageQueue, offset: int) -> None:
-        """Continue a queue from another offset at once; its cached messages are dropped."""
+        """Continue a queue from another offset immediately; its cached messages are dropped."""
         old = self.pullers[queue]
         old.stop()
         old.process_queue.drop()

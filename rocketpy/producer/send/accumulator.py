@@ -4,7 +4,7 @@ A send joins the open batch of its topic. The batch leaves at the end of the loo
 it was opened, or when it is full. The queue is chosen for the batch instead of each message, so that a turn
 makes one batch instead of one for each queue; batches go to the queues in turn. Sends to a queue that the
 caller chose have batches of their own. A batch of one message leaves as a plain send; while messages come one
-after the other, each leaves at once.
+after the other, each leaves immediately.
 
 Order: a send that cannot join (another wait_store, a delay, a body to be compressed) first makes the open
 batches of its topic leave. So messages of one queue leave in the order in which they were accepted.
@@ -36,9 +36,9 @@ class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
     last_batch_was_single: whether the last batch had one message; then a send that finds nothing in flight
-    leaves at once. limiter: messages count from the moment they join. encoder: gets the batches that leave.
-    check_loop: called when a batch is opened while the event loop does not run; the batch would never leave.
-    tasks: of the client; a bug fails it.
+    leaves immediately. limiter: messages count from the moment they join. encoder: gets the batches that
+    leave. check_loop: called when a batch is opened while the event loop does not run; the batch would never
+    leave. tasks: of the client; a bug fails it.
     """
 
     config: InitVar[BatchConfig]

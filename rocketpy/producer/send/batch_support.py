@@ -1,9 +1,9 @@
 """Remembers which brokers accept batches. RocketMQ 4.6.0 rejects every batch in DLedger mode without notice.
 
-The first batch to a broker is a probe. All other sends for that broker wait for its response: if the broker
-rejects the batch, its messages are sent again one by one and must come before later ones. That costs one
-round trip. A broker that rejected a batch is probed again every `PROBE_AGAIN_MS`: it may have been upgraded,
-or may have rejected the batch because of one of its messages.
+The first batch to a broker is a probe. All other sends for that broker wait for its response. If the broker
+rejects the batch, its messages are sent again one by one, before later ones. That costs one round trip. A
+broker that rejected a batch is probed again every `PROBE_AGAIN_MS`. It may have been upgraded, or have
+rejected the batch because of one message.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BatchSupport:
         """Record the failure of a message that was sent individually.
 
         If the broker rejects it too, it may have rejected the batch because of this message: the next batch
-        is a probe at once.
+        is a probe immediately.
         """
         if broker_name in self._rejected_at and _is_rejection(error):
             del self._rejected_at[broker_name]

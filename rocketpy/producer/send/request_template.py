@@ -1,9 +1,9 @@
 """Builds the properties and frames of send requests.
 
 All headers of a topic differ in six values only. So the JSON text of the header is made once for each topic,
-with placeholders, and filled with `%`, which takes a fifth of the time of encoding a header: see
-`tests.bench.send_path`. A test compares the text with the general encoder, which the other
-header codecs use.
+with placeholders, and filled with `%`. That takes a fifth of the time of encoding a header
+(`tests.bench.send_path`). A test compares the text with the general encoder, which the other header codecs
+use.
 """
 
 from __future__ import annotations

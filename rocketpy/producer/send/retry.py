@@ -14,10 +14,9 @@
 | a later request of a long batch, which was not sent | the same queue, after a pause |
 
 A topic without a master gets one soon where a group elects its leader, or a master is started again. So sends
-wait for that until their time-out, without counting an attempt.
-Another attempt goes to another broker at once; where the topic has only one, to the same after a pause.
-The error of a send that gives up covers all its attempts: if one of them may have stored the message, the
-outcome is UNKNOWN, whatever the last one reported.
+wait for that until their time-out, without counting an attempt. Another attempt goes to another broker
+immediately; where the topic has only one, to the same after a pause. The error of a send that gives up covers
+all its attempts. If any attempt may have stored the message, the outcome is UNKNOWN.
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl sendDefaultImpl. Differs: the pause, and that RocketMQ does not
 repeat an asynchronous send after a response; both kinds are treated alike here.

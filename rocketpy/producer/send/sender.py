@@ -1,6 +1,6 @@
 """Sends requests to brokers: attempts, waiting for routes and connections, retries, and the end of each send.
 
-A send whose route and connection are known is written at once, by plain calls. A send that must wait is
+A send whose route and connection are known is written immediately, by plain calls. A send that must wait is
 parked in the order of arrival, and resumes with a plain call, too. `retry.decide` says what follows a failed
 attempt.
 """

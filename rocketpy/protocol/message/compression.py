@@ -3,8 +3,8 @@
 RocketMQ 4.x knows zlib only; 5.x puts the type into bits 8-10 of sysFlag and knows LZ4 and zstd too (see
 `sysflag`). Those two are read and written when their package is installed.
 
-A body that inflates to more than 16 MiB, or to more than 100 times its size, is rejected while it inflates,
-to protect the memory of consumers. Up to 4 MiB, the default limit of brokers, any ratio is allowed.
+To protect the memory of consumers, inflating stops with an error above 16 MiB, or above 100 times the
+compressed size. Up to 4 MiB, the default limit of brokers, any ratio is allowed.
 """
 
 from __future__ import annotations

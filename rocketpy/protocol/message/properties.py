@@ -1,7 +1,7 @@
 """The properties of a message as one text, and the names that RocketMQ reserves.
 
-A property is ``name U+0001 value U+0002``, in UTF-8. Decoding follows Java's ``split`` exactly (QUIRKS 21): a
-piece that does not split into two parts is dropped, such as one with an empty value or with U+0001 in it. Of
+A property is ``name U+0001 value U+0002``, in UTF-8. Decoding follows Java's ``split`` exactly (QUIRKS 21). A
+piece that does not split into two parts is dropped, for example if its value is empty or contains U+0001. Of
 two pieces with one name the last counts.
 """
 

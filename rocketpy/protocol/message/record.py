@@ -301,8 +301,8 @@ def read_start(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
 def decode(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Record:
     """Decode the record that starts at `offset`; the next one starts `size` bytes later.
 
-    Raises TornTail when the buffer ends inside the record, and RecordCorrupt when its lengths contradict each
-    other, the magic number is wrong or the body does not match its CRC.
+    Raises TornTail when the buffer ends inside the record. Raises RecordCorrupt when its lengths contradict
+    each other, the magic number is wrong, or the body does not match its CRC.
     """
     fields = _head(buffer, offset)
     body_at, body_length = offset + _HEADS[(fields[_SYS_FLAG] & _V6) >> 4].size, fields[_BODY_LENGTH]
@@ -389,7 +389,7 @@ def salvage(data: bytes, offset: int, topic: str) -> Record | None:
     """Read a record that `decode` rejects, as far as possible; None when its length is not reliable.
 
     The length is reliable when the lengths inside the record agree with it, or when another record begins
-    where this one ends. In the second case topic, properties and body cannot be separated: the topic is
+    where this one ends. In the second case topic, properties and body cannot be separated. Then the topic is
     `topic`, there are no properties, and the body is all bytes after the head.
     """
     try:

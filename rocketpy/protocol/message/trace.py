@@ -6,8 +6,8 @@ A body has records with U+0001 between fields and U+0002 after each record:
     SubBefore  time, region, group, request id, id, retries, keys
     SubAfter   request id, id, ms, success, keys, outcome
 
-An absent value is the word ``null``. The keys of a trace message are the ids and keys of its records, so that
-a query by key finds the reports about a message.
+An absent value is the word ``null``. The keys of a trace message are the ids and keys of its records. So a
+query by key finds the reports about a message.
 
 Source: RocketMQ 4.6 TraceDataEncoder, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl (QUIRKS 40).
 """

@@ -1,8 +1,8 @@
 """Command: one request or response, with its header fields and body.
 
-A header has fixed parts (code, flag, opaque, ...) and *ext fields*, a map of strings whose keys
-depend on the request code. The ext fields are decoded on demand, to a header class (`Command.header_as`)
-or a map (`Command.ext_fields`), so that hot paths decode them once, to the final type.
+A header has fixed parts (code, flag, opaque, ...) and *ext fields*, a map of strings whose keys depend on the
+request code. The ext fields are decoded on demand, to a header class (`Command.header_as`) or a map
+(`Command.ext_fields`). So hot paths decode them once, to the final type.
 
 Source: RemotingCommand of RocketMQ 4.6.0.
 """

@@ -63,7 +63,7 @@ class FrameDecoder:
     """Collects chunks of a byte stream and returns complete frames.
 
     max_frame_bytes: limit of the bytes after the length field (RocketMQ: 16 MiB). max_header_bytes: limit of
-    the header. Lengths are checked at once, so that a hostile length never leads to waiting or allocation
+    the header. Lengths are checked immediately, so that a hostile length never leads to waiting or allocation
     beyond the limit. After an error the frame boundaries are unknown: the decoder raises the same error
     again, and the connection must be closed.
     """

@@ -9,7 +9,7 @@ the filtered messages (PULL_RETRY_IMMEDIATELY), and the broker serves other clie
 A slave never moves a consumer's offset, since its master may have the messages that it lacks. The response to
 such a pull is PULL_RETRY_IMMEDIATELY with the requested offset.
 Source: PullMessageProcessor, PullRequestHoldService of RocketMQ 4.6.0. Differs: there a slave responds to
-such pulls at once, so a consumer without a master pulls in a busy loop.
+such pulls immediately, so a consumer without a master pulls in a busy loop.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class CommitWaiters(ResponseWaiters):
     """DLedger: parks responses until the log is committed up to their messages.
 
     A timeout asks the producer to send again, though the message may be committed later.
-    appended: returns the log's end. push: sends new entries to the peers at once.
+    appended: returns the log's end. push: sends new entries to the peers immediately.
     Source: DLedgerCommitLog.putMessage of RocketMQ 4.6.0, with the response codes of SendMessageProcessor.
     Differs: batches are accepted.
     """
@@ -255,7 +255,8 @@ class CommitWaiters(ResponseWaiters):
             channels.update([parked.channel for parked in group.sends])
             for listener in group.on_stored:
                 listener(None)
-        for channel in channels:  # at once, not at the end of the loop's turn: these clients have waited long
+        # Sent now, not at the end of the loop's turn: these clients have waited for the commit.
+        for channel in channels:
             channel.flush()
 
     def fail(self) -> None:

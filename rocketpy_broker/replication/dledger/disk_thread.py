@@ -1,7 +1,7 @@
 """A thread for the disk calls that would block the event loop.
 
-It replaces a ThreadPoolExecutor, whose two futures per call take longer than a small flush: with one client a
-message waits for three of these calls, one after the other (tests/bench/dledger.py).
+It replaces a ThreadPoolExecutor, whose two futures per call take longer than a small flush. With one client,
+a message waits for three of these calls in turn (tests/bench/dledger.py).
 """
 
 from __future__ import annotations

@@ -518,7 +518,7 @@ class Peer:
     # -- periodic work ------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """Save the committed index, so that a restarted peer can serve reads up to it at once."""
+        """Save the committed index, so that a restarted peer can serve reads up to it immediately."""
         self._call_later("checkpoint", _CHECKPOINT_S, self._save_checkpoint)
         if self._checkpoint() != self._saved and (
             self._checkpoint_task is None or self._checkpoint_task.done()

@@ -30,7 +30,7 @@ _invalid_responses: Final = RateLimitedLog(log)
 
 REQUEST_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
-"""After a failed connection attempt, requests fail at once for this long."""
+"""After a failed connection attempt, requests fail immediately for this long."""
 
 OnResponse = Callable[[int, RaftMessage | None], None]
 """Called with the number of a request and its response; None: the request failed."""

@@ -8,10 +8,9 @@ Slave to master, as in 4.6.0: reports, an i64 each, the end of the slave's log. 
         12     n  body: a piece of the commit log, within one file
 
 Two rocketpy brokers do a handshake. The slave starts with the report -1, which a Java master ignores. A
-rocketpy master responds with a frame at offset -1, whose body is a control message in JSON. From then on
-the slave sends acks, pairs of i64 (received offset, flushed offset), or -1, an i32 size and a control
-message. A slave without a response continues with plain reports. See docs/decisions/0007-ha-handshake.md.
-QUIRKS 52, 54.
+rocketpy master responds with a frame at offset -1, whose body is a control message in JSON. Then the slave
+sends acks, pairs of i64 (received offset, flushed offset), or -1, an i32 size and a control message. A slave
+without a response continues with plain reports. See docs/decisions/0007-ha-handshake.md. QUIRKS 52, 54.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ log = logging.getLogger("rocketpy.broker.registration")
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _WAIT_REGISTERED_S: Final = 1.0
 """How long an operator's change waits until name servers accept it; the same as in RocketMQ 5."""
-_ROUTES_AT_ONCE: Final = 100
+_ROUTES_CONCURRENCY: Final = 100
 _PART_BYTES: Final = 1 << 20
 """Approximate size of the topics in one request. A larger one would delay a name server's other clients."""
 _TOPIC_BYTES: Final = 160
@@ -102,7 +102,7 @@ class _NameServerState(ClientOnlyEndpoint):
         return not self.failures and any(number <= change for number in self.changes)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Register again at once, since the name server removes a broker when its connection ends."""
+        """Register again immediately, since the name server removes a broker when its connection ends."""
         self.channel = None
         self.is_registered = False
         self.wake.set()
@@ -189,7 +189,7 @@ class Registrar:
 
     async def _movable_at(self, server: _NameServerState) -> frozenset[str]:
         channel = await self._channel(server)
-        limit = asyncio.Semaphore(_ROUTES_AT_ONCE)
+        limit = asyncio.Semaphore(_ROUTES_CONCURRENCY)
 
         async def is_movable(name: str) -> bool:
             code = RequestCode.GET_ROUTEINTO_BY_TOPIC
@@ -229,7 +229,7 @@ class Registrar:
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
         """Register new and changed topics at all name servers.
 
-        Requests to reachable name servers leave at once, before the response to a send that created the
+        Requests to reachable name servers leave immediately, before the response to a send that created the
         topic. 4.6.0 uses a oneway request for that.
         """
         self._changes += 1
@@ -460,8 +460,9 @@ class Registrar:
     def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:
         """Return the registration of these topics; brokerPermission and `hide` limit their permissions.
 
-        later: number of requests that follow with other topics. A name server ignores topics whose version is
-        the last that it got, so each request has its own version, and the last one has the table's.
+        later: number of requests that follow with other topics. A name server ignores topics whose version
+        has not changed. So each request has a version of its own, and the last one has the version of the
+        table.
         """
         compressed = self.config.registration.compressed
         topics = self.topics.snapshot(dict.fromkeys(names))

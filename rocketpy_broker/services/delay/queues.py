@@ -21,7 +21,7 @@ from rocketpy_broker.store import MessageStore
 log = logging.getLogger("rocketpy.broker.delay")
 
 _UNITS: Final = 64
-"""Consume queue entries read at once."""
+"""Consume queue entries read together."""
 _NOT_READABLE_YET_MS: Final = 10
 """When to try again to read a message that is not flushed yet (SYNC_FLUSH)."""
 
@@ -67,7 +67,7 @@ class DelayQueues:
     def load(self, saved: Mapping[int, int]) -> None:
         """Start at the saved offsets: level -> next offset.
 
-        An offset beyond the end of its queue is set to the end: recovery has truncated the queue, and new
+        An offset beyond the end of its queue is set to the end. Recovery has truncated the queue, and new
         messages at these offsets must be delivered.
         """
         stored = {queue_id + 1 for topic, queue_id in self._store.table if topic == SCHEDULE_TOPIC}

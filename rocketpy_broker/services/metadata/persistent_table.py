@@ -118,7 +118,7 @@ class PersistentTable(Generic[T, W]):
         self._table.update(entries)
 
     def _put_unsaved(self, entries: Mapping[str, T]) -> None:
-        """Use new entries at once; `save` saves them."""
+        """Use new entries immediately; `save` saves them."""
         self._is_unsaved = True
         self.version = self.version.next(self._clock())
         self._put(entries)

@@ -139,7 +139,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         return name in self._table or name in self._creating
 
     def add(self, topics: Iterable[TopicConfig]) -> None:
-        """Use topics with checked names at once, and save them soon."""
+        """Use topics with checked names immediately, and save them soon."""
         changed = {topic.topic_name: topic for topic in topics}
         if changed:
             self._put_unsaved(changed)

@@ -4,11 +4,10 @@ Half messages are in RMQ_SYS_TRANS_HALF_TOPIC. The end of a transaction is an op
 RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the queue offset of its half message as text (QUIRKS 28). Each
 check of a transaction appends a copy of the half message, which replaces the one before (QUIRKS 27).
 
-The progress is two offsets: transactions below the first one in the half queue have ended, and their op
-records are below the second one in the op queue. They are committed for the consumer group CID_RMQ_SYS_TRANS,
-as in 4.6.0. After a restart, both queues are read from there on. Pure. Source:
-TransactionalMessageServiceImpl of RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a
-transaction can end twice.
+The progress is two offsets. Transactions below the first one in the half queue have ended. Their op records
+are below the second one in the op queue. They are committed for the consumer group CID_RMQ_SYS_TRANS, as in
+4.6.0. After a restart, both queues are read from there on. Pure. Source: TransactionalMessageServiceImpl of
+RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a transaction can end twice.
 """
 
 from __future__ import annotations

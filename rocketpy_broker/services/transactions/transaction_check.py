@@ -34,7 +34,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.transactions")
 
-_AT_ONCE: Final = 64
+_BATCH_MESSAGES: Final = 64
 """Half messages checked in one turn of the event loop."""
 
 
@@ -107,8 +107,8 @@ class TransactionChecker:
         transactions = self.transactions
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
-        for start in range(0, len(offsets), _AT_ONCE):
-            looked = self._check_some(offsets[start : start + _AT_ONCE])
+        for start in range(0, len(offsets), _BATCH_MESSAGES):
+            looked = self._check_some(offsets[start : start + _BATCH_MESSAGES])
             await self._send_checks(looked.copies)
             if looked.failure is not None:
                 raise looked.failure

@@ -389,7 +389,7 @@ class ConsumeQueue:
         """Set `min_offset` to the first unit whose record is at or after this commit log offset.
 
         Only the oldest file is searched, as in 4.6.0. If it has no such unit, the minimum is at least the
-        start of that file: a consumer could not advance from an offset whose file is deleted.
+        start of that file. A consumer could not advance from an offset whose file is deleted.
         """
         oldest = self.files.min_offset // UNIT_BYTES
         first = self._first_at(physical_offset)

@@ -100,8 +100,8 @@ class ConsumeQueueTable:
     def rewrite_unflushed(self, dispatched_offset: int, flush: Callable[[FlushPlan], None]) -> None:
         """Write and flush again the units of records from this commit log offset on.
 
-        At most `handles_max` files are written before a flush: unflushed files stay open, and a store may
-        have more queues than a process may have open files. Raises FlushFailed, StoreError.
+        At most `handles_max` files are written before a flush. Unflushed files stay open, and there may be
+        more queues than the process may have open files. Raises FlushFailed, StoreError.
         """
         plan = FlushPlan()
         for queue in self.queues.values():

@@ -1,7 +1,7 @@
 """Records that a slave receives faster than it can dispatch them, and that wait in the log.
 
-A slave that was stopped for a while receives the log of its master as fast as the network allows, so that it
-soon has all messages. Consume queues and index follow after the burst, as with RocketMQ's dispatcher.
+A slave that was stopped for a while receives the log of its master as fast as the network allows. So it soon
+has all messages. Consume queues and index follow after the burst, as with RocketMQ's dispatcher.
 """
 
 from __future__ import annotations

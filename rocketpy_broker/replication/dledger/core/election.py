@@ -1,16 +1,16 @@
 """Leader election: votes and heartbeats. Pure.
 
 A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which a
-majority has already voted: it finds out whether the others still have the leader. The term is incremented
+majority has already voted. It finds out whether the others still have the leader. The term is incremented
 only if they do not. Such a round does what PreVote does in etcd.
 
-A restarted peer starts with a probe: a round in the old term that this peer cannot win, since it may have led
-the term before. A peer that has just led increments the term at once. So no peer leads a term twice.
+A restarted peer starts with a probe, a round in the old term. The peer may have led that term, so it must not
+win the round. A peer that has just led increments the term immediately. So no peer leads a term twice.
 
 A peer that receives a vote request of a newer term defers: it enters that term, and delays its own rounds.
 
 Source: DLedgerLeaderElector of DLedger 0.1. Differs: a vote compares the term in the newest entry itself
-(openmessaging/dledger #52), and a peer enters the term of a heartbeat at once.
+(openmessaging/dledger #52), and a peer enters the term of a heartbeat immediately.
 """
 
 from __future__ import annotations

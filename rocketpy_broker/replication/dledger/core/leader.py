@@ -1,6 +1,6 @@
 """Replicates the leader's ledger to its followers, and commits entries. Pure; one object per term.
 
-For each follower: COMPARE until a common entry is found, TRUNCATE if the follower has entries after it, then
+For each follower: COMPARE until a common entry is found. TRUNCATE if the follower has entries after it. Then
 APPEND each entry, with many in flight. COMMIT sends an idle follower the committed index.
 
 Source: DLedgerEntryPusher (EntryDispatcher, QuorumAckChecker) of DLedger 0.1. Differs: only entries of the

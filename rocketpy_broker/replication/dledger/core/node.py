@@ -105,7 +105,7 @@ class RaftNode:
                 self._on_request(request_id, message, now_ms)
             case ResponseReceived(number, message):
                 self._on_response(number, message, now_ms)
-                if self._is_still_leader:  # many responses arrive at once, and their effects are done once
+                if self._is_still_leader:  # many responses arrive together, and their effects are done once
                     self._deferred_response_ms = now_ms
                     return
             case EntriesExpiring(begin_index):

@@ -1,6 +1,6 @@
 """The Raft state of one peer: role, term, vote, leader and committed index. Pure.
 
-Source: MemberState of DLedger 0.1. Differs: a peer enters a higher term at once, not later in a thread.
+Source: MemberState of DLedger 0.1. Differs: a peer enters a higher term immediately, not later in a thread.
 """
 
 from __future__ import annotations

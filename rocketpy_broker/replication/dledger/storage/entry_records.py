@@ -1,7 +1,7 @@
 """The message records in a ledger's entries, and the old commit log in front of the ledger.
 
-The body of each entry is one record. A store that was created without DLedger keeps its commit log: both have
-one file size, and the ledger starts at the end of the old log's last file, so an offset identifies the file.
+The body of each entry is one record. A store that was created without DLedger keeps its commit log. Both have
+one file size, and the ledger starts at the end of the old log's last file. So an offset identifies the file.
 Source: DLedgerCommitLog of RocketMQ 4.6.0, which calls that offset dividedCommitlogOffset.
 """
 

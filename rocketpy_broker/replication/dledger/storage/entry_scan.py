@@ -80,8 +80,8 @@ class EntryScan:
     def find_follower(self) -> Entry | None:
         """Return the first valid entry after the end that may belong to the ledger, at any position.
 
-        Indexes increase and terms never decrease. So an entry that cannot follow the last one is a leftover
-        of a truncation: 0.1 does not zero what it truncates, and power loss may undo the zeroing.
+        Indexes increase and terms never decrease. So an entry that cannot follow the last one is left over
+        from a truncation. 0.1 does not zero truncated entries, and power loss may undo the zeroing.
         """
         for entry in _find_entries(self._files, self.end, self._check):
             if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):

@@ -9,8 +9,8 @@
 Damage raises StoreDamaged, since a peer that forgets what it acknowledged may elect a leader without it:
 
 - Below the flushed mark nothing may be missing.
-- Above it a valid entry may follow only after a lost sector, which power loss explains, or where the marks
-  say that a truncation was in progress.
+- Above it a valid entry may follow only after a lost sector, which power loss explains. It may also follow if
+the marks record an unfinished truncation.
 - Without a mark, in files that Java wrote, no valid entry may follow.
 
 Entries that cannot follow the last one by index or term are leftovers of a truncation, and are zeroed.

@@ -6,9 +6,9 @@
 | ``checkpoint`` | ``committedIndex=``, ``endIndex=`` |
 
 rocketpy adds a third line, a comment that Java skips: ``# crc32 0a1b2c3d``, of all bytes before it. A file
-without that line was written by Java, and is accepted. Each file has a `.bak` with its previous
-content. **The `.bak` of `currterm` has an older vote.** With it a peer could vote twice in one term, so it is
-never used: a damaged vote file prevents the start.
+without that line was written by Java, and is accepted. Each file has a `.bak` with its previous content.
+**The `.bak` of `currterm` has an older vote.** With it a peer could vote twice in one term, so it is never
+used. A damaged vote file prevents the start.
 
 Source: MemberState, DLedgerMmapFileStore.persistCheckPoint, IOUtils of DLedger 0.1.
 """
