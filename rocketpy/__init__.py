@@ -179,7 +179,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 
 
 class _FormerPaths:
-    """Finds modules by their former paths. A module has one object, whatever path it is imported by."""
+    """Finds modules by their former paths. A module has one object for all its import paths."""
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         # Not a Loader of importlib.abc, which loads 30 modules.

@@ -234,4 +234,4 @@ class RpcHook(Protocol):
         """A request will be sent next. The hook may add fields to `request.ext`, before they are signed."""
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        """The response has arrived, whatever its code. Not called for oneway requests or after errors."""
+        """The response has arrived, with any code. Not called for oneway requests or after errors."""

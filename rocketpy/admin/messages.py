@@ -265,7 +265,7 @@ class Messages:
         return MessageTrack(self._requests.unwrap(group), state, members is not None)
 
     async def deliver(self, message: MessageExt, group: str, client_id: str) -> Delivery:
-        """Have one consumer handle a message now, whatever its offset, and wait for its result.
+        """Have one consumer handle a message now, independent of its offset, and wait for the result.
 
         Neither the group's offsets nor its retries change. It is sent once.
 

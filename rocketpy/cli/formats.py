@@ -44,7 +44,7 @@ class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
 
 
 def printed(message: MessageExt) -> PrintedMessage:
-    """Return what is printed of a message."""
+    """Return the printed fields of a message."""
     line = PrintedMessage(
         topic=message.topic,
         broker_name=message.queue.broker_name,

@@ -130,7 +130,7 @@ class _DaemonThread:
         self._is_started = False
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return what a function returns, or raise what it raises."""
+        """Call a function; return its result, or raise its exception."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 

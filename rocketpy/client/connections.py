@@ -95,7 +95,7 @@ class PeerConnection:
         return self._require_channel()
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
-        """Send a request and wait for its response, whatever its code. Raises TransportError."""
+        """Send a request and wait for its response, which may have any code. Raises TransportError."""
         if not self.is_open:
             await self.open()
         return await self.put(command, timeout_ms)

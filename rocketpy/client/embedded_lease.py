@@ -109,7 +109,7 @@ class _ServerPool:
         return self._servers is not None or self._lock.locked()
 
     async def acquire(self) -> None:
-        """Start the servers if nobody uses them yet."""
+        """Start the servers if they are not in use yet."""
         async with self._lock:
             if self._servers is None:
                 self._servers = await _find_open()(self._address.path, dict(self._address.options))

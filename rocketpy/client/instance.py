@@ -390,7 +390,7 @@ class ClientInstance:
     async def request(self, address: str, command: Command, timeout_ms: float) -> Command:
         """Send an idempotent request to a broker; repeat it once when the connection turns out to be lost.
 
-        Returns the response whatever its code. Raises TransportError.
+        Returns the response, which may have any code. Raises TransportError.
         """
         connection = self.connections.get(address)
         try:

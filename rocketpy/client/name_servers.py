@@ -109,7 +109,7 @@ class NameServers:
         return self._pool.get(self.addresses[self._current])
 
     async def request(self, code: int, header: Header | None = None) -> Command:
-        """Return the first response of any name server, whatever its code. Raises the last TransportError."""
+        """Return the first response of any name server, with any code. Raises the last TransportError."""
         return (await self._first(self._current, self._request(code, header)))[1]
 
     async def request_each(

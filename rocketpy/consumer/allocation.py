@@ -71,7 +71,7 @@ class AllocateByCircle:
 
 
 class AllocateByConfig:
-    """Assigns the queues that the application names, whatever the other members have."""
+    """Assigns the queues that the application names, even if other members have them too."""
 
     name: Final = "CONFIG"
 

@@ -30,7 +30,7 @@ class ConsumeFrom(Enum):
     """Where a group begins in a queue without a committed offset. Source: RocketMQ ConsumeFromWhere.
 
     A broker whose queue still begins at 0 returns offset 0 for an unknown group (QUIRKS 33). There every new
-    group begins at the first message, whatever this setting is.
+    group begins at the first message. This setting has no effect then.
     """
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"

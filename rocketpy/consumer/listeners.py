@@ -101,7 +101,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(returned)
         event.succeeded = outcome is ConsumeOutcome.SUCCESS
         is_valid = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
-        if is_valid and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, whatever the result
+        if is_valid and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, for any result
             outcome = ConsumeOutcome.TIME_OUT
         self.notify(lambda listener: listener.process_ended(event, outcome, error))
 

@@ -101,7 +101,7 @@ class TypedTopic(Generic[T]):
         def decode_and_handle(message: MessageExt) -> HandlerResult | Awaitable[HandlerResult]:
             try:
                 value = self.decode(message.body)
-            except Exception as error:  # noqa: BLE001 - whatever the application's function raises
+            except Exception as error:  # noqa: BLE001 - the application's function may raise anything
                 text = "the body of message %s in %s at offset %d cannot be decoded: %r"
                 log.error(text, message.message_id, message.queue, message.queue_offset, error)
                 return self.undecodable

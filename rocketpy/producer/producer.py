@@ -404,8 +404,7 @@ class Producer(AdminApi):
             timeout_ms: For the half message, and again for its end; `ProducerConfig.send_timeout_ms` if None.
 
         Returns:
-            The result. Its `end_delivered` tells whether the end was sent; if not, the broker asks `check`
-            later.
+            The result. `end_delivered` is whether the end was sent; if not, the broker asks `check` later.
 
         Raises:
             ConfigInvalid: The group has no check.

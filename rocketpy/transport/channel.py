@@ -189,7 +189,7 @@ class Channel(StreamProtocol):
         self._awaiting_writable.append(then)
 
     def request(self, command: Command, timeout_ms: float) -> asyncio.Future[Command]:
-        """Send a request; return the future of its response, whatever its code.
+        """Send a request; return the future of its response, which may have any code.
 
         The future fails with RequestTimeout, or with ConnectionLost as soon as the connection ends.
         Raises ConnectionLost (nothing was sent) when it has ended already, and LocalProtocolError.

@@ -29,7 +29,7 @@ class PeriodicCalls:
                 function()
             except InvariantError as error:
                 self._tasks.fail(getattr(function, "__qualname__", repr(function)), error)
-            except Exception:  # clients, locks and held pulls must expire, whatever failed once
+            except Exception:  # after any error, clients, locks and held pulls must still expire
                 log.exception("%s failed", function)
 
         self._timers[function] = loop.call_later(seconds, run)

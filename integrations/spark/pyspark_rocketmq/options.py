@@ -397,8 +397,8 @@ class SourceOptions:
     def read(cls, given: Mapping[str, object], *, streaming: bool | None) -> SourceOptions:
         """Read options.
 
-        streaming: None at `load()`, before Spark says which kind of read it is. What fails for one kind alone
-        is accepted then. Raises ConfigInvalid, TopicInvalid and GroupInvalid.
+        streaming: None at `load()`, before Spark tells the kind of the read. What fails for one kind alone is
+        accepted then. Raises ConfigInvalid, TopicInvalid and GroupInvalid.
         """
         options = Options(given)
         connection = Connection.read(options)

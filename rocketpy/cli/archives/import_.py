@@ -46,7 +46,7 @@ _REQUEST_BYTES: Final = 1 << 19
 _PATIENCE_S: Final = 60.0
 """How long a queue that takes no message is tried again."""
 _PAUSE_S: Final = 1.0
-"""Before a look at what is stored: a broker may still have a request of a connection that was lost."""
+"""Wait before reading the stored messages: the broker may still process a request of a lost connection."""
 
 EXAMPLES: Final = """[bold]Examples[/bold]
 

@@ -56,7 +56,7 @@ async def _check_lag(findings: Findings, admin: AdminClient, group: str, lag_max
     if members:
         remedy = "Look for slow or failing handlers in its logs, or start more members (up to one a queue)"
     else:
-        remedy = "Start its consumers; if nobody needs it any more, delete the group"
+        remedy = "Start its consumers; delete the group if it is no longer needed"
     findings.warning("lag", subject, text, remedy)
 
 

@@ -62,7 +62,7 @@ def put(
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Add an account, or change one: what is not given stays as it is."""
+    """Add an account, or change the given fields of one."""
     topic_perms, group_perms = parse_pairs(topics or ()), parse_pairs(groups or ())
     secret = None if secret_file is None else _first_line(secret_file)
     options.confirm(f"put account {access_key}", yes=yes)

@@ -239,7 +239,7 @@ class LineSender:
             self._fail(first, error.cause)
         except RocketError as error:
             if error.outcome is Outcome.NOT_SENT:
-                # A message that cannot be sent, or a broker without batches: the line's own error says which.
+                # Either a message cannot be sent, or the broker rejects batches. Single sends find out.
                 self.columns = None
                 await self._send_each(number, lines)
             else:

@@ -2,7 +2,7 @@
 
 Two lists of numbers configure it. After an attempt that took at least the n-th latency, the broker is avoided
 for the n-th time; a failed attempt counts as a latency of 30 s. While every broker is avoided, one of the
-faster half is used, in turn.
+faster half is used, round-robin.
 
 Source: RocketMQ 4.6 MQFaultStrategy, LatencyFaultToleranceImpl. Differs: RocketMQ, once an attempt has
 failed, considers only queues of that broker; here it is avoided.

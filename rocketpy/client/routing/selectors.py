@@ -51,7 +51,7 @@ def by_random(queues: Sequence[MessageQueue], _message: Message, _arg: object) -
 
 
 class RoundRobin:
-    """Returns the queues of each topic in turn. The object holds the turns: keep it between sends."""
+    """Selects the queues of each topic round-robin. The object has the positions: keep it between sends."""
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()
@@ -64,7 +64,7 @@ class RoundRobin:
 
 
 class ByMachineRoom:
-    """Returns the queues of brokers in given machine rooms, in turn.
+    """Selects the queues of brokers in given machine rooms round-robin.
 
     The name of a broker has its room before an ``@`` (``room1@broker-a``), as for RocketMQ's
     AllocateMessageQueueByMachineRoom. Differs: RocketMQ's selector of this name returns null.

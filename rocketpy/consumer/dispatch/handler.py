@@ -70,7 +70,7 @@ class HandlerAdapter:
             returned: Any = self(messages)
             if inspect.isawaitable(returned):
                 returned = await returned
-        except BaseException as error:  # whatever the application's code raises
+        except BaseException as error:  # the application's code may raise anything
             if is_end_of_task(error):
                 raise
             return _failed(messages, error)

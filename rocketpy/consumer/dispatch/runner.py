@@ -344,7 +344,7 @@ class LoopRunner(HandlerRunner):
                 else:  # nothing else has run since the last call
                     done(argument)
                     continue
-            except BaseException as error:  # whatever the application's code raises
+            except BaseException as error:  # the application's code may raise anything
                 if is_end_of_task(error):
                     raise
                 log.exception("a handler failed; redelivering %s", running.messages_of([argument]))

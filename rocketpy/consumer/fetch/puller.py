@@ -2,7 +2,7 @@
 
 A broker holds a pull that finds nothing until a message arrives. Pulls wait while too many messages of the
 queue are cached, and while the consumer is paused. Otherwise the next pull is sent before the messages of the
-last one are decoded, so that the broker works on it meanwhile.
+last one are decoded, so that the broker processes it at the same time.
 
 After an inconsistent response the next pull waits, with a growing pause. An unheld empty response also
 causes one, starting at 1 ms.

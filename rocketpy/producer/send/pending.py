@@ -108,7 +108,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     # -- as the Waiter of a request -----------------------------------------------------------
 
     def done(self) -> bool:
-        """Return False: a send whose caller is gone still counts until its attempt ends."""
+        """Return False: a cancelled send counts until its attempt ends."""
         return False
 
     def set_result(self, response: Command) -> None:
@@ -200,7 +200,7 @@ class SingleSend(SingleRequest[SendResult]):
 
 
 class UnbatchedSend(SingleSend):
-    """One message that is never part of a batch, whatever the configuration says."""
+    """One message that is never part of a batch, even if the configuration allows batches."""
 
 
 class HalfSend(UnbatchedSend):
@@ -322,7 +322,7 @@ class ProducerBatch(BatchRequest[SendResult]):
                 future.set_result(result)
 
     def drop_cancelled(self) -> CancelledMessages | None:
-        """Remove the messages whose callers are gone; return None when there are none."""
+        """Remove the cancelled messages; return None if there are none."""
         gone = [future.done() for future in self.futures]
         if True not in gone:
             return None

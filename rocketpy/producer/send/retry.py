@@ -115,7 +115,8 @@ class SendRules:
 
 
 _LEAST_PAUSE_MS = 10
-"""Least time between two route requests, whatever `RetryConfig.pause_ms` is, for the name servers' sake."""
+"""Minimum time between two route requests, even if `RetryConfig.pause_ms` is shorter, to protect name
+servers."""
 
 ChooseQueue = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
 """As `select_queue`: the queue for a turn, if possible not on the broker that has just failed."""

@@ -88,8 +88,8 @@ class Connection:
     def receive(self, data: bytes) -> list[Command]:
         """Handle bytes from the peer; return the requests in them, in order.
 
-        Responses go to their waiters immediately; one that nobody waits for (any more) is dropped.
-        Raises RemoteProtocolError, after which the connection is to be closed.
+        Responses go to their waiters immediately. A response without a waiter is dropped. Raises
+        RemoteProtocolError, after which the connection is to be closed.
         """
         requests: list[Command] = []
         for frame in self._decoder.feed(data):

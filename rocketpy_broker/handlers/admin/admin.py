@@ -210,7 +210,7 @@ def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
 
 
 def drop_expired_queues(store: MessageStore) -> int:
-    """Delete the queues whose messages are all gone from the commit log. Raises StoreError."""
+    """Delete the queues whose messages have all expired. Raises StoreError."""
     begin = store.min_physical_offset
     return _drop(store, lambda queue: 0 <= queue.max_physical_offset <= begin)
 

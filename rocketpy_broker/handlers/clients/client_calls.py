@@ -161,7 +161,7 @@ class ClientCallHandler:
 
     @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     async def consume_directly(self, channel: Channel, request: Command) -> Command:
-        """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, whatever its offset."""
+        """Handle CONSUME_MESSAGE_DIRECTLY: let one member process a message, independent of its offset."""
         header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
         _, offset = decode_message_id(header.msg_id or "")
         record = self.store.look_message(offset)

@@ -67,7 +67,7 @@ _FILTER_MS: Final = 2
 """Not in RocketMQ. No other client is served meanwhile. An ordinary filter takes less for all messages of a
 pull."""
 _SUSPEND_MS_MAX: Final = 120_000
-"""Longest hold, whatever the consumer requests. Not in RocketMQ."""
+"""Longest hold of a pull, even if the consumer requests a longer one. Not in RocketMQ."""
 
 
 class _Pull(NamedTuple):

@@ -31,7 +31,7 @@ from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.store import MessageStore
 
 _BY_UNIQUE_KEY_MAX: Final = 32
-"""defaultQueryMaxNum of 4.6.0: most messages that a query by unique id returns, whatever it requests."""
+"""defaultQueryMaxNum of 4.6.0: maximum number of messages that a query by unique id returns."""
 
 
 _UNITS_MAX: Final = 4096

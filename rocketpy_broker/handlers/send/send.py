@@ -188,7 +188,7 @@ class SendHandler:
         return topic, queue_id
 
     def _check(self, header: SendMessageRequestHeader) -> None:
-        """Raise Rejected for a send that is rejected whatever its topic's configuration."""
+        """Raise Rejected for a send that is rejected for any configuration of its topic."""
         topic = self._topic(header.topic)
         slave_rejection = self.store.rejection(Reason.SLAVE)
         if slave_rejection is not None:  # before a topic is made for it

@@ -255,7 +255,7 @@ class Peer:
         self._fail(failure)
 
     def _fail(self, error: StoreError | InvariantError) -> None:
-        """Stop the peer: what it would acknowledge from now on might not be durable."""
+        """Stop the peer, since later acknowledgements might not be durable."""
         if self.failure is not None:
             return
         self.failure = error

@@ -111,7 +111,7 @@ class DelayQueues:
             for level in self._levels:
                 self._take_due(level, now_ms, count_max - sum(one.taken for one in self._levels))
         except StoreError as error:
-            failure = error  # messages appended before it are written all the same
+            failure = error  # messages appended before the error are still written
         count = self._write()
         if failure is not None:
             raise failure

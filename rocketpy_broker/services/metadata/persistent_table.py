@@ -1,7 +1,7 @@
 """A table of settings by name in one JSON file, with the version that slaves and name servers compare.
 
-A change is saved first and used then, so whatever the broker announces survives a restart. The base class of
-topics.json and subscriptionGroup.json.
+A change is saved before it is used. So all entries that the broker announces survive a restart. The base
+class of topics.json and subscriptionGroup.json.
 """
 
 from __future__ import annotations

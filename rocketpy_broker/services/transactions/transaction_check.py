@@ -142,7 +142,7 @@ class TransactionChecker:
                 if action is CheckAction.WAIT:
                     break
         except StoreError as error:
-            failure = error  # copies appended before it are written all the same
+            failure = error  # copies appended before the error are still written
         self.store.write_out()
         self.on_written()
         for copy in copies:

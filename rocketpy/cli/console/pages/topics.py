@@ -84,7 +84,7 @@ class SendPages(Pages):
 
 
 def _message(form: Mapping[str, str]) -> Message:
-    # Browsers send line ends as CR LF, whatever the user typed.
+    # Browsers send all line ends as CR LF.
     body = form.get("body", "").replace("\r\n", "\n").encode()
     return Message(
         required(form, "topic"),

@@ -183,7 +183,7 @@ class LeaderElector:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """Do what is due in the current role."""
+        """Run the timers of the current role."""
         match self.state.role:
             case Role.LEADER:
                 self._tick_leader(now_ms)

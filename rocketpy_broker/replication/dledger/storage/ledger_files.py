@@ -88,7 +88,7 @@ class LedgerFiles:
             make_durable_dir(self._disk, directory)
         try:
             report = self._recover()
-        except BaseException:  # whatever it is, no file stays open
+        except BaseException:  # after any exception, close all files
             self._close_files()
             raise
         self.failure = None
