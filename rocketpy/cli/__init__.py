@@ -5,6 +5,7 @@ It needs the extra `cli`. Nothing else in `rocketpy` imports this package.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -35,4 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while modules are imported
         print("rocketpy: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    return run(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return run(arguments)
+    gc.freeze()  # searching all modules for garbage, also at the end, would take a tenth of a short command
+    return run(sys.argv[1:])

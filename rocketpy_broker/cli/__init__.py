@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from rocketpy_broker.cli.app import run_command  # noqa: PLC0415 - Ctrl-C may come while it is imported
 
+        if arguments is None:
+            gc.freeze()  # searching all modules for garbage would take a tenth of a short command
         status = run_command(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

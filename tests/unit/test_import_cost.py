@@ -79,3 +79,27 @@ def test_former_paths_give_the_same_module(former: str, now: str) -> None:
     module = importlib.import_module(former)
     assert module.__spec__ is not None
     assert module.__spec__.name == now
+
+
+@pytest.mark.parametrize("package", ["rocketpy.cli", "rocketpy_broker.cli"])
+def test_a_command_exempts_its_modules_from_garbage_collection(package: str) -> None:
+    """Python would search all modules for garbage when the command ends: a tenth of a short command."""
+    script = f"""
+import gc, sys
+from {package} import main
+sys.argv = ["command", "--version"]
+try:
+    main(*([] if sys.stdin.read() == "command" else [["--version"]]))
+except SystemExit:
+    pass
+print(gc.get_freeze_count())
+"""
+
+    def frozen(called_as: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", script], input=called_as, capture_output=True, text=True, check=True
+        )
+        return int(done.stdout.split()[-1])
+
+    assert frozen("command") > 10_000
+    assert frozen("function") == 0, "what a program has made before would stay for ever"
