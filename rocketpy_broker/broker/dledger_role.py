@@ -84,7 +84,7 @@ class DLedgerReplication:
             listen=Address(own.scheme, host, own.port),
             listen_options=_few_connections(self.config.listen.options),
             connect_options=ChannelOptions(ssl=self.config.registration.ssl),
-            names=self.config.replica_names,
+            allowed_names=self.config.replica_names,
             flush=dledger.flush,
             committed=lambda: self.store.log.committed_index,
         )

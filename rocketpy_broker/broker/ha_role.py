@@ -59,7 +59,7 @@ class HaReplication:
             self.connected,
             self._acked,
             tasks,
-            names=config.replica_names,
+            allowed_names=config.replica_names,
         )
         self.client = HaClient(
             driver,

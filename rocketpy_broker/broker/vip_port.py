@@ -19,8 +19,9 @@ from rocketpy_broker.config.model import BrokerConfig
 
 log = logging.getLogger("rocketpy.broker")
 
-_BELOW: Final = 2
-_TRIES: Final = 16
+_VIP_DISTANCE: Final = 2
+"""The second port is this far below listenPort."""
+_ATTEMPTS: Final = 16
 """With listenPort 0: number of free ports to try until listenPort - 2 is free, too."""
 
 
@@ -31,17 +32,18 @@ async def serve_ports(config: BrokerConfig, endpoint: Endpoint, on_failure: OnFa
     use, or the second port with vipChannelEnable=true; no port is open then.
     """
     memory = config.listen.options.memory_budget()
-    tries = 1 if config.listen.address.port else _TRIES
+    attempts_left = 1 if config.listen.address.port else _ATTEMPTS
     while True:
-        tries -= 1
+        attempts_left -= 1
+        is_last = attempts_left == 0
         first = await _serve_first(config, endpoint, on_failure, memory)
         try:
-            second = await _serve_second(config, endpoint, first, on_failure, may_fail=not tries)
+            second = await _serve_second(config, endpoint, first, on_failure, is_optional=is_last)
         except BaseException as error:  # the first port must not stay open
             await first.close()
-            if tries and isinstance(error, OSError):
-                continue
-            raise
+            if is_last or not isinstance(error, OSError):
+                raise
+            continue
         return [first] if second is None else [first, second]
 
 
@@ -56,20 +58,24 @@ async def _serve_first(
             raise
         raise OSError(
             error.errno,
-            f"{address} is in use: set another listenPort, at least 4 from those of other brokers here. "
-            f"A broker with listenPort {address.port + _BELOW} uses this one, too, unless it has "
-            "vipChannelEnable=false",
+            f"{address} is in use: set another listenPort, at least 4 away from that of each other broker on "
+            f"this machine. A broker with listenPort {address.port + _VIP_DISTANCE} uses this port, too, "
+            "unless it has vipChannelEnable=false",
         ) from None
 
 
 async def _serve_second(
-    config: BrokerConfig, endpoint: Endpoint, first: Server, on_failure: OnFailure, *, may_fail: bool
+    config: BrokerConfig, endpoint: Endpoint, first: Server, on_failure: OnFailure, *, is_optional: bool
 ) -> Server | None:
-    """Listen at the second port; None without one. may_fail: log a warning instead of an OSError."""
+    """Listen at the second port; return None if the broker has none.
+
+    is_optional: if the port cannot be opened, log a warning instead of raising OSError, unless
+    vipChannelEnable=true.
+    """
     address = first.address
-    if config.vip_channel is False or address.scheme not in ("tcp", "tls") or address.port <= _BELOW:
+    if config.vip_channel is False or address.scheme not in ("tcp", "tls") or address.port <= _VIP_DISTANCE:
         return None
-    address = replace(address, port=address.port - _BELOW)
+    address = replace(address, port=address.port - _VIP_DISTANCE)
     try:
         return await serve(address, endpoint, config.listen.options, on_failure, memory=first.memory)
     except OSError as error:
@@ -79,7 +85,7 @@ async def _serve_second(
             "will not reach it. Free that port or change listenPort; without such peers set "
             "vipChannelEnable=false"
         )
-        if config.vip_channel or not may_fail:
+        if config.vip_channel or not is_optional:
             raise OSError(error.errno, problem) from None
         log.warning("%s", problem)
         return None

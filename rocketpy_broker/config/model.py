@@ -21,7 +21,7 @@ from rocketpy.transport import Address, ChannelOptions, Tls
 from rocketpy_broker.config.readers import (
     read_address,
     read_addresses,
-    read_flush,
+    read_dledger_flush,
     read_names,
     read_peers,
     read_port,
@@ -282,7 +282,7 @@ class DLedgerConfig(CheckedSettings):
     follower registers with that number + 1 as its broker id."""
     self_id: str = setting("dLegerSelfId", "")
     """Id of this peer."""
-    flush: bool = setting("dLegerFlush", True, read=read_flush)
+    flush: bool = setting("dLegerFlush", True, read=read_dledger_flush)
     """``quorum`` or ``async``: whether a majority flushes a message before it is acknowledged (not in
     RocketMQ). DLedger 0.1 flushes every 10 ms."""
     heartbeat_ms: int = setting("dLegerHeartbeatMillis", 2000, limits=(10, 60_000))

@@ -1,4 +1,7 @@
-"""Parses the texts of keys that hold addresses, names and words."""
+"""Parses values of the configuration: numbers, ports, addresses, names and choices.
+
+The caller adds the key and its place to the text of a ValueError or ConfigInvalid.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ def read_port(value: str) -> int:
 
 
 def read_seconds(value: str) -> int:
-    """Return seconds in milliseconds. Raises ValueError."""
+    """Parse a number of seconds; return it in milliseconds. Raises ValueError."""
     return read_integer(value) * 1000
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a reader of one of these words, in any case. It raises ValueError for another one."""
+    """Return a reader that accepts these words in any case. It raises ValueError for any other word."""
 
     def read(value: str) -> str:
         word = value.strip().lower()
@@ -52,7 +55,10 @@ def read_addresses(value: str) -> tuple[Address, ...]:
 
 
 def read_listen_address(value: str) -> tuple[str | None, str, int]:
-    """Return scheme, host and port. Scheme None: none was written, so a certificate decides."""
+    """Return scheme, host and port. Raises ConfigInvalid.
+
+    The scheme is None if the value has none: then the broker uses TLS if it has a certificate.
+    """
     address = Address.parse(value.strip())
     return address.scheme if "://" in value else None, address.host, address.port
 
@@ -63,7 +69,7 @@ def read_peers(value: str) -> dict[str, Address]:
     for part in filter(None, map(str.strip, value.split(";"))):
         peer, _, address = part.partition("-")
         if peer in peers:
-            raise ValueError(f"{peer} is there twice")
+            raise ValueError(f"peer {peer} is listed twice")
         peers[peer] = Address.parse(address)
     return peers
 
@@ -73,6 +79,6 @@ def read_names(value: str) -> frozenset[str]:
     return frozenset(filter(None, (name.strip().lower() for name in read_text(value).split(";"))))
 
 
-def read_flush(value: str) -> bool:
+def read_dledger_flush(value: str) -> bool:
     """Return whether dLegerFlush is ``quorum``, not ``async``. Raises ValueError."""
     return one_of("quorum", "async")(value) == "quorum"

@@ -8,7 +8,7 @@ Source: RouteInfoManager of RocketMQ 4.6.0. Differs: no locks, as there is one t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -53,7 +53,10 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class MasterHint:
-    """Addresses of the master, for a slave that registers. None for a master, or without a master."""
+    """Addresses of the master, for a slave that registers.
+
+    Both are None if the master itself registers, or if none is registered.
+    """
 
     address: str | None = None
     ha_address: str | None = None
@@ -99,7 +102,7 @@ class RouteTable:
         """
         before = self._live.get(broker.address)
         if before is not None and before.identity.name != broker.name:
-            self._drop_live(before)  # nothing else would remove that name
+            self._drop_live(before)  # nothing else would remove the entry of its old name
         names = self._clusters.setdefault(broker.cluster, set())
         if broker.name not in names:
             names.add(broker.name)
@@ -259,7 +262,8 @@ class RouteTable:
     def set_write_perm(self, broker_name: str, *, is_writable: bool) -> int:
         """Set or clear the write permission of all topics of a broker; return the number of topics.
 
-        It lasts until the broker registers a new version of its topics. Only RocketMQ 4.9 can set it.
+        It lasts until the broker registers a new version of its topics. 4.6.0 can only clear it; 4.9 can set
+        it again.
         """
         found = [brokers for brokers in self._queues.values() if broker_name in brokers]
         self.changes += 1
@@ -307,11 +311,10 @@ class RouteTable:
         return [topic for topic, brokers in self._queues.items() if not names.isdisjoint(brokers)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and brokers, which are topics as well, and the address of any
-        broker.
-        """
+        """Return the names of clusters and brokers, which are topics as well, and one broker's address."""
         names = [name for cluster, brokers in self._clusters.items() for name in (cluster, *sorted(brokers))]
-        address = next((a for b in self._brokers.values() for a in b.broker_addrs.values()), None)
+        addresses = (address for broker in self._brokers.values() for address in broker.broker_addrs.values())
+        address = next(addresses, None)
         return names, address
 
     def unit_topics(self) -> list[str]:
@@ -327,6 +330,8 @@ class RouteTable:
         flags = TopicSysFlag.UNIT | TopicSysFlag.UNIT_SUB
         return [topic for topic, flag in self._flags() if flag & flags == TopicSysFlag.UNIT_SUB]
 
-    def _flags(self) -> Iterable[tuple[str, int]]:
-        """Return each topic with its flags at the first broker that registered it, as in 4.6.0."""
-        return ((t, next(iter(q.values())).topic_syn_flag) for t, q in self._queues.items() if q)
+    def _flags(self) -> Iterator[tuple[str, int]]:
+        """Yield each topic with its flags at the first broker that registered it, as in 4.6.0."""
+        for topic, brokers in self._queues.items():
+            if brokers:
+                yield topic, next(iter(brokers.values())).topic_syn_flag

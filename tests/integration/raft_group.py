@@ -162,7 +162,7 @@ class Group:
             listen=Address.parse(self.addresses[name]),
             listen_options=self.tls.listen if self.tls else None,
             connect_options=self.tls.connect if self.tls else None,
-            names=self.tls.names if self.tls else frozenset(),
+            allowed_names=self.tls.names if self.tls else frozenset(),
             flush=self.flush,
         )
         member.peer._now_ms = member.now_ms  # type: ignore[method-assign] # a clock that can jump

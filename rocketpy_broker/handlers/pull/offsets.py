@@ -38,15 +38,17 @@ class OffsetHandler:
     def query(self, channel: Channel, request: Command) -> Command:
         """Handle QUERY_CONSUMER_OFFSET.
 
-        A group without an offset gets 0 if the queue still has its first message, in memory range. Else the
-        response is QUERY_NOT_FOUND, and the client decides itself (QUIRKS 33).
+        A group without an offset gets 0 if the queue still has its first message, and this one is recent
+        enough to be in memory. Otherwise the response is QUERY_NOT_FOUND, and the client decides where to
+        start (QUIRKS 33).
         """
         header = request.header_as(QueryConsumerOffsetRequestHeader)
         topic, queue_id = header.topic, header.queue_id
         offset = self.offsets.get(header.consumer_group, topic, queue_id)
         if offset is None:
-            is_whole = self.store.min_offset_in_queue(topic, queue_id) <= 0
-            if not (is_whole and self.store.is_in_memory(topic, queue_id, 0)):
+            has_first = self.store.min_offset_in_queue(topic, queue_id) <= 0
+            if not (has_first and self.store.is_in_memory(topic, queue_id, 0)):
+                # RocketMQ's own text.
                 text = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
                 raise Rejected(ResponseCode.QUERY_NOT_FOUND, text)
             offset = 0
@@ -62,16 +64,20 @@ class OffsetHandler:
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
     async def all_offsets(self, channel: Channel, request: Command) -> Command:
         """Handle GET_ALL_CONSUMER_OFFSET, a slave's request."""
-        versions = WITH_VERSIONS in request.ext_fields()
-        return request.reply(body=await self.offsets.encode_in_thread(versions=versions))
+        with_times = WITH_VERSIONS in request.ext_fields()
+        return request.reply(body=await self.offsets.encode_in_thread(with_times=with_times))
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, request: Command) -> Command:
-        """Handle CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
+        """Handle CLONE_GROUP_OFFSET: copy the offsets of one group to another.
+
+        Topics to which the online members of the source group do not subscribe are skipped, unless the
+        request has `offline`.
+        """
         header = request.header_as(CloneGroupOffsetRequestHeader)
         source = header.src_group
         for topic in [header.topic] if header.topic else self.offsets.topics_of(source):
-            is_gone = not header.offline and self.clients.lacks_subscription(source, topic)
-            if self.topics.get(topic) is not None and not is_gone:
+            is_unsubscribed = not header.offline and self.clients.lacks_subscription(source, topic)
+            if self.topics.get(topic) is not None and not is_unsubscribed:
                 self.offsets.clone(source, header.dest_group, topic)
         return request.reply()

@@ -139,12 +139,12 @@ async def _request(channel: Channel, request: Command) -> dict[str, str]:
 class PeerAuthenticator:
     """Admits only the peers of a group to a peer's port.
 
-    names: allowed certificate names; empty allows any certificate. tasks: of the peer.
+    allowed_names: names in certificates of peers; empty allows any certificate. tasks: of the peer.
     """
 
-    def __init__(self, settings: RaftSettings, names: frozenset[str], tasks: Tasks) -> None:
+    def __init__(self, settings: RaftSettings, allowed_names: frozenset[str], tasks: Tasks) -> None:
         self._settings = settings
-        self._names = names
+        self._allowed_names = allowed_names
         self._tasks = tasks
         self._pending = PendingConnections[Channel](_PENDING_MAX, self._evict)
         self._timers: dict[Channel, asyncio.TimerHandle] = {}
@@ -156,7 +156,7 @@ class PeerAuthenticator:
 
     def opened(self, channel: Channel) -> None:
         """Check the certificate of a new connection, and give it time for the handshake."""
-        if self._names and not self._names & channel.certificate_names():
+        if self._allowed_names and not self._allowed_names & channel.certificate_names():
             shown = ", ".join(sorted(channel.certificate_names())) or "no name"
             self._reject(channel, f"its certificate has {shown}, which is not in replicaCertNames")
         elif not self._settings.secret:

@@ -128,9 +128,9 @@ class Peer:
     """Runs from `start` to `close`.
 
     directory: for term and vote. committed: returns an index up to which entries are known to be committed,
-    besides the checkpoint. listen: the peer's own address. names: allowed certificate names of peers; empty
-    allows any certificate, or none. flush: make entries durable before they are acknowledged; without, flush
-    them every 10 ms, as 0.1 does.
+    besides the checkpoint. listen: the peer's own address. allowed_names: names in certificates of peers;
+    empty allows any certificate, or none. flush: make entries durable before they are acknowledged; without,
+    flush them every 10 ms, as 0.1 does.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Peer:
         listen: Address,
         listen_options: ChannelOptions | None = None,
         connect_options: ChannelOptions | None = None,
-        names: frozenset[str] = frozenset(),
+        allowed_names: frozenset[str] = frozenset(),
         flush: bool = True,
     ) -> None:
         self.settings = settings
@@ -163,7 +163,9 @@ class Peer:
         self._process_handle: asyncio.Handle | None = None
         self._is_storing = False
         self._tasks = Tasks(f"peer {settings.self_id}", self._fail_with)
-        authenticator = PeerAuthenticator(settings, names, self._tasks) if settings.secret or names else None
+        authenticator = None
+        if settings.secret or allowed_names:
+            authenticator = PeerAuthenticator(settings, allowed_names, self._tasks)
         self._endpoint = RaftEndpoint(self._step, self.process_ready, authenticator)
         self._checkpoint_task: asyncio.Task[None] | None = None
         self._preallocation_task: asyncio.Task[None] | None = None

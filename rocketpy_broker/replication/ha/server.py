@@ -53,7 +53,7 @@ class HaServer:
     """Serves a log to slaves.
 
     connected: the server adds and removes connected slaves. on_ack: called when a slave has acknowledged more
-    bytes. names: allowed certificate names of slaves; empty allows any certificate, or none.
+    bytes. allowed_names: names in certificates of slaves; empty allows any certificate, or none.
     """
 
     source: LogSource
@@ -62,7 +62,7 @@ class HaServer:
     on_ack: Callable[[], None]
     tasks: Tasks
     _: KW_ONLY
-    names: frozenset[str] = frozenset()
+    allowed_names: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.limited_log = RateLimitedLog(log)
@@ -125,7 +125,7 @@ class HaServer:
 
     def rejects_certificate(self, names: frozenset[str]) -> bool:
         """Whether a certificate with these names does not belong to a replica."""
-        return bool(self.names) and not self.names & names
+        return bool(self.allowed_names) and not self.allowed_names & names
 
     def _evict(self, slave: _SlaveConnection, host: str, count: int) -> None:
         text = "HA: closing a connection that has not joined; host %s has %d such connections"
@@ -205,8 +205,8 @@ class _SlaveConnection(StreamProtocol):
         session, before = self._session, self._session.next_offset
         self._step(Poll(0 if self._is_full else _POLL_BYTES))
         if session.next_offset - before >= _POLL_BYTES and not (self._is_full or session.is_closed):
-            soon = asyncio.get_running_loop().call_soon
-            self._next_poll = soon(self._server.tasks.run, self._poll_again)
+            loop = asyncio.get_running_loop()
+            self._next_poll = loop.call_soon(self._server.tasks.run, self._poll_again)
 
     def _poll_again(self) -> None:
         self._next_poll = None

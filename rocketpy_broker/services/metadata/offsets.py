@@ -52,7 +52,7 @@ class ConsumerOffsets:
         """Whether `load` found no file."""
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
-        self._versions: dict[str, dict[int, int]] = {}
+        self._commit_times: dict[str, dict[int, int]] = {}
         """Commit times in ms; missing for offsets of a file without them."""
         self._from_master: dict[str, dict[int, int]] = {}
         """The last offsets of a master that sends no commit times."""
@@ -65,13 +65,13 @@ class ConsumerOffsets:
         self.is_missing = saved is None
         if saved is not None:
             self._table = saved.offset_table
-            self._versions = saved.version_table or {}
+            self._commit_times = saved.version_table or {}
             self._count = sum(map(len, self._table.values()))
 
     def create(self) -> None:
         """Write the file, so that it exists from the first start on; if that fails, `save` tries again."""
         try:
-            save_state(self._disk, self.path, self.encode(versions=True))
+            save_state(self._disk, self.path, self.encode(with_times=True))
         except StoreError as error:
             self._is_changed = True
             log.error("cannot save consumer offsets: %s", error)
@@ -105,14 +105,14 @@ class ConsumerOffsets:
                     self._check_room(group, 1)
                 self._count += 1
             queues[queue_id] = offset
-            self._versions.setdefault(key, {})[queue_id] = self.clock()
+            self._commit_times.setdefault(key, {})[queue_id] = self.clock()
             self._is_changed = True
 
     def _check_room(self, group: str, more: int) -> None:
         if self._count + more > self.offsets_max:
             raise GroupInvalid(
                 f"cannot store an offset of group {group}: this broker has {self._count}, the limit of "
-                f"maxConsumerOffsets is {self.offsets_max}"
+                f"maxConsumerOffsets is {self.offsets_max}. Delete groups, or raise the limit"
             )
 
     def merge(self, master: ConsumerOffsetSerializeWrapper) -> None:
@@ -120,21 +120,21 @@ class ConsumerOffsets:
 
         If the master sends no commit times (RocketMQ), an offset is taken over when it has changed there.
         """
-        versions = master.version_table
+        commit_times = master.version_table
         for key, queues in master.offset_table.items():
             stored = self._table.setdefault(key, {})
-            known = self._versions.setdefault(key, {})
+            times = self._commit_times.setdefault(key, {})
             for queue_id, offset in queues.items():
-                if versions is None:
-                    is_news = self._from_master.setdefault(key, {}).get(queue_id) != offset
+                if commit_times is None:
+                    is_newer = self._from_master.setdefault(key, {}).get(queue_id) != offset
                     self._from_master[key][queue_id] = offset
-                    version = self.clock()
+                    time = self.clock()
                 else:
-                    version = versions.get(key, {}).get(queue_id, 0)
-                    is_news = version >= known.get(queue_id, 0)
-                if is_news and (stored.get(queue_id) != offset or known.get(queue_id, 0) != version):
+                    time = commit_times.get(key, {}).get(queue_id, 0)
+                    is_newer = time >= times.get(queue_id, 0)
+                if is_newer and (stored.get(queue_id) != offset or times.get(queue_id, 0) != time):
                     self._count += queue_id not in stored
-                    stored[queue_id], known[queue_id] = offset, version
+                    stored[queue_id], times[queue_id] = offset, time
                     self._is_changed = True
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
@@ -167,11 +167,11 @@ class ConsumerOffsets:
             self._check_room(target, more)
             self._count += more
             self._table[f"{topic}@{target}"] = dict(queues)
-            self._versions[f"{topic}@{target}"] = dict.fromkeys(queues, self.clock())
+            self._commit_times[f"{topic}@{target}"] = dict.fromkeys(queues, self.clock())
             self._is_changed = True
 
     def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:
-        """Return queue id -> the lowest offset of all groups without those named."""
+        """Return queue id -> the lowest offset of all groups except `without_groups`."""
         lowest: dict[int, int] = {}
         for group in self.groups_of(topic):
             if group not in without_groups:
@@ -183,17 +183,17 @@ class ConsumerOffsets:
         """Return all offsets."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
-    def encode(self, *, versions: bool = False) -> bytes:
+    def encode(self, *, with_times: bool = False) -> bytes:
         """Return the content of the file. Queue ids are numbers without quotes, as in Java (QUIRKS 8).
 
-        versions: whether to include the commit times.
+        with_times: whether to include the commit times.
         """
-        return _text(self._table, self._versions if versions else {})
+        return _encode(self._table, self._commit_times if with_times else {})
 
-    async def encode_in_thread(self, *, versions: bool) -> bytes:
+    async def encode_in_thread(self, *, with_times: bool) -> bytes:
         """Call `encode` in a thread: a million offsets take seconds."""
-        table, times = _copied(self._table), _copied(self._versions) if versions else {}
-        return await asyncio.to_thread(_text, table, times)
+        table, times = _copy(self._table), _copy(self._commit_times) if with_times else {}
+        return await asyncio.to_thread(_encode, table, times)
 
     async def save(self) -> None:
         """Write the file if offsets have changed. A failure is logged, and the next call tries again."""
@@ -201,27 +201,27 @@ class ConsumerOffsets:
             if not self._is_changed:
                 return
             self._is_changed = False
-            table, times = _copied(self._table), _copied(self._versions)
+            table, times = _copy(self._table), _copy(self._commit_times)
             try:
-                await save_in_thread(lambda: save_state(self._disk, self.path, _text(table, times)))
+                await save_in_thread(lambda: save_state(self._disk, self.path, _encode(table, times)))
             except StoreError as error:
                 self._is_changed = True
                 log.error("cannot save consumer offsets: %s", error)
 
 
-def _copied(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     """Copy the table for a thread that encodes it, which takes a hundred times as long."""
     return {key: queues.copy() for key, queues in table.items()}
 
 
-def _text(table: dict[str, dict[int, int]], versions: dict[str, dict[int, int]]) -> bytes:
-    text = b'{\n\t"offsetTable":{\n%b\n\t}' % _lines(table)
-    if versions:
-        text += b',\n\t"versionTable":{\n%b\n\t}' % _lines(versions)
+def _encode(table: dict[str, dict[int, int]], commit_times: dict[str, dict[int, int]]) -> bytes:
+    text = b'{\n\t"offsetTable":{\n%b\n\t}' % _encode_table(table)
+    if commit_times:
+        text += b',\n\t"versionTable":{\n%b\n\t}' % _encode_table(commit_times)
     return text + b"\n}"
 
 
-def _lines(table: dict[str, dict[int, int]]) -> bytes:
+def _encode_table(table: dict[str, dict[int, int]]) -> bytes:
     lines = [
         b"\t\t%b:{%b\n\t\t}"
         % (msgspec.json.encode(key), b",".join([b"%d:%d" % pair for pair in sorted(queues.items())]))

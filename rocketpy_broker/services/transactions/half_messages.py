@@ -37,8 +37,8 @@ class HalfMessageTable:
         self.next_half = half_offset
         self.next_op = op_offset
         self.open: dict[int, HalfMessage] = {}
-        self._later: dict[int, int] = {}
-        """Queue offset of an earlier copy -> queue offset of the open one."""
+        self._newest: dict[int, int] = {}
+        """Queue offset of an earlier copy -> queue offset of the newest copy, which is open."""
         self._ended_unseen: set[int] = set()
         """Offsets of transactions that ended before their half message was read."""
         self._ops: deque[tuple[int, int]] = deque()
@@ -65,7 +65,7 @@ class HalfMessageTable:
         """Record that an open half message replaces an earlier one; if that has ended, it ends, too."""
         half = self.open[offset]
         half.earlier.append(earlier)
-        self._later[earlier] = offset
+        self._newest[earlier] = offset
         if any(ended == earlier for _, ended in self._ops):
             self._ops = deque((op, offset if ended == earlier else ended) for op, ended in self._ops)
             self._drop(offset)
@@ -121,12 +121,12 @@ class HalfMessageTable:
         return half_offset, self._ops[0][0] if self._ops else self.next_op
 
     def _current(self, half_offset: int) -> int:
-        return self._later.get(half_offset, half_offset)
+        return self._newest.get(half_offset, half_offset)
 
     def _open(self, offset: int, half: HalfMessage) -> None:
         self.open[offset] = half
         for earlier in half.earlier:
-            self._later[earlier] = offset
+            self._newest[earlier] = offset
 
     def _drop(self, offset: int) -> HalfMessage | None:
         if offset >= self.next_half:
@@ -134,7 +134,7 @@ class HalfMessageTable:
         half = self.open.pop(offset, None)
         if half is not None:
             for earlier in half.earlier:
-                self._later.pop(earlier, None)
+                self._newest.pop(earlier, None)
         return half
 
 
@@ -155,7 +155,7 @@ def check_action(
     born_ms: by the producer's clock, so it may be in the future. reserved_ms: age at which it is discarded.
     """
     age_ms = now_ms - born_ms
-    if check_times(properties) >= config.check_max or age_ms > reserved_ms:
+    if check_count(properties) >= config.check_max or age_ms > reserved_ms:
         return CheckAction.DISCARD
     immunity = properties.get(props.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS)
     if immunity is not None:
@@ -163,18 +163,18 @@ def check_action(
     return CheckAction.WAIT if 0 <= age_ms < config.timeout_ms else CheckAction.CHECK
 
 
-def check_times(properties: Mapping[str, str]) -> int:
+def check_count(properties: Mapping[str, str]) -> int:
     """Return how often a half message was checked."""
-    return _number(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES), 0)
+    return _parse_number(properties.get(props.PROPERTY_TRANSACTION_CHECK_TIMES), 0)
 
 
 def _immunity_ms(text: str, default_ms: int) -> int:
     """Return the time without checks; -1 and invalid numbers mean the broker's own timeout."""
-    seconds = _number(text, -1)
+    seconds = _parse_number(text, -1)
     return default_ms if seconds == -1 else seconds * 1000
 
 
-def _number(text: str | None, default: int) -> int:
+def _parse_number(text: str | None, default: int) -> int:
     try:
         return int(text or "")
     except ValueError:

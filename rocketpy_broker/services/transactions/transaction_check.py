@@ -26,7 +26,7 @@ from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel
 from rocketpy_broker.config.model import TransactionConfig
 from rocketpy_broker.services.delay.topic_rewrite import CHECK_MAX_TOPIC, HALF_TOPIC, copy_to, real_queue
-from rocketpy_broker.services.transactions.half_messages import CheckAction, check_action, check_times
+from rocketpy_broker.services.transactions.half_messages import CheckAction, check_action, check_count
 from rocketpy_broker.services.transactions.transactions import OpenHalfMessage, TransactionService
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -188,7 +188,7 @@ class TransactionChecker:
             topic = CHECK_MAX_TOPIC
             self.make_topic(topic)
         elif action is CheckAction.CHECK:
-            times = check_times(properties) + 1
+            times = check_count(properties) + 1
             _set_if_room(properties, props.PROPERTY_TRANSACTION_CHECK_TIMES, str(times))
         elif props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET not in properties:
             _set_if_room(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, str(half.offset))
@@ -203,7 +203,7 @@ class TransactionChecker:
                 "transaction of group %s, message %s, is discarded after %d checks; the message is now in %s",
                 copy.properties.get(props.PROPERTY_PRODUCER_GROUP),
                 copy.properties.get(props.PROPERTY_UNIQ_KEY),
-                check_times(copy.properties),
+                check_count(copy.properties),
                 CHECK_MAX_TOPIC,
             )
             self.transactions.table.discard(half.offset)

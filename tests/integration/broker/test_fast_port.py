@@ -110,6 +110,6 @@ async def test_a_neighbour_is_named_when_it_has_the_port(tmp_path: Path) -> None
     """An operator would look for a second broker at a port where none is configured."""
     port = free_broker_port()
     async with running(tmp_path / "one", port):
-        with pytest.raises(OSError, match=f"A broker with listenPort {port} uses this one, too"):
+        with pytest.raises(OSError, match=f"A broker with listenPort {port} uses this port, too"):
             async with running(tmp_path / "two", port - 2):
                 pass

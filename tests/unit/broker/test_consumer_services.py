@@ -217,7 +217,7 @@ async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
     again = ConsumerOffsets(path)
     again.load()
     assert again.queues("g", "T") == {0: 3, 1: 7}
-    assert fastjson.loads(again.encode(versions=True)) == fastjson.loads(path.read_bytes())
+    assert fastjson.loads(again.encode(with_times=True)) == fastjson.loads(path.read_bytes())
 
 
 class SlowDisk(OsDisk):

@@ -154,7 +154,7 @@ def test_the_older_spelling_of_file_sizes_changes_nothing(
         ("namesrvAddr=nonsense", "is malformed"),
         ("brokerRole=MASTER", "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("enableDLegerCommitLog=true", "needs dLegerGroup"),
-        ("dLegerPeers=n0-a:1;n0-b:2", "n0 is there twice"),
+        ("dLegerPeers=n0-a:1;n0-b:2", "peer n0 is listed twice"),
         ("dLegerFlush=never", "quorum, async"),
         ("tls.server.mode=permissive", "needs tls.server.certPath"),
         ("tls.server.need.client.auth=require", "needs tls.server.trustCertPath"),

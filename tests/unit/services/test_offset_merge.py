@@ -25,7 +25,7 @@ def tables(tmp_path: Path) -> tuple[ConsumerOffsets, ConsumerOffsets, Clock]:
 
 
 def copy(master: ConsumerOffsets, slave: ConsumerOffsets, *, versions: bool = True) -> int | None:
-    slave.merge(ConsumerOffsetSerializeWrapper.decode(master.encode(versions=versions)))
+    slave.merge(ConsumerOffsetSerializeWrapper.decode(master.encode(with_times=versions)))
     return slave.get("g", "T", 0)
 
 

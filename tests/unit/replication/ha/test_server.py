@@ -76,7 +76,7 @@ def test_a_certificate_must_have_one_of_the_names(
     """Each owner of a certificate of the same authority, as clients have, could copy every message."""
     server = HaServer(
         MemoryLog(), HaSettings(), ConnectedSlaves(behind_bytes_max=1), lambda: None, Tasks("a broker"),
-        names=frozenset(wanted),
+        allowed_names=frozenset(wanted),
     )  # fmt: skip
     assert server.rejects_certificate(frozenset(shown)) is rejects_certificate
 
