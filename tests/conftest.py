@@ -84,9 +84,10 @@ def _no_log_level_stays_changed() -> Iterator[None]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Start four workers more than cores for ``-n auto``: tests wait more than half of their time.
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Start four workers more than cores for ``-n auto``, and two a core for slow tests.
 
-    Each worker more costs 3 s of a core, in which it collects the tests.
+    Quick tests wait more than half of their time. Each worker takes 3 s of a core to collect them.
     """
-    return (os.cpu_count() or 1) + 4
+    cores = os.cpu_count() or 1
+    return cores + 4 if "slow" in _excluded_marks(str(config.option.markexpr)) else 2 * cores
