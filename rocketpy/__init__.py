@@ -142,7 +142,7 @@ _NAMES: Final = {
     "rocketpy.results": ("Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"),
 }
 """Module -> the public names in it. A test compares them with the imports above."""
-_HOMES: Final = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF: Final = {name: module for module, names in _NAMES.items() for name in names}
 _PARTS: Final = frozenset({
     "admin", "client", "config", "consumer", "errors", "hooks", "logs", "message", "producer", "protocol",
     "results", "runtime", "telemetry", "transport",
@@ -160,12 +160,12 @@ _FORMER: Final = {
 
 if not TYPE_CHECKING:  # a type checker would accept every name
     __all__ = ["__version__"]
-    __all__ += list(_HOMES)
+    __all__ += list(_MODULE_OF)
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a part of the package, when it is used first."""
-        if name in _HOMES:
-            found = getattr(import_module(_HOMES[name]), name)
+        if name in _MODULE_OF:
+            found = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _PARTS:
             found = import_module(f"{__name__}.{name}")
         else:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rocketpy_broker.namesrv import NameServer as NameServer
 
 
-_HOMES: Final = {
+_MODULE_OF: Final = {
     "Broker": "rocketpy_broker.broker.broker",
     "BrokerConfig": "rocketpy_broker.config.model",
     "BrokerHealth": "rocketpy_broker.broker.broker",
@@ -58,12 +58,12 @@ _PARTS: Final = frozenset({
 """Modules and packages that ``import rocketpy_broker`` alone makes available."""
 
 if not TYPE_CHECKING:  # a type checker would accept every name
-    __all__ = list(_HOMES)
+    __all__ = list(_MODULE_OF)
 
     def __getattr__(name: str) -> Any:
         """Import a public name, or a part of the package, when it is used first."""
-        if name in _HOMES:
-            found = getattr(import_module(_HOMES[name]), name)
+        if name in _MODULE_OF:
+            found = getattr(import_module(_MODULE_OF[name]), name)
         elif name in _PARTS:
             found = import_module(f"{__name__}.{name}")
         else:

@@ -32,7 +32,7 @@ _ENDED: Final = (
     names.PROPERTY_WAIT_STORE_MSG_OK,
 )
 """Properties whose effect is over: they would delay the message, or make it a half message."""
-_OF_RETRIES: Final = (
+_RETRY_PROPERTIES: Final = (
     names.PROPERTY_RETRY_TOPIC,
     names.PROPERTY_RECONSUME_TIME,
     names.PROPERTY_MAX_RECONSUME_TIMES,
@@ -83,7 +83,7 @@ async def send_to_topic(
         MessageInvalid: The message is damaged.
         RocketError: It is not stored, or that is unknown (`outcome`).
     """
-    header = _header(message, queue, group, _properties(message, _ENDED + _OF_RETRIES))
+    header = _header(message, queue, group, _properties(message, _ENDED + _RETRY_PROPERTIES))
     return await _send(client, message, address, queue, header)
 
 

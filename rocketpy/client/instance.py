@@ -27,7 +27,7 @@ from rocketpy.client.connections import ConnectionPool, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
-from rocketpy.client.routing.routes import KnownTopic, RouteCallback, member_to_read
+from rocketpy.client.routing.routes import CachedRoute, RouteCallback, member_to_read
 from rocketpy.config import CODECS, ClientConfig, Credentials
 from rocketpy.errors import (
     BrokerError,
@@ -84,7 +84,7 @@ class ClientInstance:
         )
         self._lease: Lease | None = None
         self._name_servers: NameServers | None = None
-        self._topics: dict[str, KnownTopic] = {}
+        self._topics: dict[str, CachedRoute] = {}
         self._producers: Counter[str] = Counter()
         self._consumers: dict[str, Callable[[], ConsumerData]] = {}
         self._users = 0
@@ -257,14 +257,14 @@ class ClientInstance:
 
     # -- routes -------------------------------------------------------------------------------
 
-    def topic(self, name: str) -> KnownTopic:
+    def topic(self, name: str) -> CachedRoute:
         """Return the cache entry of a topic; its route is refreshed from now on."""
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = KnownTopic(name)
+            topic = self._topics[name] = CachedRoute(name)
         return topic
 
-    def request_route(self, topic: KnownTopic, then: RouteCallback) -> None:
+    def request_route(self, topic: CachedRoute, then: RouteCallback) -> None:
         """Fetch the route of a topic, then call `then(None)` or `then(error)`.
 
         Concurrent calls share one request. Their callbacks run in the order of the calls, without a gap.
@@ -288,7 +288,7 @@ class ClientInstance:
             raise error or RouteNotFound(f"no route for topic {name}")
         return topic.route
 
-    async def _fetch_route(self, topic: KnownTopic) -> None:
+    async def _fetch_route(self, topic: CachedRoute) -> None:
         topic.error = ClientClosed(f"the client was closed while it fetched the route of {topic.name}")
         try:
             route = await self.name_servers.route(topic.name)

@@ -194,14 +194,14 @@ def new_unique_id() -> str:
     return _own.ids.next(time.time_ns() // 1_000_000)
 
 
-class _OfThread(threading.local):
+class _ThreadGenerator(threading.local):
     """The generator of unique ids of a thread, and the process that made it."""
 
     process = 0
     ids: UniqueIdGenerator
 
 
-_own: Final = _OfThread()
+_own: Final = _ThreadGenerator()
 
 
 @lru_cache(maxsize=4096)

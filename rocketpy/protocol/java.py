@@ -21,7 +21,7 @@ _LANES_1, _LANES_2, _LANES_4, _LANES_8 = (
     int.from_bytes((bytes(count) + b"\xff" * count) * (16 // count), "big") for count in (1, 2, 4, 8)
 )
 """The lower half of each lane of twice that many bytes."""
-_TOGETHER_MIN: Final = 16
+_BULK_MIN: Final = 16
 """Fewer strings of one length are faster hashed one by one."""
 _LANE_MASK: Final = b"\xff\xff\xff\xff\0"
 
@@ -44,7 +44,7 @@ def string_hashes(texts: Collection[str]) -> set[int]:
     for length, group in groupby(sorted(filter(str.isascii, texts), key=len), len):
         strings = list(group)
         count = len(strings)
-        if count < _TOGETHER_MIN:
+        if count < _BULK_MIN:
             hashes.update(map(string_hash, strings))
             continue
         characters = "".join(strings).encode()

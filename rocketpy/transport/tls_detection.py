@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 _HANDSHAKE: Final = b"\x16"
 _PROTOCOL_VERSION: Final = bytes.fromhex("15030300020246")
-_SOME_BYTES: Final = 65536
+_READ_BYTES: Final = 65536
 
 
 async def begins_with_tls(connection: socket.socket) -> bool:
@@ -28,7 +28,7 @@ async def begins_with_tls(connection: socket.socket) -> bool:
 
 async def refuse_plain_text(connection: socket.socket) -> NoReturn:
     """Send a TLS alert to a peer without TLS; clients of rocketpy recognize it. Raises SSLError, OSError."""
-    connection.recv(_SOME_BYTES)  # unread bytes would make the system discard the alert
+    connection.recv(_READ_BYTES)  # unread bytes would make the system discard the alert
     await asyncio.get_running_loop().sock_sendall(connection, _PROTOCOL_VERSION)
     raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the peer does not speak TLS, which this port requires")
 

@@ -42,7 +42,7 @@ Drain = Callable[[], Coroutine[Any, Any, None]]
 
 log = logging.getLogger("rocketpy.broker")
 
-_NEIGHBOURS: Final = (0, 1, -2)
+_PORT_OFFSETS: Final = (0, 1, -2)
 """Ports that a broker opens, relative to listenPort: clients, HA, RocketMQ's "VIP channel"."""
 _LAST_PORT: Final = 65535
 _SOURCE: Final = "command line"
@@ -252,7 +252,7 @@ async def _broker_port(host: str) -> int:
 
 
 async def _is_free(host: str, port: int) -> bool:
-    for step in _NEIGHBOURS:
+    for step in _PORT_OFFSETS:
         try:
             listener = await listen_raw(Address("tcp", host, port + step), StreamProtocol)
         except OSError as error:

@@ -23,7 +23,7 @@ from tests.interop.processes import BrokerProcess
 
 _RUNTIME_INFO = 28
 _STEP_S = 0.02
-_PATIENCE_S = 600
+_RETRY_FOR_S = 600
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Laggard:
         clock.join()
         wanted = readable(self.pair.broker, self.pair.topic)
         probe.wait_until(
-            lambda: readable(self._slave, self.pair.topic) == wanted, "its queues", _PATIENCE_S, _STEP_S
+            lambda: readable(self._slave, self.pair.topic) == wanted, "its queues", _RETRY_FOR_S, _STEP_S
         )
         readable_s = time.monotonic() - begin
         found = CatchUp(
@@ -94,7 +94,7 @@ class _Clock(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        probe.wait_until(self._is_whole, f"{self._slave.name} to catch up", _PATIENCE_S, _STEP_S)
+        probe.wait_until(self._is_whole, f"{self._slave.name} to catch up", _RETRY_FOR_S, _STEP_S)
 
     def _is_whole(self) -> bool:
         asked = time.monotonic()
@@ -147,7 +147,7 @@ def _median(values: Iterable[float]) -> float:
 def wait_until_equal(pair: Server) -> None:
     """Wait until the slave's log is as long as its master's, and neither grows."""
     slave = _slave_of(pair)
-    probe.wait_until(lambda: log_end(slave) == log_end(pair.broker) > 0, f"{pair.name}'s slave", _PATIENCE_S)
+    probe.wait_until(lambda: log_end(slave) == log_end(pair.broker) > 0, f"{pair.name}'s slave", _RETRY_FOR_S)
 
 
 def log_end(broker: BrokerProcess) -> int:

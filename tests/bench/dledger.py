@@ -42,7 +42,7 @@ from tests.interop.processes import (
 )
 
 JAVA, OURS = "Java group", "our group"
-_PATIENCE_S = 900
+_RETRY_FOR_S = 900
 _HELD_S_MAX = 4
 """A group that is paused for longer than its heartbeats may be missed elects a leader when it continues."""
 _FILLERS = 32
@@ -193,9 +193,9 @@ def catch_up(group: LedgerGroup, behind: int, size: int) -> Recovery:
     end, messages = log_end(leader), readable(leader, TOPIC)
     before, begin = usage(leader.pid).cpu_s, time.monotonic()
     broker.start()
-    probe.wait_until(lambda: log_end(broker) >= end, "a whole ledger", _PATIENCE_S, 0.05)
+    probe.wait_until(lambda: log_end(broker) >= end, "a whole ledger", _RETRY_FOR_S, 0.05)
     whole_s = time.monotonic() - begin
-    probe.wait_until(lambda: readable(broker, TOPIC) >= messages, "its queues", _PATIENCE_S, 0.05)
+    probe.wait_until(lambda: readable(broker, TOPIC) >= messages, "its queues", _RETRY_FOR_S, 0.05)
     return Recovery(
         bytes=end,
         whole_s=whole_s,

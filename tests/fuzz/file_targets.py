@@ -19,7 +19,7 @@ from rocketpy_broker.replication.dledger.storage.state_files import (
     decode_term,
     encode_checkpoint,
     encode_term,
-    seal,
+    with_checksum,
 )
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.checkpoint import Checkpoint
@@ -105,7 +105,7 @@ def make_state_file(rng: Random) -> bytes:
     number = rng.randrange(len(_STATES))
     data = Mutator([_STATES[number][1]], (b"=", b"\n", b"# crc32 ", b"-1", b"9" * 5000, b"\\u00")).make(rng)
     if rng.random() < 0.5:
-        data = seal(data.partition(b"# crc32 ")[0])
+        data = with_checksum(data.partition(b"# crc32 ")[0])
     return bytes((number,)) + data
 
 

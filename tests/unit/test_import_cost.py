@@ -52,8 +52,8 @@ def test_the_names_are_those_that_type_checkers_see(package: Any) -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == {(module, name) for name, module in package._HOMES.items()}
-    assert {*package._HOMES} == set(package.__all__) - {"__version__"}
+    assert seen == {(module, name) for name, module in package._MODULE_OF.items()}
+    assert {*package._MODULE_OF} == set(package.__all__) - {"__version__"}
     assert set(package.__all__) <= set(dir(package))
 
 

@@ -17,7 +17,7 @@ from rocketpy.sync import PullConsumer
 
 _PAGE: Final = 32
 _PAUSE_S: Final = 0.2
-_AT_A_TIME: Final = 16
+_CONCURRENCY: Final = 16
 """Maximum number of concurrent requests about queues: a topic may have hundreds."""
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Planner:
                     away.add(queue.broker)
                 return None
 
-        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        with ThreadPoolExecutor(_CONCURRENCY) as threads:
             ends = zip(queues, threads.map(end, queues), strict=True)
             return {queue: offset for queue, offset in ends if offset is not None}
 
@@ -261,7 +261,7 @@ class Planner:
         def request_one(queue: QueueName) -> int:
             return _with_retries(partial(request, _queue(queue)), until)
 
-        with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        with ThreadPoolExecutor(_CONCURRENCY) as threads:
             return dict(zip(queues, threads.map(request_one, queues), strict=True))
 
     def _until(self) -> float:

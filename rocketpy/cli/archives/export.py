@@ -23,7 +23,7 @@ from rocketpy.consumer import PullConsumer
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import MessageQueue
 
-_AT_A_TIME: Final = 4
+_CONCURRENCY: Final = 4
 """Queues that are read at the same time. More would wait for the same connections, and hold more memory."""
 
 EXAMPLES: Final = """[bold]Examples[/bold]
@@ -77,7 +77,7 @@ class Exporter:
         self._cluster = cluster
         self._files: list[BinaryIO] = []
         self._saved = b""
-        self._slots = asyncio.Semaphore(_AT_A_TIME)
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
         self.exported: int = 0
 
     async def run(self, options: Options) -> Manifest:

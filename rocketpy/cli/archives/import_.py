@@ -43,8 +43,8 @@ log: Final = logging.getLogger("rocketpy.cli")
 _READ_BYTES: Final = 4 << 20
 _REQUEST_BYTES: Final = 1 << 19
 """Of the records of a request; larger ones are not faster."""
-_PATIENCE_S: Final = 60.0
-"""How long a queue that takes no message is tried again."""
+_RETRY_FOR_S: Final = 60.0
+"""Time for which a queue that rejects messages is tried again."""
 _PAUSE_S: Final = 1.0
 """Wait before reading the stored messages: the broker may still process a request of a lost connection."""
 
@@ -235,7 +235,7 @@ class _QueueImport:
                     tries_until = None
             except RocketError as error:
                 now = time.monotonic()
-                tries_until = tries_until or now + _PATIENCE_S
+                tries_until = tries_until or now + _RETRY_FOR_S
                 if error.retry is Retry.NONE or now > tries_until:
                     raise
                 log.warning("%s rejects messages, trying again: %s", self.queue, error)

@@ -23,8 +23,8 @@ _PULL_MAX: Final = 4096
 _PULLS_MAX: Final = 16
 _ROUND_BYTES: Final = 4 << 20
 """About how much the pulls of a round return together."""
-_PATIENCE_S: Final = 60.0
-"""How long a queue that cannot be read is tried again."""
+_RETRY_FOR_S: Final = 60.0
+"""Time for which a queue that cannot be read is tried again."""
 _PAUSE_S: Final = 0.5
 
 Response = PullResponse | RocketError
@@ -137,7 +137,7 @@ class QueueRecords:
     async def _wait(self, problem: str) -> None:
         now = time.monotonic()
         if self._tries_until is None:
-            self._tries_until = now + _PATIENCE_S
+            self._tries_until = now + _RETRY_FOR_S
             log.warning("%s cannot be read, and will be tried again: %s", self._queue, problem)
         elif now > self._tries_until:
             raise RocketError(f"{self._queue} cannot be read: {problem}")

@@ -32,7 +32,7 @@ _Since = Annotated[
 ]
 
 
-class _Letters(NamedTuple):
+class _DeadLetterCount(NamedTuple):
     """The dead letters of a group. last_stored_ms: None without any."""
 
     group: str
@@ -54,19 +54,19 @@ def list_(options: Options) -> None:
     print_rows(options, rows, none="no group has dead letters")
 
 
-async def _count_all(admin: AdminClient) -> list[_Letters]:
-    found: list[_Letters] = []
+async def _count_all(admin: AdminClient) -> list[_DeadLetterCount]:
+    found: list[_DeadLetterCount] = []
     for group in await admin.dead_letters.groups():
         with contextlib.suppress(RouteNotFound):  # deleted meanwhile
             found.append(await _count(admin, group))
     return found
 
 
-async def _count(admin: AdminClient, group: str) -> _Letters:
+async def _count(admin: AdminClient, group: str) -> _DeadLetterCount:
     described = await admin.topics.describe(DLQ_TOPIC_PREFIX + group)
     queues = described.queues.values()
     times = [queue.last_stored_ms for queue in queues if queue.last_stored_ms is not None]
-    return _Letters(
+    return _DeadLetterCount(
         group, sum(queue.max_offset - queue.min_offset for queue in queues), max(times, default=None)
     )
 
@@ -138,7 +138,7 @@ def resend(
     if bool(ids) == all_:
         raise typer.BadParameter("give --id or --all")
     with usage_errors():
-        wanted = _Wanted(frozenset(ids or ()), _since_ms(since))
+        wanted = _DeadLetterFilter(frozenset(ids or ()), _since_ms(since))
     if not dry_run:
         what = "all dead letters" if all_ else f"{len(wanted.ids)} dead letters"
         options.confirm(f"resend {what} to group {group}", yes=yes)
@@ -154,7 +154,7 @@ def resend(
         raise typer.Exit(1)
 
 
-class _Wanted:
+class _DeadLetterFilter:
     """Decides which dead letters are sent. ids: message ids; none stands for all. found: those met."""
 
     def __init__(self, ids: frozenset[str], since_ms: int) -> None:
@@ -171,7 +171,9 @@ class _Wanted:
         return is_new if self.ids else True
 
 
-async def _resend(options: Options, group: str, wanted: _Wanted, *, dry_run: bool) -> ResendProgress:
+async def _resend(
+    options: Options, group: str, wanted: _DeadLetterFilter, *, dry_run: bool
+) -> ResendProgress:
     show = find_format("json" if options.as_json else _LINE)
 
     def print_message(message: MessageExt) -> bool:

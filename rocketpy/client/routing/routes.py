@@ -31,7 +31,7 @@ RouteCallback = Callable[[RocketError | None], None]
 """Called when a route was fetched, or with the error."""
 
 
-class KnownTopic:
+class CachedRoute:
     """The cached route of a topic.
 
     route: from the last response of a name server that had one. asked_at: loop time of the last response.

@@ -46,7 +46,7 @@ NOT_WRITABLE: Final = frozenset({
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 127
-_BROKERS_OWN_MAX: Final = 2
+_SYSTEM_TOPICS_FACTOR: Final = 2
 """The broker itself creates this many times `TopicsConfig.topics_max` topics, for retries and dead letters.
 So a client that fills the table cannot stop the retries of others."""
 
@@ -182,7 +182,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         saving = self._creating.get(name)
         if saving is None:
             self._check(topic)
-            self._check_room(name, topics_max or _BROKERS_OWN_MAX * self._config.topics.topics_max)
+            self._check_room(name, topics_max or _SYSTEM_TOPICS_FACTOR * self._config.topics.topics_max)
             saving = self._creating[name] = self.saver.submit(
                 TableChange({name: topic}), partial(self._created, topic)
             )

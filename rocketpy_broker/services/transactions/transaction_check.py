@@ -47,10 +47,10 @@ class _HalfCopy(NamedTuple):
     receipt: AppendReceipt
 
 
-class _CheckedSome(NamedTuple):
-    """Result of checking some. goes_on: the later ones are not too young. failure: why it ended early."""
+class _BatchResult(NamedTuple):
+    """Result of checking a batch. continues: later messages may be due. failure: why it ended early."""
 
-    goes_on: bool
+    continues: bool
     copies: list[_HalfCopy]
     failure: StoreError | None
 
@@ -108,11 +108,11 @@ class TransactionChecker:
         transactions.catch_up()
         offsets = sorted(transactions.table.open)
         for start in range(0, len(offsets), _BATCH_MESSAGES):
-            looked = self._check_some(offsets[start : start + _BATCH_MESSAGES])
-            await self._send_checks(looked.copies)
-            if looked.failure is not None:
-                raise looked.failure
-            if not looked.goes_on:
+            result = self._check_batch(offsets[start : start + _BATCH_MESSAGES])
+            await self._send_checks(result.copies)
+            if result.failure is not None:
+                raise result.failure
+            if not result.continues:
                 break
             await asyncio.sleep(0)
         for group, count in self._unasked.items():
@@ -130,7 +130,7 @@ class TransactionChecker:
             return
         await self.transactions.save_progress(progress)
 
-    def _check_some(self, offsets: list[int]) -> _CheckedSome:
+    def _check_batch(self, offsets: list[int]) -> _BatchResult:
         """Check some half messages, and write the copies of those that are not too young."""
         now_ms = self.clock()
         copies: list[_HalfCopy] = []
@@ -147,7 +147,7 @@ class TransactionChecker:
         self.on_written()
         for copy in copies:
             self._written(copy)
-        return _CheckedSome(action is not CheckAction.WAIT, copies, failure)
+        return _BatchResult(action is not CheckAction.WAIT, copies, failure)
 
     async def _send_checks(self, copies: Sequence[_HalfCopy]) -> None:
         """Send the requests to the producers once the copies are committed. Raises StoreError."""

@@ -40,7 +40,7 @@ logger = logging.getLogger("rocketpy_broker.store.checkpoint")
 
 CHECKPOINT_BYTES = 4096
 _TIMESTAMPS = struct.Struct(">qqq")
-_SEAL = struct.Struct(">4sI")
+_MAGIC_AND_CRC = struct.Struct(">4sI")
 _OFFSETS = struct.Struct(">qqqqqq")
 _PROGRESS = struct.Struct(">9q")
 _MAGIC = b"RPCK"
@@ -93,11 +93,11 @@ class Checkpoint:
         """Return the 4096 bytes of the file."""
         times = _TIMESTAMPS.pack(*_times_of(self))
         offsets = _OFFSETS.pack(*_offsets_of(self))
-        seal = _SEAL.pack(_MAGIC, zlib.crc32(times + offsets))
-        page = times + seal + offsets
+        header = _MAGIC_AND_CRC.pack(_MAGIC, zlib.crc32(times + offsets))
+        page = times + header + offsets
         if self.progress is not None:
             progress = _PROGRESS.pack(*_progress_of(self.progress))
-            page += _SEAL.pack(_PROGRESS_MAGIC, zlib.crc32(times + offsets + progress)) + progress
+            page += _MAGIC_AND_CRC.pack(_PROGRESS_MAGIC, zlib.crc32(times + offsets + progress)) + progress
         return page.ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
@@ -105,10 +105,10 @@ class Checkpoint:
         """Decode the file. Offsets are -1 if rocketpy's part is missing or does not match the timestamps."""
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
         times = _TIMESTAMPS.unpack_from(data)
-        magic, crc = _SEAL.unpack_from(data, 24)
+        magic, crc = _MAGIC_AND_CRC.unpack_from(data, 24)
         if magic == _MAGIC and crc == zlib.crc32(data[:24] + data[32:80]):
             checkpoint = cls(*times, *_OFFSETS.unpack_from(data, 32))
-            magic, crc = _SEAL.unpack_from(data, 80)
+            magic, crc = _MAGIC_AND_CRC.unpack_from(data, 80)
             if magic == _PROGRESS_MAGIC and crc == zlib.crc32(data[:24] + data[32:80] + data[88:160]):
                 checkpoint.progress = DispatchProgress(*_PROGRESS.unpack_from(data, 88))
             return checkpoint

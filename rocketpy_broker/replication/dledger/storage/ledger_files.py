@@ -29,7 +29,7 @@ from rocketpy_broker.replication.dledger.core.log_view import Write
 from rocketpy_broker.replication.dledger.storage.entry_scan import CheckEntry
 from rocketpy_broker.replication.dledger.storage.reader import LedgerReader
 from rocketpy_broker.replication.dledger.storage.recovery import LedgerRecovery, LedgerReport, write_units
-from rocketpy_broker.replication.dledger.storage.state_files import is_sealed
+from rocketpy_broker.replication.dledger.storage.state_files import has_checksum
 from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.checkpoint import Checkpoint, CheckpointFile
 from rocketpy_broker.store.files.disk import Disk, OsDisk, disk_errors, make_durable_dir
@@ -123,7 +123,7 @@ class LedgerFiles:
     def _is_javas(self) -> bool:
         """Whether a Java broker has written the small files, which then lack rocketpy's checksum."""
         return any(
-            data is not None and not is_sealed(data)
+            data is not None and not has_checksum(data)
             for data in (self._state(name) for name in ("checkpoint", "currterm"))
         )
 

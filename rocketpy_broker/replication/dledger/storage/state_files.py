@@ -26,7 +26,7 @@ from rocketpy_broker.store.files.disk import Disk, store_error
 from rocketpy_broker.store.files.properties import read_settings
 from rocketpy_broker.store.files.state_file import load_state, read_file, save_state
 
-_SEAL: Final = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
+_CHECKSUM_LINE: Final = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
 
 
 def encode_term(state: TermState) -> bytes:
@@ -53,20 +53,20 @@ def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
     )
 
 
-def seal(data: bytes) -> bytes:
+def with_checksum(data: bytes) -> bytes:
     """Return a text with its checksum, in a line that Java skips."""
     return data + b"# crc32 %08x\n" % zlib.crc32(data)
 
 
-def is_sealed(data: bytes) -> bool:
+def has_checksum(data: bytes) -> bool:
     """Whether rocketpy wrote the text. Java drops the checksum when it writes the file."""
-    return _SEAL.search(data) is not None
+    return _CHECKSUM_LINE.search(data) is not None
 
 
 def _fields(data: bytes, name: str) -> dict[str, str]:
-    sealed = _SEAL.search(data)
-    if sealed is not None and zlib.crc32(data[: sealed.start()]) != int(sealed.group(1), 16):
-        raise ValueError(f"{name}: its crc is not {sealed.group(1).decode()}")
+    found = _CHECKSUM_LINE.search(data)
+    if found is not None and zlib.crc32(data[: found.start()]) != int(found.group(1), 16):
+        raise ValueError(f"{name}: its crc is not {found.group(1).decode()}")
     try:
         # Every line ends with a line feed, so a file that ends inside its last number is detected.
         if not data.endswith(b"\n"):
@@ -116,13 +116,13 @@ class StateFiles:
             raise store_error("read", self._term, error) from error
         except ValueError as error:
             raise StoreDamaged(f"{self._term}: {error}; start this peer with an empty directory") from error
-        if not is_sealed(data):
+        if not has_checksum(data):
             self.save_term(state)
         return state
 
     def save_term(self, state: TermState) -> None:
         """Make term and vote durable. Raises DiskFull, StoreError."""
-        save_state(self._disk, self._term, seal(encode_term(state)))
+        save_state(self._disk, self._term, with_checksum(encode_term(state)))
 
     def load_checkpoint(self) -> LedgerCheckpoint:
         """Return the last saved checkpoint. Raises StoreDamaged, StoreError."""
@@ -135,10 +135,10 @@ class StateFiles:
         checkpoint = load_state(self._disk, self._checkpoint, decode)
         if checkpoint is None:
             return LedgerCheckpoint()
-        if not is_sealed(saved[-1]):
+        if not has_checksum(saved[-1]):
             self.save_checkpoint(checkpoint)
         return checkpoint
 
     def save_checkpoint(self, checkpoint: LedgerCheckpoint) -> None:
         """Replace the checkpoint. Raises DiskFull, StoreError."""
-        save_state(self._disk, self._checkpoint, seal(encode_checkpoint(checkpoint)))
+        save_state(self._disk, self._checkpoint, with_checksum(encode_checkpoint(checkpoint)))

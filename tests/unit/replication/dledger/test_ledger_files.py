@@ -12,7 +12,7 @@ from rocketpy_broker.replication.dledger.core.log_view import LedgerView, Write
 from rocketpy_broker.replication.dledger.core.raft_state import LedgerCheckpoint
 from rocketpy_broker.replication.dledger.storage.entry_scan import accept_any
 from rocketpy_broker.replication.dledger.storage.ledger_files import LedgerFiles
-from rocketpy_broker.replication.dledger.storage.state_files import encode_checkpoint, seal
+from rocketpy_broker.replication.dledger.storage.state_files import encode_checkpoint, with_checksum
 from rocketpy_broker.store import CommitLogConfig
 from rocketpy_broker.store.files.disk import OsDisk
 from tests import golden_data
@@ -496,7 +496,7 @@ def test_marks_do_not_count_once_java_has_used_the_files(tmp_path: Path) -> None
     entries = grown(files, [b"." * 60] * 5)
     files.close()
     _change(tmp_path / "data" / f"{0:020d}", entries[3].pos, bytes(2 * 108))
-    (tmp_path / "checkpoint").write_bytes(seal(state))
+    (tmp_path / "checkpoint").write_bytes(with_checksum(state))
     with pytest.raises(StoreDamaged):
         opened(tmp_path)
     (tmp_path / "checkpoint").write_bytes(state)

@@ -11,20 +11,20 @@ from rocketpy_broker.replication.dledger.storage.state_files import (
     decode_term,
     encode_checkpoint,
     encode_term,
-    is_sealed,
-    seal,
+    has_checksum,
+    with_checksum,
 )
 from rocketpy_broker.store.files.disk import OsDisk
 
-VOTE = seal(encode_term(TermState(12, "n1")))
+VOTE = with_checksum(encode_term(TermState(12, "n1")))
 
 
-def test_a_sealed_file_is_read_like_javas() -> None:
+def test_a_file_with_a_checksum_is_read_like_javas() -> None:
     """The files of one kind of broker could not be opened by the other."""
     assert decode_term(VOTE) == decode_term(encode_term(TermState(12, "n1"))) == (12, "n1")
     assert VOTE.splitlines()[-1].startswith(b"# "), "Java must skip it"
     point = LedgerCheckpoint(7, 9)
-    assert decode_checkpoint(seal(encode_checkpoint(point))) == point
+    assert decode_checkpoint(with_checksum(encode_checkpoint(point))) == point
 
 
 def test_state_files_of_java_are_rewritten_when_loaded(tmp_path: Path) -> None:
@@ -36,12 +36,12 @@ def test_state_files_of_java_are_rewritten_when_loaded(tmp_path: Path) -> None:
         files = StateFiles(OsDisk(), tmp_path)
         assert files.load_term(has_entries=True) == term
         assert files.load_checkpoint() == point
-        assert is_sealed((tmp_path / "currterm").read_bytes())
-        assert is_sealed((tmp_path / "checkpoint").read_bytes())
+        assert has_checksum((tmp_path / "currterm").read_bytes())
+        assert has_checksum((tmp_path / "checkpoint").read_bytes())
 
 
 @pytest.mark.parametrize("at", range(VOTE.index(b"#")))
-def test_a_flipped_bit_in_a_sealed_vote_is_seen(at: int) -> None:
+def test_a_flipped_bit_in_a_vote_with_a_checksum_is_seen(at: int) -> None:
     """A peer could have another vote, or an older term, after a restart (#5905)."""
     damaged = bytearray(VOTE)
     damaged[at] ^= 1
