@@ -114,7 +114,7 @@ class BatchConfig:
     """Maximum number of concurrent sends in one request; larger batches keep client and broker from working
     at the same time. RocketMQ: none, its 4.x clients do not combine sends."""
     linger_ms: int = 0
-    """How long a send waits for others to join its batch. 0: only sends of one turn of the event loop are
+    """How long a send waits for others to join its batch. 0: only sends of one event loop iteration are
     combined. The timeout of a batched send begins after this time."""
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ The tree::
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
       ReplicationError
         NotLeader  NotEnoughReplicas
-      TaskFailed            a background task ended unexpectedly
+      TaskFailed            a background task failed because of a bug
     InvariantError          a bug in this project; not a RocketError, so that broad handlers do not hide it
 
 Each `RocketError` tells a sender two things: *may the message be stored?* (`outcome`) and *what helps?*
@@ -156,8 +156,8 @@ class ClientClosed(UsageError):
 class FlowControlled(UsageError):
     """The limit of messages in flight is reached, and the call does not wait.
 
-    What helps: ``await producer.drain()`` before `send_nowait`, or use `send`, which waits. If it stays so,
-    the broker is slower than the program: see `health()`.
+    What helps: ``await producer.drain()`` before `send_nowait`, or use `send`, which waits. If the limit is
+    reached for long, the broker is slower than the program: see `health()`.
     """
 
     default_retry = Retry.SAME_BROKER
@@ -189,8 +189,8 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that violate RocketMQ's format. The connection is closed.
 
-    What helps: check that the address is one of RocketMQ's name server or broker, and not of a proxy, a web
-    server or another port. ``rocketpy doctor`` does.
+    What helps: check that the address is that of a name server or broker of RocketMQ, and not of a proxy, a
+    web server or another port. ``rocketpy doctor`` checks this, too.
     """
 
     default_retry = Retry.OTHER_BROKER
@@ -287,7 +287,7 @@ class BrokerError(RocketError):
 class BatchIncomplete(RocketError):
     """A long batch was sent in several requests, and one of them failed after others were stored.
 
-    What helps: send ``messages[len(error.results):]`` again, after a look at `outcome`.
+    What helps: check `outcome`, then send ``messages[len(error.results):]`` again.
 
     Attributes:
         results: The results of the stored messages, which are the first of the batch.
@@ -353,16 +353,16 @@ class RecordCorrupt(StoreError):
 class TornTail(RecordCorrupt):
     """The data ends inside a record, as after a crash in the middle of a write.
 
-    What helps: nothing is to be done for the end of a log, which recovery cuts off. Elsewhere it is damage:
-    see `RecordCorrupt`.
+    What helps: nothing at the end of a log, which recovery truncates. Elsewhere it is damage: see
+    `RecordCorrupt`.
     """
 
 
 class DiskFull(StoreError):
     """The disk is full. The message is not stored.
 
-    What helps: free space, add a disk, or shorten ``fileReservedTime``. The broker takes messages again by
-    itself. Producers use other brokers meanwhile.
+    What helps: free space, add a disk, or shorten ``fileReservedTime``. As soon as there is space, the broker
+    stores messages again. Producers use other brokers meanwhile.
     """
 
     default_outcome = Outcome.NOT_SENT
@@ -409,8 +409,8 @@ class ReplicationError(RocketError):
 class NotLeader(ReplicationError):
     """This replica does not lead its group.
 
-    What helps: send again; clients find the new leader by the route. If nobody leads, most peers of the group
-    are down.
+    What helps: send again; clients find the new leader by the route. A group without a leader needs more of
+    its peers: start those that are down.
 
     Attributes:
         leader_hint: The id of the leader, if known.
@@ -432,7 +432,7 @@ class NotEnoughReplicas(ReplicationError):
 
 
 class TaskFailed(RocketError):
-    """A background task of a client or server failed because of a bug. Restart the client or server.
+    """A background task of a client or server failed because of a bug.
 
     ``__cause__`` is the exception of the task; the log has its traceback.
 

@@ -20,7 +20,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def until_collected(ref: weakref.ref[Any]) -> None:
-    """Wait until an object is gone. Callbacks in the next turns of the event loop may still refer to it."""
+    """Wait until an object is gone. Callbacks in the next event loop iterations may still refer to it."""
 
     def is_gone() -> bool:
         gc.collect()

@@ -278,7 +278,7 @@ class Producer(AdminApi):
         """Send one message without waiting. RocketMQ's asynchronous send.
 
         Messages for one queue are sent in the order of the calls. A message that finds nothing in flight
-        leaves immediately; others leave together at the end of the event loop turn. In loops, call
+        leaves immediately; others leave together at the end of the event loop iteration. In loops, call
         `await drain()`. See `send` for the arguments.
 
         Returns:

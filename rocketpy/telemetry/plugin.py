@@ -118,7 +118,7 @@ def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:
         return None
     if choice is not None and choice is not True:
         return choice
-    found = _installed()
+    found = _load_installed()
     if found is None and choice:
         raise ConfigInvalid(
             "telemetry=True, but no telemetry package is installed: pip install rocketpy-mq[otel]"
@@ -153,13 +153,14 @@ def failure_counter(telemetry: Telemetry | None, client: str) -> Callable[[Rocke
 
 
 @lru_cache(maxsize=1)
-def _installed() -> Telemetry | None:
+def _load_installed() -> Telemetry | None:
+    """Return the first installed plugin that can be imported and started; None without one."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - it loads 40 modules
 
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
-            make = cast("Callable[[], Telemetry]", point.load())
-            return make()
+            create = cast("Callable[[], Telemetry]", point.load())
+            return create()
         except ImportError as error:
             log.debug("telemetry %s is not installed: %s", point.name, error)
         except Exception:  # a broken plugin must not stop a client

@@ -19,10 +19,11 @@ from rocketpy.transport.memory_budget import MemoryBudget
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls
 
-_PER_HOST = 1024
-_ROOM_FOR_HELD: Final = 8 << 20
-"""For held pulls, of 1 KiB or more each, and for subscriptions."""
-_CONNECTIONS_AT_LIMIT: Final = 16
+_CONNECTIONS_PER_HOST: Final = 1024
+_HELD_BYTES: Final = 8 << 20
+"""Memory of a connection for held pulls, of 1 KiB or more each, and for subscriptions."""
+_FULL_CONNECTIONS: Final = 16
+"""Number of connections at their memory limit that together reach the default limit of a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,10 @@ class ChannelOptions:
 
     def memory_budget(self) -> MemoryBudget:
         """Return a new budget with these limits."""
-        room = self.max_frame_bytes + self.write_limit_bytes + _ROOM_FOR_HELD
-        of_connection = self.connection_bytes_max or room
-        return MemoryBudget(of_connection, self.total_bytes_max or _CONNECTIONS_AT_LIMIT * of_connection)
+        connection_bytes = self.connection_bytes_max
+        if connection_bytes is None:
+            connection_bytes = self.max_frame_bytes + self.write_limit_bytes + _HELD_BYTES
+        return MemoryBudget(connection_bytes, self.total_bytes_max or _FULL_CONNECTIONS * connection_bytes)
 
 
 _POSITIVE = (
@@ -167,4 +169,4 @@ def host_limit(host: str, options: ChannelOptions) -> int | None:
         is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         is_local = True  # not an IP address, so a transport inside this process
-    return None if is_local else _PER_HOST
+    return None if is_local else _CONNECTIONS_PER_HOST

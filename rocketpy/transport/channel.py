@@ -1,7 +1,8 @@
 """Channel: the asyncio shell of one remoting connection, the same for clients and servers.
 
 A socket buffer is handled as a whole: its frames are decoded, plain functions handle the requests, and all
-responses leave in one write. Other frames that are written in one turn of the event loop leave at its end.
+responses leave in one write. Other frames leave at the end of the event loop iteration in which they are
+written.
 
 Slow requests and large responses end the turn of a connection. The rest of its buffer becomes a backlog,
 until the other connections had a turn and the peer has read its responses. Between two polls of the sockets
@@ -136,9 +137,12 @@ class Channel(StreamProtocol):
             max_header_bytes=options.max_header_bytes,
         )
         self._out: list[bytes] = []
+        """Frames to write."""
         self._gathering = False
+        """Whether `_out` is written later: at the end of the buffer or of the event loop iteration."""
         self._sweeper: asyncio.TimerHandle | None = None
-        self._swept_ms = float("inf")  # earlier deadlines need another timer
+        self._swept_ms = float("inf")
+        """Time of the next sweep: a request with an earlier deadline needs an earlier timer."""
         self._backlog: deque[Command] = deque()
         """Received requests that wait for their turn. Nothing is read meanwhile."""
         self._unanswered = 0
@@ -151,7 +155,8 @@ class Channel(StreamProtocol):
         self._budget = budget
         self.memory: ConnectionMemory = ConnectionMemory(None)
         """The memory that the server uses for it."""
-        self._frame_bytes = self._response_bytes = 0  # the last counts
+        self._frame_bytes = self._response_bytes = 0
+        """What `memory` counts at present for the incomplete frame and for unsent responses."""
         self._closed = self._loop.create_future()
         self._closed_here = False
         self._is_ending = False
@@ -165,7 +170,7 @@ class Channel(StreamProtocol):
         self._opened = self.last_received
         self.frame_started: float | None = None
 
-    # -- what its users call ------------------------------------------------------------------
+    # -- called by users of the channel -------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
@@ -242,7 +247,7 @@ class Channel(StreamProtocol):
             self._update_reading()
 
     def write(self, frame: bytes) -> None:
-        """Send an encoded frame at the end of this buffer or loop turn; dropped when closed."""
+        """Send an encoded frame at the end of this buffer or loop iteration; dropped when closed."""
         out = self._out
         out.append(frame)
         if not self._gathering:
@@ -252,12 +257,15 @@ class Channel(StreamProtocol):
             self._send_out()  # a long turn must notice a peer that does not read
 
     def write_now(self, frame: bytes) -> None:
-        """Send an encoded frame, and those before it, immediately: saves a single request one loop turn."""
+        """Send an encoded frame, and those before it, without waiting for the end of the iteration.
+
+        A request that is alone then leaves one event loop iteration earlier.
+        """
         self._out.append(frame)
         self._send_out()
 
     def flush(self) -> None:
-        """Send the written frames now, not at the end of the loop turn."""
+        """Send the written frames now, not at the end of the loop iteration."""
         if self._out:
             self._send_out()
 
@@ -288,7 +296,7 @@ class Channel(StreamProtocol):
         """Wait until the connection has ended and `Endpoint.channel_closed` was called."""
         await asyncio.shield(self._closed)
 
-    # -- what asyncio calls -------------------------------------------------------------------
+    # -- called by asyncio --------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Report the channel to its endpoint."""
@@ -348,7 +356,7 @@ class Channel(StreamProtocol):
         self._notify_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the channel, if its peer closed it after the oneway requests that wait for their turn."""
+        """End the channel. If its peer closed it, oneway requests in the backlog are handled first."""
         oneway = [] if self._closed_here else [request for request in self._backlog if request.is_oneway]
         if not oneway:
             self._end(exc)
@@ -386,7 +394,7 @@ class Channel(StreamProtocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _handle_all(self, requests: Sequence[Command]) -> None:
         """Handle the requests of a buffer until the turn of the connection ends."""
@@ -409,12 +417,12 @@ class Channel(StreamProtocol):
 
     def _handle_some(self, requests: Sequence[Command]) -> int:
         """Handle requests until the turn is over; return how many were handled."""
-        until = monotonic() + _TURN_S
+        turn_end = monotonic() + _TURN_S
         for done, request in enumerate(requests, 1):
             self._handle(request)
             if self._out and len(self._out[-1]) > _SMALL_READ_BYTES:
                 self._send_out()  # shows whether the peer reads
-            if not self.is_writable or monotonic() > until:
+            if not self.is_writable or monotonic() > turn_end:
                 return done
         return len(requests)
 
@@ -435,8 +443,9 @@ class Channel(StreamProtocol):
         self._update_reading()
 
     def _count_backlog(self) -> None:
-        """Count the bytes of the backlog; they are released together, since counting takes as long as a
-        turn.
+        """Count the memory of the backlog.
+
+        It is released when the whole backlog is handled: counting a long one takes as long as a turn.
         """
         if self._served:
             self.memory.set("requests", sum(request.kept_bytes for request in self._backlog))
@@ -478,8 +487,8 @@ class Channel(StreamProtocol):
             if size < self._options.write_high_bytes:
                 return (encode_command(response),)
             return encode_command_head(response), response.body
-        remark = f"the response would have {size} bytes; a frame has room for {size_max}"
-        log.error("a request of %s is refused: %s", self.remote_address, remark)
+        remark = f"the response would have {size} bytes, but a frame holds {size_max}: request less at a time"
+        log.error("rejecting a request of %s: %s", self.remote_address, remark)
         refusal = Command(
             ResponseCode.SYSTEM_ERROR, response.opaque, response.flag, remark=remark, codec=response.codec
         )
@@ -511,7 +520,8 @@ class Channel(StreamProtocol):
             limit = self._options.write_limit_bytes
             # A single response may exceed the limit.
             if unsent > limit and unsent > limit + max(map(len, out)):
-                self._fail(ConnectionLost(f"{self.remote_address} left {unsent} bytes unread"))
+                text = f"{self.remote_address} left {unsent} bytes unread, more than writeLimitBytes={limit}"
+                self._fail(ConnectionLost(text))
 
     def _count_responses(self, unsent: int) -> None:
         self._response_bytes = unsent
@@ -535,7 +545,7 @@ class Channel(StreamProtocol):
             raise ConnectionLost(f"the connection to {where} has ended", outcome=Outcome.NOT_SENT)
 
     def _note_partial_frame(self, received: int) -> None:
-        """Store since when a frame is incomplete."""
+        """Record when the incomplete frame began, and count its memory."""
         buffered = self._connection.buffered
         if buffered != self._frame_bytes:
             self._frame_bytes = buffered

@@ -1,7 +1,7 @@
 """memory://name: both ends in one process and one event loop, the same frames, no socket.
 
-As over a socket, bytes that one end writes reach the other in order, in the next turn of the loop. While an
-end pauses reading, the buffer of the writer fills up and its protocol is paused.
+As over a socket, bytes that one end writes reach the other in order, in the next iteration of the event loop.
+While an end pauses reading, the buffer of the writer fills up and its protocol is paused.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ from rocketpy import telemetry
 from rocketpy_otel import OpenTelemetry
 from rocketpy_broker.embedded import EmbeddedCluster
 
-telemetry._installed = lambda found=OpenTelemetry(): found  # as an installed package does
+telemetry._load_installed = lambda found=OpenTelemetry(): found  # as an installed package does
 
 async def main():
     reader = InMemoryMetricReader()

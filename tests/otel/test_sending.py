@@ -143,7 +143,7 @@ async def test_work_that_another_process_began_continues_its_trace(
 ) -> None:
     """Messages sent by the tasks of a job would be in separate traces."""
     telemetry = recorder.telemetry()
-    monkeypatch.setattr("rocketpy.telemetry.plugin._installed", lambda: telemetry)
+    monkeypatch.setattr("rocketpy.telemetry.plugin._load_installed", lambda: telemetry)
     job = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 
     def task() -> None:
@@ -153,7 +153,7 @@ async def test_work_that_another_process_began_continues_its_trace(
     await asyncio.to_thread(task)
     span = recorder.span("send T")
     assert f"{_parent(span):016x}" == "b7ad6b7169203331"
-    monkeypatch.setattr("rocketpy.telemetry.plugin._installed", lambda: None)
+    monkeypatch.setattr("rocketpy.telemetry.plugin._load_installed", lambda: None)
     with continued(job):
         assert not trace.get_current_span().get_span_context().is_valid
 

@@ -666,7 +666,7 @@ async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.Monke
     """Rows could not be followed from the job that wrote them to whoever reads them."""
     recorder = Recorder()
     telemetry = recorder.telemetry()
-    monkeypatch.setattr("rocketpy.telemetry.plugin._installed", lambda: telemetry)
+    monkeypatch.setattr("rocketpy.telemetry.plugin._load_installed", lambda: telemetry)
     job = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     _, broker = await task(None, {"traceparent": job})
     elements = [element for command in broker.sends for element in decode_batch(command.body)]

@@ -75,8 +75,8 @@ class RunningCalls:
 
     argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
     that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
-    is_stale: completed calls were collected since a call ended, so a turn of the event loop has passed, or
-    the current call was abandoned.
+    is_stale: completed calls were collected since a call ended, so an event loop iteration has passed, or the
+    current call was abandoned.
     """
 
     __slots__ = (

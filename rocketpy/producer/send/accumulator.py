@@ -1,10 +1,10 @@
-"""Batching on the fly: sends of one event loop turn to one topic leave as one request.
+"""Batching on the fly: sends of one event loop iteration to one topic leave as one request.
 
-A send joins the open batch of its topic. The batch leaves at the end of the loop turn, or `linger_ms` after
-it was opened, or when it is full. The queue is chosen for the batch instead of each message, so that a turn
-makes one batch instead of one for each queue; batches go to the queues in turn. Sends to a queue that the
-caller chose have batches of their own. A batch of one message leaves as a plain send; while messages come one
-after the other, each leaves immediately.
+A send joins the open batch of its topic. The batch leaves at the end of the event loop iteration, `linger_ms`
+after it was opened, or when it is full. The queue is chosen for the batch instead of each message, so that an
+iteration makes one batch instead of one for each queue; batches go to the queues in turn. Sends to a queue
+that the caller chose have batches of their own. A batch of one message leaves as a plain send; while messages
+come one after the other, each leaves immediately.
 
 Order: a send that cannot join (another wait_store, a delay, a body to be compressed) first makes the open
 batches of its topic leave. So messages of one queue leave in the order in which they were accepted.

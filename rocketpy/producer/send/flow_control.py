@@ -50,8 +50,8 @@ class InFlightLimiter:
     async def wait(self, size: int, timeout_ms: int) -> int:
         """Wait until a body of `size` bytes may go; return what is left of the time, at least 1 ms.
 
-        The caller must call `acquire` in the same turn of the event loop. Raises FlowControlled after the
-        time, or the reason of the close.
+        The caller must call `acquire` in the same event loop iteration. Raises FlowControlled after the time,
+        or the reason of the close.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000

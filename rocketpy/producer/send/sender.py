@@ -415,7 +415,7 @@ class Sender:
             self._idle.set_result(None)
 
     def _release_later(self, send: Send) -> None:
-        """Count a oneway send until the end of the loop turn, when it is written."""
+        """Count a oneway send until the end of the loop iteration, when it is written."""
         self._written_oneway.append(send)
         if len(self._written_oneway) == 1:
             self._loop.call_soon(self._tasks.run, self._release_oneway)

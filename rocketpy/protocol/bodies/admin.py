@@ -1,4 +1,4 @@
-"""Bodies that only operators' tools, and a slave for its tables, read."""
+"""Bodies for administration tools, and of the tables that a slave copies."""
 
 from __future__ import annotations
 
@@ -57,19 +57,22 @@ class GetBrokerClusterAclConfigResponseBody(Body, kw_only=True):
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:
-    """Encode settings as the body of codes 25 and 318, which RocketMQ reads by java.util.Properties."""
+    """Encode settings as the body of UPDATE_BROKER_CONFIG and UPDATE_NAMESRV_CONFIG.
+
+    RocketMQ reads it with java.util.Properties.
+    """
     lines = (f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
     return "".join(lines).encode("ascii")
 
 
 def decode_settings(body: bytes) -> dict[str, str]:
-    """Decode the body of a response to codes 26 and 319: a ``name=value`` on each line, nothing escaped."""
+    """Decode the response to GET_BROKER_CONFIG or GET_NAMESRV_CONFIG: ``name=value`` lines, not escaped."""
     lines = (line.partition("=") for line in body.decode("utf-8", "replace").split("\n"))
     return {name.strip(): value.strip() for name, separator, value in lines if separator}
 
 
 def _escaped(text: str) -> str:
-    r"""Escape what ends a name or value, and other characters than ASCII as \uXXXX."""
+    r"""Write every character as \uXXXX that might have a meaning in a properties file, or is not ASCII."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(

@@ -1,4 +1,4 @@
-"""Headers of the requests that bring a message to a broker, and of their responses."""
+"""Headers of requests that send a message or a reply, or send a message back, and of their responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class SentMessageHeader(Header, kw_only=True):
     """Fields of all requests with a sent message.
 
     sys_flag: bits of `sysflag.MessageSysFlag`. born_timestamp: ms since 1970. properties: see
-    `properties.encode`. default_topic, default_topic_queue_nums: what a missing topic is made from.
+    `properties.encode`. default_topic, default_topic_queue_nums: template and number of queues with which the
+    broker creates a missing topic.
     """
 
     producer_group: str

@@ -32,12 +32,12 @@ def decode(header: bytes) -> WireHeader:
     """Return the header of a binary frame. Raises RemoteProtocolError naming the part that does not fit."""
     try:
         code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
-        remark, position = _take(header, _FIXED.size, remark_bytes, "remark")
+        remark, position = _read_text(header, _FIXED.size, remark_bytes, "remark")
         (ext_bytes,) = _INT.unpack_from(header, position)
         position += 4
         if ext_bytes != len(header) - position:
             raise RemoteProtocolError(
-                f"binary header: {ext_bytes} bytes of ext fields announced, {len(header) - position} there"
+                f"binary header: {ext_bytes} bytes of ext fields declared, {len(header) - position} follow"
             )
         ext = _decode_ext(header, position) if ext_bytes else None
     except struct.error as error:
@@ -49,25 +49,26 @@ def _decode_ext(header: bytes, position: int) -> dict[str, str]:
     fields: dict[str, str] = {}
     while position < len(header):
         (key_bytes,) = _SHORT.unpack_from(header, position)
-        key, position = _take(header, position + 2, key_bytes, "ext field key")
+        key, position = _read_text(header, position + 2, key_bytes, "ext field key")
         (value_bytes,) = _INT.unpack_from(header, position)
-        value, position = _take(header, position + 4, value_bytes, "ext field value")
+        value, position = _read_text(header, position + 4, value_bytes, "ext field value")
         fields[key] = value
         if len(fields) > MAX_EXT_FIELDS:
             raise RemoteProtocolError(f"binary header has more than {MAX_EXT_FIELDS} ext fields")
     return fields
 
 
-def _take(header: bytes, position: int, size: int, what: str) -> tuple[str, int]:
+def _read_text(header: bytes, position: int, size: int, part: str) -> tuple[str, int]:
+    """Return a text and the position after it. part: its name in errors."""
     end = position + size
     if size < 0 or end > len(header):
         raise RemoteProtocolError(
-            f"binary header: {what} of {size} bytes at {position} does not fit {len(header)} bytes"
+            f"binary header: {part} of {size} bytes at {position} does not fit {len(header)} bytes"
         )
     try:
         return header[position:end].decode(), end
     except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"binary header: {what} at {position} is not UTF-8") from error
+        raise RemoteProtocolError(f"binary header: {part} at {position} is not UTF-8") from error
 
 
 def encode(header: WrittenHeader) -> bytes:
@@ -75,15 +76,12 @@ def encode(header: WrittenHeader) -> bytes:
     code, opaque, flag, language, version, remark, ext = header
     remark_text = (remark or "").encode()
     try:
-        parts = [
-            _FIXED.pack(code, language_number(language), version, opaque, flag, len(remark_text)),
-            remark_text,
-            b"",
-        ]
+        fixed = _FIXED.pack(code, language_number(language), version, opaque, flag, len(remark_text))
+        entries: list[bytes] = []
         for key, value in (ext or {}).items():
             key_text, value_text = key.encode(), value.encode()
-            parts += (_SHORT.pack(len(key_text)), key_text, _INT.pack(len(value_text)), value_text)
-        parts[2] = _INT.pack(sum(map(len, parts[3:])))
+            entries += (_SHORT.pack(len(key_text)), key_text, _INT.pack(len(value_text)), value_text)
+        ext_length = _INT.pack(sum(map(len, entries)))
     except (struct.error, UnicodeEncodeError) as error:
         raise LocalProtocolError(f"binary header of code {code}: {error}") from error
-    return b"".join(parts)
+    return b"".join((fixed, remark_text, ext_length, *entries))

@@ -35,7 +35,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 log = logging.getLogger("rocketpy.broker.transactions")
 
 _BATCH_MESSAGES: Final = 64
-"""Half messages checked in one turn of the event loop."""
+"""Half messages checked in one iteration of the event loop."""
 
 
 class _HalfCopy(NamedTuple):

@@ -82,7 +82,7 @@ async def test_a_message_that_a_broker_never_read_is_not_stored(tmp_path: Path) 
         process.send_signal(signal.SIGSTOP)
         filling = [b"%03d" % number + bytes(100_000) for number in range(200)]  # more than any socket takes
         sends = [producer.send_nowait(Message("T", body), timeout_ms=LONG_MS) for body in filling]
-        await asyncio.sleep(0)  # what a turn of the loop writes leaves at its end
+        await asyncio.sleep(0)  # what an iteration of the loop writes leaves at its end
         await asyncio.sleep(0)
         late = [producer.send_nowait(Message("T", b"late"), timeout_ms=50) for _ in range(3)]
         errors = await asyncio.gather(*late, return_exceptions=True)

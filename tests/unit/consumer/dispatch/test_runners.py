@@ -242,7 +242,7 @@ async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.
             loop.call_soon(turn)
 
     turn()
-    while len(rig.handled) < 1000:  # noqa: ASYNC110 - each turn of the loop is one step
+    while len(rig.handled) < 1000:  # noqa: ASYNC110 - each iteration of the loop is one step
         await asyncio.sleep(0)
     assert len(set(turns)) > 5
     monkeypatch.undo()

@@ -76,7 +76,7 @@ class Master:
 
 @asynccontextmanager
 async def leading(root: Path, settings: HaSettings | None = None) -> AsyncIterator[Master]:
-    """A master. Over memory://, the frames of one turn of the loop arrive together."""
+    """A master. Over memory://, the frames of one iteration of the loop arrive together."""
     settings = settings or HaSettings()
     with MessageStore(small_config(root)) as store:
         master = Master(store, settings)
