@@ -231,5 +231,5 @@ class GroupConsumer(Lifecycle):
 
 async def _warn_without_subscription(member: GroupMember, group: str, subscriptions: Collection[str]) -> None:
     await asyncio.sleep(_SUBSCRIBE_GRACE_S)
-    if not subscriptions and member.rebalances:
+    if not subscriptions and member.is_rebalanced:
         log.warning("consumer %s has no subscription and receives no messages; call subscribe()", group)

@@ -82,7 +82,7 @@ class LitePullConsumer(GroupConsumer):
             handles_retries=False,
             stores_offsets=self.config.auto_commit,
         )
-        member.rebalances = self._assigned is None
+        member.is_rebalanced = self._assigned is None
         return member
 
     def _make_consume_service(self, member: GroupMember) -> _PollBuffer:
@@ -161,7 +161,7 @@ class LitePullConsumer(GroupConsumer):
         if self._member is None:
             return
         member = self.member
-        member.rebalances = False
+        member.is_rebalanced = False
         missing = sorted(self._drop_unassigned(member) - set(member.pullers))
         for queue in missing:  # the heartbeat reaches only brokers of known routes
             await member.client.route(queue.topic)

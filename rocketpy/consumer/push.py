@@ -105,7 +105,7 @@ class PushConsumer(GroupConsumer):
         config, client = self.config, member.client
         send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
-            lock = member.lock_one if member.locks else None
+            lock = member.lock_one if member.locks_queues else None
             return OrderlyConsumeService(
                 self._adapter, config, send_back, member.stats, member.tasks, client.now_ms, lock
             )
@@ -120,7 +120,7 @@ class PushConsumer(GroupConsumer):
         return concurrent
 
     def pause(self) -> None:
-        """Stop to pull. Messages that were pulled are still handled. RocketMQ: suspend."""
+        """Stop pulling. Messages that were pulled are still handled. RocketMQ: suspend."""
         self.member.context.paused = True
 
     def resume(self) -> None:

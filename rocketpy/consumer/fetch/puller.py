@@ -160,11 +160,11 @@ class Puller:
         self.problem: str | None = None
 
     def start(self) -> None:
-        """Start to pull."""
+        """Start pulling."""
         self._task = self._context.tasks.spawn(self._run(), f"pull {self.process_queue.queue}")
 
     def stop(self) -> None:
-        """Stop to pull; a pending response is ignored."""
+        """Stop pulling; a pending response is ignored."""
         if self._task is not None:
             self._task.cancel()
         self._cancel_prefetch()

@@ -44,21 +44,23 @@ _LOCK_INTERVAL_MS: Final = 20_000
 _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
 _SHOWN_MAX: Final = 3
-_HALF_HOUR_MS: Final = 30 * 60 * 1000
+_DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
+"""`consume_timestamp_ms` None: this long before the start of the member."""
 _REBALANCE_SOON_MS: Final = 250
 """First pause after an incomplete rebalance; it doubles up to the usual interval."""
 
 
 class GroupMember:
-    """A member of a consumer group. Topics and queues inside have their namespace.
+    """A member of a consumer group. The names of topics and queues in it include the namespace.
 
     consume_type: CONSUME_PASSIVELY or CONSUME_ACTIVELY, for administration tools. orderly: queues are locked
     before they are pulled. span_max: see `PushConfig`. carries_filter: whether pulls carry the subscription.
     commits_by_pull: whether pulls carry the offset to commit. handles_retries: whether the member consumes
     the retry topic. stores_offsets: whether offsets are committed automatically.
 
-    rebalances: whether the member is assigned queues by the group; otherwise the application acquires them.
-    undecodable: how many messages could not be decoded so far.
+    is_rebalanced: whether the rebalance of the group assigns queues to the member; otherwise the application
+    does. locks_queues: whether queues are locked at their brokers. undecodable: number of messages that could
+    not be decoded.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class GroupMember:
         self.consume_type: Final = consume_type
         self.orderly: Final = orderly
         self.broadcasting: Final = config.model is MessageModel.BROADCASTING
-        self.locks: Final = orderly and not self.broadcasting
+        self.locks_queues: Final = orderly and not self.broadcasting
         self.api: ConsumerApi = ConsumerApi(client, self.group, _REQUEST_TIMEOUT_MS)
         self.tasks: Tasks = Tasks(f"consumer group {self.group}")
         self.started_ms: Final = time.time_ns() // 1_000_000
@@ -95,18 +97,19 @@ class GroupMember:
         self.on_change: Callable[[], None] | None = None
         self.offsets: OffsetStore = self._offset_store(group)
         self.closing: bool = False
-        self.rebalances = True
+        self.is_rebalanced: bool = True
         self.undecodable: int = 0
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._wanted = asyncio.Event()
+        self._rebalance_wanted = asyncio.Event()
         self._limited_log = RateLimitedLog(log)
         self._refused: dict[str, RocketError] = {}
-        self._moves = OffsetMoveBackoff()
+        """Rejections that `problems` shows, by topic or `_filter_key`."""
+        self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
-        self._renewal: asyncio.Task[None] | None = None
+        self._lock_renewal: asyncio.Task[None] | None = None
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self.context: PullContext = PullContext(
             client=client,
@@ -124,7 +127,7 @@ class GroupMember:
             refusal_log=self._limited_log,
         )
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and close ----------------------------------------------------------------------
 
     async def start(self, consume_service: ConsumeService, *, wait: bool) -> None:
         """Join the group; without `wait` in the background.
@@ -136,12 +139,12 @@ class GroupMember:
             self.subscribe(self._retry_topic, ALL)
         if wait:
             await self._join()
-        self.tasks.spawn(self._rebalance_always(joined=wait), "rebalance")
+        self.tasks.spawn(self._rebalance_loop(joined=wait), "rebalance")
         if self.stores_offsets:
             self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
-        if self.locks:
-            self._renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+        if self.locks_queues:
+            self._lock_renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
 
     async def _join(self) -> None:
         for topic in list(self.subscriptions):
@@ -157,9 +160,9 @@ class GroupMember:
             log.error("group %s: %s", self.group, error)
 
     async def close(self) -> Sequence[object]:
-        """Stop to pull, wait for handlers, commit offsets and leave the group.
+        """Stop pulling, wait for handlers, commit offsets and leave the group.
 
-        Returns what unfinished handlers work on: messages, or queues.
+        Returns what unfinished handlers work on: messages, or the queues of an orderly consumer.
         """
         if self.closing:
             return ()
@@ -173,7 +176,7 @@ class GroupMember:
                 await asyncio.wait(set(self._releasing.values()), timeout=1)
             if self.stores_offsets:
                 await self.persist(wait=True)
-            if self.locks:
+            if self.locks_queues:
                 await self._unlock_all()
             for puller in self.pullers.values():
                 puller.process_queue.drop()
@@ -287,17 +290,17 @@ class GroupMember:
 
     def rebalance_soon(self) -> None:
         """Rebalance soon: the group, a subscription or a route has changed."""
-        self._wanted.set()
+        self._rebalance_wanted.set()
 
-    async def _rebalance_always(self, *, joined: bool) -> None:
+    async def _rebalance_loop(self, *, joined: bool) -> None:
         if not joined:
             await self._join_later()
         usual_ms = self.config.rebalance_interval_ms
         soon_ms = _REBALANCE_SOON_MS
         while True:
-            self._wanted.clear()
+            self._rebalance_wanted.clear()
             complete = True
-            if self.rebalances and not self.context.paused:
+            if self.is_rebalanced and not self.context.paused:
                 try:
                     complete = await self.rebalance()
                 except InvariantError:
@@ -309,7 +312,7 @@ class GroupMember:
             soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
-                    await self._wanted.wait()
+                    await self._rebalance_wanted.wait()
 
     async def rebalance(self) -> bool:
         """Revoke and acquire queues as the strategy computes. Returns whether that is complete."""
@@ -319,29 +322,37 @@ class GroupMember:
             changed = True
             self.revoke(queue)
         for topic in list(self.subscriptions):
-            queues = await self._find_queues(topic)
-            members = None
-            if queues is not None and not self.broadcasting:
-                try:
-                    members = await self.api.members(topic)
-                except RocketError as error:
-                    self._members_unknown(topic, error)
-            complete = complete and queues is not None and (self.broadcasting or members is not None)
-            changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
-            for queue in changes.revoked:
-                self.revoke(queue)
-            acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
-            if members is not None and all(acquired):
-                self._refused.pop(topic, None)
-            complete = complete and all(acquired)
-            changed = changed or bool(changes.revoked) or any(acquired)
+            topic_complete, topic_changed = await self._rebalance_topic(topic)
+            complete = complete and topic_complete
+            changed = changed or topic_changed
         if changed:
             log.info("group %s: %d queues are assigned to this member", self.group, len(self.pullers))
             if self.on_change is not None:
                 self.on_change()
         return complete
 
-    def _members_unknown(self, topic: str, error: RocketError) -> None:
+    async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
+        """Revoke and acquire queues of a topic. Returns (whether that is complete, whether any changed)."""
+        queues = await self._find_queues(topic)
+        members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
+        complete = queues is not None and (self.broadcasting or members is not None)
+        changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+        for queue in changes.revoked:
+            self.revoke(queue)
+        acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
+        if members is not None and all(acquired):
+            self._refused.pop(topic, None)
+        return complete and all(acquired), bool(changes.revoked) or any(acquired)
+
+    async def _find_members(self, topic: str) -> Sequence[str] | None:
+        """Return the client ids of the group's members, from a broker of the topic; None if unknown."""
+        try:
+            return await self.api.members(topic)
+        except RocketError as error:
+            self._report_unknown_members(topic, error)
+            return None
+
+    def _report_unknown_members(self, topic: str, error: RocketError) -> None:
         text = "members of group %s are not known: %s"
         if is_refusal(error):
             self._refused[topic] = error
@@ -350,42 +361,44 @@ class GroupMember:
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def acquire(self, queue: MessageQueue) -> bool:
-        """Lock a queue if needed, and start to pull it. Returns whether that worked."""
+        """Lock a queue if needed, and start pulling it. Returns whether that worked."""
         if queue in self._releasing:
             return False  # a handler of this member still works on it
         if (other := self._acquiring.get(queue)) is not None:  # such as of an earlier assignment
             await asyncio.wait({other})
             return queue in self.pullers
         self._acquiring[queue] = finished = asyncio.get_running_loop().create_future()
-        is_locked = False
         try:
-            try:
-                now_ms = int(self.client.now_ms())
-                if self.locks:
-                    is_locked = queue in await self.api.lock([queue])
-                    if not is_locked:
-                        log.info("%s is still locked by another member of group %s", queue, self.group)
-                        return False
-                offset = await self._start_offset(queue)
-                if not self.closing and (not self.rebalances or queue.topic in self.subscriptions):
-                    self.start_pulling(queue, offset, locked_ms=now_ms if is_locked else None)
-                    return True
-            except RocketError as error:
-                self._cannot_acquire(queue, error)
-            if is_locked:
-                await self._unlock([queue])  # or no member would have it until the lock expires
-            return False
+            return await self._lock_and_pull(queue)
         finally:
             del self._acquiring[queue]
             finished.set_result(None)
 
-    def _cannot_acquire(self, queue: MessageQueue, error: RocketError) -> None:
+    async def _lock_and_pull(self, queue: MessageQueue) -> bool:
+        now_ms, is_locked = int(self.client.now_ms()), False
+        try:
+            if self.locks_queues:
+                is_locked = queue in await self.api.lock([queue])
+                if not is_locked:
+                    log.info("%s is still locked by another member of group %s", queue, self.group)
+                    return False
+            offset = await self._start_offset(queue)
+            if not self.closing and (not self.is_rebalanced or queue.topic in self.subscriptions):
+                self.start_pulling(queue, offset, locked_ms=now_ms if is_locked else None)
+                return True
+        except RocketError as error:
+            self._report_not_acquired(queue, error)
+        if is_locked:
+            await self._unlock([queue])  # or no member would have it until the lock expires
+        return False
+
+    def _report_not_acquired(self, queue: MessageQueue, error: RocketError) -> None:
         if is_refusal(error):
             self._refused[queue.topic] = error
         self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
-        """Start to pull a queue from an offset on."""
+        """Start pulling a queue from an offset on."""
         process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
         process_queue.locked_ms = locked_ms
         puller = self.pullers[queue] = Puller(self.context, process_queue)
@@ -416,25 +429,27 @@ class GroupMember:
                 offset = puller.process_queue.commit_offset
             if offset is not None:
                 await self.offsets.write({queue: offset}, wait=True)
-            if self.locks:
+            if self.locks_queues:
                 await self._unlock([queue])
         finally:
             del self._releasing[queue]
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """Return where to begin in a queue. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
+        """Return the offset to begin a queue at. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
         stored = await self.offsets.read(queue)
         if stored is not None:
             return stored
-        begins = self.config.consume_from
+        consume_from = self.config.consume_from
         is_retry = queue.topic == self._retry_topic
-        if begins is ConsumeFrom.FIRST_OFFSET or (is_retry and begins is ConsumeFrom.LAST_OFFSET):
+        if consume_from is ConsumeFrom.FIRST_OFFSET:
             return 0
-        if begins is ConsumeFrom.TIMESTAMP and not is_retry:
+        if consume_from is ConsumeFrom.LAST_OFFSET and is_retry:
+            return 0
+        if consume_from is ConsumeFrom.TIMESTAMP and not is_retry:
             timestamp = self.config.consume_timestamp_ms
-            return await self.api.search_offset(
-                queue, self.started_ms - _HALF_HOUR_MS if timestamp is None else timestamp
-            )
+            if timestamp is None:
+                timestamp = self.started_ms - _DEFAULT_TIMESTAMP_AGE_MS
+            return await self.api.search_offset(queue, timestamp)
         return await self.api.max_offset(queue)
 
     # -- locks --------------------------------------------------------------------------------
@@ -467,8 +482,8 @@ class GroupMember:
 
     async def _unlock_all(self) -> None:
         """Unlock all queues, including those that are being acquired."""
-        if self._renewal is not None:
-            self._renewal.cancel()
+        if self._lock_renewal is not None:
+            self._lock_renewal.cancel()
         if self._acquiring:
             await asyncio.wait(set(self._acquiring.values()), timeout=1)
         await self._unlock([*self.pullers, *self._acquiring])
@@ -492,14 +507,14 @@ class GroupMember:
             await self.offsets.write(self.progress(), wait=wait)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue queues of a topic from other offsets; running handlers no longer count."""
+        """Continue queues of a topic from other offsets. Results of running handlers are ignored."""
         chosen = {
             queue: offset
             for queue, offset in offsets.items()
             if queue.topic == topic and queue in self.pullers
         }
         log.warning("group %s: offsets of %d queues of %s are reset", self.group, len(chosen), topic)
-        if not self.rebalances:
+        if not self.is_rebalanced:
             # The application assigned these queues: a rebalance would not acquire them again.
             for queue, offset in chosen.items():
                 self.restart_pulling(queue, offset)
@@ -524,7 +539,7 @@ class GroupMember:
 
     def _subscription(self, topic: str) -> SubscriptionData | None:
         """Return the subscription of a topic; for assigned queues, all messages."""
-        if self.rebalances:
+        if self.is_rebalanced:
             return self.subscriptions.get(topic)
         return SubscriptionData(topic=topic, sub_string=ALL)
 
@@ -562,11 +577,11 @@ class GroupMember:
         queue = puller.process_queue.queue
         if self.pullers.get(queue) is puller:
             puller.stop()
-            self.tasks.spawn(self._move(puller, offset), f"reset {queue}")
+            self.tasks.spawn(self._reset_illegal_offset(puller, offset), f"reset {queue}")
 
-    async def _move(self, puller: Puller, offset: int) -> None:
+    async def _reset_illegal_offset(self, puller: Puller, offset: int) -> None:
         queue = puller.process_queue.queue
-        await asyncio.sleep(self._moves.pause_s(queue, self.client.now_ms()))
+        await asyncio.sleep(self._illegal_offset_backoff.pause_s(queue, self.client.now_ms()))
         if self.pullers.get(queue) is puller:
             await self.reset(queue.topic, {queue: offset})
 

@@ -82,7 +82,7 @@ ROCKETMQ: Final[dict[str, Row]] = {
     # DefaultMQPushConsumer, DefaultMQPushConsumerImpl
     "messageModel": (PUSH.model, MessageModel.CLUSTERING),
     "consumeFromWhere": (PUSH.consume_from, ConsumeFrom.LAST_OFFSET),
-    "consumeTimestamp, without one": (member._HALF_HOUR_MS, 30 * 60_000),
+    "consumeTimestamp, without one": (member._DEFAULT_TIMESTAMP_AGE_MS, 30 * 60_000),
     "consumeThreadMax": (PUSH.concurrency, 20),
     "consumeConcurrentlyMaxSpan": (PUSH.span_max, 2000),
     "pullThresholdForQueue": (PUSH.queue_messages_max, 1000),
