@@ -31,7 +31,8 @@ class BrokerLatencies:
     failed_ms: int
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Broker name to its last latency and the time when it is available again."""
-    _turn: int = 0
+    _next_index: int = 0
+    """For round robin among slow brokers."""
 
     def update(self, broker_name: str, latency_ms: float, now_ms: float, *, failed: bool = False) -> None:
         """Record the latency of an attempt, or its failure."""
@@ -46,26 +47,26 @@ class BrokerLatencies:
         return seen is None or now_ms >= seen[1]
 
     def select(
-        self, queues: Sequence[MessageQueue], turn: int, now_ms: float, avoid_broker: str | None = None
+        self, queues: Sequence[MessageQueue], index: int, now_ms: float, avoid_broker: str | None = None
     ) -> MessageQueue:
         """Return the next queue of an available broker; see `select_queue`."""
         names = {queue.broker_name for queue in queues}
         available = {name: self.is_available(name, now_ms) for name in names}
         if all(available.values()):
-            return select_queue(queues, turn, avoid_broker)
+            return select_queue(queues, index, avoid_broker)
         names = {name for name, good in available.items() if good and name != avoid_broker}
         if not names:
             names = {self._least_slow(sorted(set(available) - {avoid_broker}) or sorted(available), now_ms)}
         count = len(queues)
         return next(
             queue
-            for queue in (queues[(turn + step) % count] for step in range(count))
+            for queue in (queues[(index + step) % count] for step in range(count))
             if queue.broker_name in names
         )
 
     def chooser(self, now_ms: float) -> Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]:
         """Return `select` bound to a time."""
-        return lambda queues, turn, avoid_broker: self.select(queues, turn, now_ms, avoid_broker)
+        return lambda queues, index, avoid_broker: self.select(queues, index, now_ms, avoid_broker)
 
     def _least_slow(self, names: Sequence[str], now_ms: float) -> str:
         """Return one of the faster half: available brokers first, then by latency, then by time of return."""
@@ -74,5 +75,5 @@ class BrokerLatencies:
             return (not self.is_available(name, now_ms), *self._seen.get(name, (0.0, 0.0)))
 
         ranked = sorted(names, key=slowness)
-        self._turn += 1
-        return ranked[self._turn % max(1, len(ranked) // 2)]
+        self._next_index += 1
+        return ranked[self._next_index % max(1, len(ranked) // 2)]

@@ -139,19 +139,19 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
     )
 
 
-def select_queue(queues: Sequence[MessageQueue], turn: int, avoid_broker: str | None = None) -> MessageQueue:
+def select_queue(queues: Sequence[MessageQueue], index: int, avoid_broker: str | None = None) -> MessageQueue:
     """Return the next queue, on another broker than `avoid_broker` if possible.
 
-    queues: not empty. turn: any number; the caller increments it for each call.
+    queues: not empty. index: any number; the caller increments it for each call.
     Source: RocketMQ 4.6 TopicPublishInfo selectOneMessageQueue.
     """
     count = len(queues)
     if avoid_broker is not None:
         for step in range(count):
-            queue = queues[(turn + step) % count]
+            queue = queues[(index + step) % count]
             if queue.broker_name != avoid_broker:
                 return queue
-    return queues[turn % count]
+    return queues[index % count]
 
 
 def member_to_read(addresses: Mapping[int, str]) -> int:

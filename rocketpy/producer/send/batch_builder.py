@@ -22,17 +22,22 @@ _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 class BatchBuilder:
     """An open batch of sends, with one entry for each message in the lists.
 
-    given: the queue that the callers chose. tails: properties after the two that all messages have. events:
+    chosen_queue: by the callers, or None. tails: properties after the two that all messages have. events:
     empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the
     messages. timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
     stored records.
     """
 
     def __init__(
-        self, publish_info: TopicPublishInfo, given: MessageQueue | None, timeout_ms: int, *, wait: bool
+        self,
+        publish_info: TopicPublishInfo,
+        chosen_queue: MessageQueue | None,
+        timeout_ms: int,
+        *,
+        wait: bool,
     ) -> None:
         self.publish_info = publish_info
-        self.given = given
+        self.chosen_queue = chosen_queue
         self.timeout_ms = timeout_ms
         self.wait = wait
         self.messages: list[Message] = []

@@ -202,7 +202,7 @@ class SendDispatcher:
         message: Message,
         arg: object,
         queues: Sequence[MessageQueue],
-        _turn: int,
+        _index: int,
         _failed_broker: str | None,
     ) -> MessageQueue:
         """Return the selector's queue. Raises its errors, and MessageInvalid for a wrong result."""

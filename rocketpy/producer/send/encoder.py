@@ -91,7 +91,7 @@ class MessageEncoder:
             except Exception as error:  # noqa: BLE001 - a bug; the callers wait for their futures
                 self._sender.fail_unsent(batch, error)
             else:
-                self._sender.begin_counted(send)
+                self._sender.begin_batch(send)
         for publish_info in {batch.publish_info: None for batch in batches}:
             publish_info.flush()
 
@@ -118,7 +118,7 @@ class MessageEncoder:
             on_attempt_end=self._on_attempt_end,
             publish_info=publish_info,
             size=len(part.body),
-            given=queue,
+            chosen_queue=queue,
             born_ms=time.time_ns() // 1_000_000,
             accepted_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
@@ -208,7 +208,7 @@ class MessageEncoder:
             on_attempt_end=self._on_attempt_end,
             publish_info=publish_info,
             size=len(message.body),
-            given=queue,
+            chosen_queue=queue,
             born_ms=born_ms,
             accepted_ms=now_ms,
             deadline_ms=now_ms + timeout_ms,
@@ -225,7 +225,7 @@ class MessageEncoder:
                 batch.messages[0],
                 batch.futures[0],
                 batch.tails[0],
-                batch.given,
+                batch.chosen_queue,
                 batch.timeout_ms,
                 batch.events,
             )
@@ -242,7 +242,7 @@ class MessageEncoder:
             on_attempt_end=self._on_attempt_end,
             publish_info=batch.publish_info,
             size=batch.size,
-            given=batch.given,
+            chosen_queue=batch.chosen_queue,
             born_ms=born_ms,
             accepted_ms=now_ms,
             deadline_ms=now_ms + batch.timeout_ms,
@@ -254,7 +254,7 @@ class MessageEncoder:
         """Compress its body, then begin: on a thread if it is long and no order can be lost by that."""
         config = self._config.compression
         compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
-        is_ordered = send.given is not None or send.choose is not None
+        is_ordered = send.chosen_queue is not None or send.choose is not None
         if is_ordered or send.size <= config.off_loop_above_bytes:
             send.body, send.sys_flag = compress()
             self._sender.begin(send)
@@ -268,7 +268,7 @@ class MessageEncoder:
             send.body, send.sys_flag = await self._loop.run_in_executor(None, compress)
         finally:
             # Also if that failed: then the body is sent as it was.
-            self._sender.begin_later(send)
+            self._sender.begin_if_live(send)
 
 
 def _compress_long(

@@ -34,7 +34,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
 
     on_attempt_end: called with the results or the error of each attempt. size, count: bytes of the bodies
-    and messages, as the limiter counts them. given: the queue that the caller chose. choose: the caller's
+    and messages, as the limiter counts them. chosen_queue: by the caller, or None. choose: the caller's
     selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms: when
     that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
     sys_flag: bits that say how the bodies are compressed.
@@ -43,7 +43,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
     publish_info: TopicPublishInfo
     size: int
-    given: MessageQueue | None
+    chosen_queue: MessageQueue | None
     choose: ChooseQueue | None = None
     born_ms: int
     accepted_ms: float
@@ -73,7 +73,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 
     def rules(self, retry: RetryConfig) -> SendRules:
         """Return what `retry.decide` needs to know of it."""
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given)
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue)
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         """Return its request as a frame with a JSON header."""
@@ -270,7 +270,7 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
         return (self.future,)
 
     def rules(self, retry: RetryConfig) -> SendRules:
-        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.given, self.follows)
+        return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue, self.follows)
 
     def encode_body(self) -> bytes:
         return self.body
@@ -351,7 +351,7 @@ class ProducerBatch(BatchRequest[SendResult]):
                 on_attempt_end=self.on_attempt_end,
                 publish_info=self.publish_info,
                 size=len(message.body),
-                given=self.given,
+                chosen_queue=self.chosen_queue,
                 born_ms=self.born_ms,
                 accepted_ms=self.accepted_ms,
                 deadline_ms=self.deadline_ms,

@@ -28,13 +28,13 @@ class TopicPublishInfo:
 
     topic: as the application knows it, without its namespace. queue_connections: the queues in round-robin
     order, each with the connection to its broker; empty while no route is known. connections: those of the
-    brokers. turn: counts the sends, to choose the next queue. may_batch: whether brokers accept batches for
+    brokers. next_index: counts the sends, for round robin. may_batch: whether brokers accept batches for
     this topic. single, batch, reply: templates of its requests.
     """
 
     def __init__(self, client: ClientInstance, group: str, topic: str, config: ProducerConfig) -> None:
         self.topic = topic
-        self.turn: int = random.randrange(1 << 16)
+        self.next_index: int = random.randrange(1 << 16)
         self.queue_connections: list[tuple[MessageQueue, PeerConnection]] = []
         self.connections: list[PeerConnection] = []
         self.may_batch: bool = not topic.startswith(RETRY_TOPIC_PREFIX)

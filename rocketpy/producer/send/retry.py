@@ -119,7 +119,7 @@ _LEAST_PAUSE_MS = 10
 servers."""
 
 ChooseQueue = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
-"""As `select_queue`: the queue for a turn, if possible not on the broker that has just failed."""
+"""As `select_queue`: the next queue, if possible not on the broker that has just failed."""
 
 
 def decide(
@@ -127,13 +127,13 @@ def decide(
     attempts: Sequence[Attempt],
     now_ms: float,
     rules: SendRules,
-    turn: int = 0,
+    index: int = 0,
     choose: ChooseQueue = select_queue,
 ) -> Decision:
     """Decide what to do with a send.
 
-    attempts: so far, oldest first. turn: for round robin. choose: selects the queue. All times are ms of one
-    monotonic clock.
+    attempts: so far, oldest first. index: number of the send, for round robin. choose: selects the queue. All
+    times are ms of one monotonic clock.
     """
     last = attempts[-1] if attempts else None
     if last is not None and not _may_retry(attempts, rules):
@@ -145,8 +145,8 @@ def decide(
     if not queues:
         return _no_writable_queue(view, attempts, rules) if is_fresh else RefreshRoute()
     if last is None:
-        return SendTo(choose(queues, turn, None))
-    queue = choose(queues, turn, last.queue.broker_name)
+        return SendTo(choose(queues, index, None))
+    queue = choose(queues, index, last.queue.broker_name)
     same_broker = queue.broker_name == last.queue.broker_name
     if not is_fresh and _route_may_be_stale(last, same_broker):
         return RefreshRoute()
@@ -168,12 +168,12 @@ def _route_pause_ms(retry: RetryConfig) -> int:
     return max(retry.pause_ms, _LEAST_PAUSE_MS)
 
 
-def _needs_master(route: PublishRoute | None, given: MessageQueue | None = None) -> bool:
+def _needs_master(route: PublishRoute | None, chosen: MessageQueue | None = None) -> bool:
     """Return whether there is no queue only because a broker has no master at the moment."""
-    if route is None or _candidates(route, given):
+    if route is None or _candidates(route, chosen):
         return False
     waiting = route.brokers_without_master
-    return given.broker_name in waiting if given is not None else bool(waiting)
+    return chosen.broker_name in waiting if chosen is not None else bool(waiting)
 
 
 def _may_retry(attempts: Sequence[Attempt], rules: SendRules) -> bool:
@@ -193,13 +193,13 @@ def _was_not_sent(end: AttemptEnd) -> bool:
     return isinstance(end, RocketError) and end.outcome is Outcome.NOT_SENT
 
 
-def _candidates(route: PublishRoute | None, given: MessageQueue | None) -> Sequence[MessageQueue]:
+def _candidates(route: PublishRoute | None, chosen: MessageQueue | None) -> Sequence[MessageQueue]:
     """Return the queues to choose from; none when the message can go nowhere."""
     if route is None:
         return ()
-    if given is None:
+    if chosen is None:
         return route.queues
-    return (given,) if given.broker_name in route.masters else ()
+    return (chosen,) if chosen.broker_name in route.masters else ()
 
 
 def _route_may_be_stale(last: Attempt, same_broker: bool) -> bool:

@@ -94,7 +94,8 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._tasks = client.tasks
         pool = client.connections
-        self._frames = pool.options.codec == CODEC_JSON and not pool.hooks
+        self._writes_frames = pool.options.codec == CODEC_JSON and not pool.hooks
+        """Whether requests are written as frames from templates, instead of as commands."""
         self._batch_support = BatchSupport(client.now_ms)
         latency = config.latency
         self._latencies = (
@@ -103,8 +104,11 @@ class Sender:
             else None
         )
         self._live: dict[Send, None] = {}
+        """Accepted sends that have not ended."""
         self._parked: dict[Send, None] = {}
+        """Those of them that wait for a route, a connection, a probe or the end of a pause."""
         self._blocked: dict[Channel, dict[Send, tuple[MessageQueue, PeerConnection]]] = {}
+        """Those of the parked sends that wait until a broker reads again, by its channel."""
         self._written_oneway: list[Send] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -127,28 +131,28 @@ class Sender:
         """Make the first attempt of an accepted send."""
         publish_info = send.publish_info
         queue_connections = publish_info.queue_connections
-        if queue_connections and send.given is None and self._latencies is None:
-            turn = publish_info.turn
-            publish_info.turn = turn + 1
-            queue, connection = queue_connections[turn % len(queue_connections)]
+        if queue_connections and send.chosen_queue is None and self._latencies is None:
+            index = publish_info.next_index
+            publish_info.next_index = index + 1
+            queue, connection = queue_connections[index % len(queue_connections)]
             self._transmit(send, queue, connection, send.accepted_ms)
             return
-        if send.given is not None:
-            given_connection = publish_info.connection(send.given)
-            if given_connection is not None:
-                self._transmit(send, send.given, given_connection, send.accepted_ms)
+        if send.chosen_queue is not None:
+            chosen_connection = publish_info.connection(send.chosen_queue)
+            if chosen_connection is not None:
+                self._transmit(send, send.chosen_queue, chosen_connection, send.accepted_ms)
                 return
         self._continue(send)
 
-    def begin_later(self, send: Send) -> None:
-        """Make the first attempt of a send that was accepted earlier, unless it has ended meanwhile."""
+    def begin_if_live(self, send: Send) -> None:
+        """Make the first attempt of an accepted send, unless it has ended or was cancelled meanwhile."""
         if send in self._live and self._drop_cancelled(send):
             self.begin(send)
 
-    def begin_counted(self, send: Send) -> None:
-        """Accept a send whose messages count as in flight already, and make its first attempt."""
+    def begin_batch(self, send: Send) -> None:
+        """Make the first attempt of a batch whose messages the accumulator has counted as in flight."""
         self._live[send] = None
-        self.begin_later(send)
+        self.begin_if_live(send)
 
     def fail_unsent(self, batch: BatchBuilder, error: Exception) -> None:
         """End the messages of a batch that cannot be encoded because of a bug."""
@@ -169,14 +173,14 @@ class Sender:
             connection.when_open(partial(self._connected, send, queue, connection))
             return
         is_free = channel.is_writable and not self._batch_support.probes
-        if (not is_free or type(send) is ProducerBatch) and self._must_wait(send, queue, connection, channel):
+        if (not is_free or type(send) is ProducerBatch) and self._defer(send, queue, connection, channel):
             return
         send.queue = queue
         send.sent_ms = now_ms
         if self._checks and not self._passes_checks(send, queue):
             return
         try:
-            if not self._frames:
+            if not self._writes_frames:
                 self._write_command(send, queue, connection)
             elif type(send) is OnewaySend:
                 channel.write(send.frame(queue.queue_id, ONEWAY_OPAQUE))
@@ -200,7 +204,7 @@ class Sender:
             self._not_written(send, queue, error)
 
     def _attempt_deadline_ms(self, send: Send) -> float:
-        """Return until when the response to a request may arrive that is written now."""
+        """Return the deadline for the response to a request that is written now."""
         if self._attempt_timeout_ms is None:
             return send.deadline_ms
         return min(send.deadline_ms, self._client.now_ms() + self._attempt_timeout_ms)
@@ -215,10 +219,11 @@ class Sender:
         self._batch_support.cancel(queue.broker_name, send)
         self._end(send, error)
 
-    def _must_wait(
-        self, send: Send, queue: MessageQueue, connection: PeerConnection, channel: Channel
-    ) -> bool:
-        """Park or split a send that may not leave now, or not as it is; see `BatchSupport`."""
+    def _defer(self, send: Send, queue: MessageQueue, connection: PeerConnection, channel: Channel) -> bool:
+        """Park a send that must wait, or split a batch that its broker rejects; return whether it did either.
+
+        Otherwise the caller writes the send; a batch may be the probe of its broker, see `BatchSupport`.
+        """
         if not channel.is_writable:
             blocked = self._blocked.get(channel)
             if blocked is None:
@@ -248,7 +253,7 @@ class Sender:
             return
         response = connection.put(command, self._attempt_deadline_ms(send) - self._client.now_ms())
         send.on_wire = True
-        response.add_done_callback(partial(_pass_on, send))
+        response.add_done_callback(partial(_pass_response, send))
 
     def _passes_checks(self, send: Send, queue: MessageQueue) -> bool:
         """Call the application's checks for each message; fail the send if one of them forbids it."""
@@ -292,7 +297,7 @@ class Sender:
             self._transmit(send, queue, connection, self._client.now_ms())
         else:
             send.queue = queue
-            self.attempt_ended(send, copy_of(error))  # all that waited for this connection get the same one
+            self.attempt_ended(send, copy_of(error))  # each send that waited for the connection gets its own
 
     def _continue(self, send: Send) -> None:
         """Make the next attempt, wait, or end the send, as `decide` says."""
@@ -303,26 +308,32 @@ class Sender:
             choose = select_queue if self._latencies is None else self._latencies.chooser(now_ms)
         rules = send.rules(self._retry)
         try:
-            decision = decide(publish_info.view, send.attempts, now_ms, rules, publish_info.turn, choose)
+            decision = decide(
+                publish_info.view, send.attempts, now_ms, rules, publish_info.next_index, choose
+            )
         except Exception as error:  # noqa: BLE001 - of the application's selector; the caller gets it
             if isinstance(error, RocketError):
                 error.outcome = Outcome.NOT_SENT
             self._end(send, error)
             return
         if send.choose is not None and isinstance(decision, SendTo):
-            send.choose, send.given = None, decision.queue
+            # The caller's selector is called once: later attempts go to the same queue.
+            send.choose, send.chosen_queue = None, decision.queue
             self.begin(send)
         elif isinstance(decision, GiveUp):
             self._end(send, decision.end)
         elif isinstance(decision, SendTo):
-            publish_info.turn += 1
+            publish_info.next_index += 1
             connection = publish_info.connection(decision.queue)
             if connection is not None:
                 self._transmit(send, decision.queue, connection, now_ms)
             else:  # an order configuration that names a broker the route lacks
                 send.queue = decision.queue
-                name = decision.queue.broker_name
-                self.attempt_ended(send, RouteNotFound(f"the route has no master of broker {name}"))
+                text = (
+                    f"the route of topic {publish_info.topic} has no master of broker "
+                    f"{decision.queue.broker_name}; start it, or correct the order configuration of the topic"
+                )
+                self.attempt_ended(send, RouteNotFound(text))
         elif isinstance(decision, RefreshRoute):
             self._park(send)
             publish_info.request_route(partial(self._resume, send), decision.at_ms)
@@ -331,7 +342,7 @@ class Sender:
             self._loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
 
     def attempt_ended(self, send: Send, end: AttemptEnd) -> None:
-        """Take the results or the error of an attempt: the callback of every send."""
+        """Handle the results or the error of an attempt: the callback of every send."""
         if self._latencies is not None and send.queue is not None and not isinstance(end, RocketError):
             now_ms = self._client.now_ms()
             self._latencies.update(send.queue.broker_name, now_ms - send.sent_ms, now_ms)
@@ -348,7 +359,7 @@ class Sender:
             self._batch_support.release()
 
     def _attempt_failed(self, send: Send, end: AttemptEnd) -> None:
-        """Repeat or end a send after an error, or a status that is repeated, too."""
+        """Repeat or end a send after an error, or after a status other than SEND_OK."""
         if send.queue is None:
             return
         if isinstance(end, RocketError) and type(send) is not BatchSend and type(send) is not ProducerBatch:
@@ -398,7 +409,7 @@ class Sender:
     # -- ends ---------------------------------------------------------------------------------
 
     def _end(self, send: Send, end: Exception | Sequence[SendResult]) -> None:
-        """Stop counting a send as in flight, and give its callers and the listeners its end."""
+        """Stop counting a send as in flight, and pass its results or error to its callers and listeners."""
         if send not in self._live:
             return
         del self._live[send]
@@ -415,7 +426,7 @@ class Sender:
             self._idle.set_result(None)
 
     def _release_later(self, send: Send) -> None:
-        """Count a oneway send until the end of the loop iteration, when it is written."""
+        """Keep a oneway send in flight until the end of the event loop iteration, when it is written."""
         self._written_oneway.append(send)
         if len(self._written_oneway) == 1:
             self._loop.call_soon(self._tasks.run, self._release_oneway)
@@ -515,7 +526,7 @@ def _may_be_stored(attempt: Attempt) -> bool:
     return not isinstance(attempt.end, RocketError) or attempt.end.outcome is not Outcome.NOT_SENT
 
 
-def _pass_on(send: Send, response: asyncio.Future[Command]) -> None:
+def _pass_response(send: Send, response: asyncio.Future[Command]) -> None:
     error = response.exception()
     if error is None:
         send.set_result(response.result())

@@ -19,7 +19,7 @@ def latencies() -> BrokerLatencies:
 
 def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> set[str]:
     """The brokers that get something within many turns."""
-    return {known.select(QUEUES, turn, now_ms, avoid).broker_name for turn in range(60)}
+    return {known.select(QUEUES, index, now_ms, avoid).broker_name for index in range(60)}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_queues_of_available_brokers_take_turns() -> None:
     """One queue would get all messages while a broker is out."""
     known = latencies()
     known.update("a", 9000, 0)
-    assert {known.select(QUEUES, turn, 0) for turn in range(6)} == {
+    assert {known.select(QUEUES, index, 0) for index in range(6)} == {
         queue for queue in QUEUES if queue.broker_name != "a"
     }

@@ -115,14 +115,14 @@ def test_brokers_that_create_no_topics_are_not_borrowed() -> None:
 def test_turns_go_round() -> None:
     """One queue would get all messages."""
     queues = publish_route("T", route(("a", 2, 2, 6), ("b", 1, 1, 6))).queues
-    assert [select_queue(queues, turn) for turn in range(4)] == [queues[0], queues[1], queues[2], queues[0]]
+    assert [select_queue(queues, index) for index in range(4)] == [queues[0], queues[1], queues[2], queues[0]]
 
 
 def test_a_retry_avoids_the_last_broker() -> None:
     """A retry would go to the broker that has just failed."""
     queues = publish_route("T", route(("a", 2, 2, 6), ("b", 1, 1, 6))).queues
-    assert {select_queue(queues, turn, "a").broker_name for turn in range(6)} == {"b"}
-    assert {select_queue(queues, turn, "b").broker_name for turn in range(6)} == {"a"}
+    assert {select_queue(queues, index, "a").broker_name for index in range(6)} == {"b"}
+    assert {select_queue(queues, index, "b").broker_name for index in range(6)} == {"a"}
 
 
 def test_a_retry_takes_the_last_broker_where_there_is_no_other() -> None:

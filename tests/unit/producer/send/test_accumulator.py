@@ -134,7 +134,7 @@ async def test_given_queues_have_batches_of_their_own() -> None:
         rig.add(body, queue)
     await asyncio.sleep(0)
     assert rig.bodies == [[b"1", b"3"], [b"2"]]
-    assert [batch.given for batch in rig.batches] == [Q0, Q1]
+    assert [batch.chosen_queue for batch in rig.batches] == [Q0, Q1]
 
 
 async def test_a_message_that_cannot_join_lets_the_others_leave_first() -> None:

@@ -64,7 +64,7 @@ def after(
     """The decision after attempts at queue a/0 that ended so, at 1, 2, … ms."""
     attempts = [Attempt(A0, end, index + 1) for index, end in enumerate(ends)]
     rules = rules or SendRules(0, 3000, retry or RetryConfig())
-    return decide(RouteView(route, refreshed_ms, error), attempts, now_ms, rules, turn=0)
+    return decide(RouteView(route, refreshed_ms, error), attempts, now_ms, rules, index=0)
 
 
 def same(end: RocketError, error: RocketError) -> bool:
