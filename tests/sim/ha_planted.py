@@ -287,5 +287,5 @@ def a_cut_forgets_the_backlog() -> Iterator[None]:
 @defect
 def a_backlog_is_overtaken() -> Iterator[None]:
     """Later records are dispatched before it."""
-    with patch.object(Backlog, "wants", lambda self, size: size >= self._burst_bytes):
+    with patch.object(Backlog, "accepts", lambda self, size: size >= self._burst_bytes):
         yield
