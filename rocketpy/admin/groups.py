@@ -226,7 +226,9 @@ class Groups:
         name = self._requests.wrap(check_group(group))
         config = {"groupName": name} | _fields({**asdict(GroupSettings()), **settings})
         masters = await self._requests.masters(cluster)
-        await self._requests.each_of(masters, lambda address, broker: self._put(address, broker, config))
+        await self._requests.each_of(
+            masters, lambda address, broker: self._put_config(address, broker, config)
+        )
 
     async def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
         """Change settings of a consumer group on each broker that has it. Other settings stay unchanged.
@@ -249,7 +251,7 @@ class Groups:
             raise _unknown(f"there is no group {group}")
         known = {broker: masters[broker] for broker in configs}
         await self._requests.each_of(
-            known, lambda address, broker: self._put(address, broker, configs[broker] | fields)
+            known, lambda address, broker: self._put_config(address, broker, configs[broker] | fields)
         )
 
     async def delete(self, group: str, *, cluster: str | None = None, keep_topics: bool = False) -> None:
@@ -448,7 +450,7 @@ class Groups:
                 f"group {group} has {len(members)} members online ({clients}): {reason}. Stop them first"
             )
 
-    async def _put(self, address: str | None, broker: str, config: Mapping[str, object]) -> None:
+    async def _put_config(self, address: str | None, broker: str, config: Mapping[str, object]) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._requests.call(address, broker, code, body=fastjson.dumps(config))
 

@@ -115,7 +115,8 @@ class Topics:
 
         Args:
             cluster: Only topics of this cluster.
-            include_system: Also topics that brokers create for themselves: of retries and dead letters, too.
+            include_system: Also topics that brokers create themselves, including those of retries and dead
+                letters.
 
         Raises:
             ConfigInvalid: There is no such cluster.
@@ -184,7 +185,9 @@ class Topics:
             order=ordered,
         )
         await self._set_ordered_queues(topic, dict.fromkeys(masters, queues if ordered else 0))
-        await self._requests.each_of(masters, lambda address, broker: self._put(address, broker, config))
+        await self._requests.each_of(
+            masters, lambda address, broker: self._put_config(address, broker, config)
+        )
         await self._requests.wait_until_known(topic, masters)
 
     async def alter(
@@ -229,14 +232,14 @@ class Topics:
         masters = await self._requests.masters_of(topic)
         name = self._requests.wrap(topic)
         found = await self._requests.each_of(
-            masters, lambda address, broker: self._config(address, broker, name)
+            masters, lambda address, broker: self._get_config(address, broker, name)
         )
         configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
         if ordered is not None or write_queues is not None:
             counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
             await self._set_ordered_queues(topic, counts)
         await self._requests.each_of(
-            masters, lambda address, broker: self._put(address, broker, configs[broker])
+            masters, lambda address, broker: self._put_config(address, broker, configs[broker])
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -257,9 +260,9 @@ class Topics:
         name = requests.wrap(check_topic(topic))
         brokers = await requests.masters()
         masters = brokers if cluster is None else await requests.masters(cluster)
-        others = {broker: address for broker, address in brokers.items() if broker not in masters}
-        kept = await requests.each_of(
-            others, lambda address, broker: self._find_config(address, broker, name)
+        other_masters = {broker: address for broker, address in brokers.items() if broker not in masters}
+        other_configs = await requests.each_of(
+            other_masters, lambda address, broker: self._find_config(address, broker, name)
         )
         header = DeleteTopicRequestHeader(topic=name)
         await requests.call_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
@@ -267,18 +270,21 @@ class Topics:
         in_namesrv = DeleteTopicInNamesrvRequestHeader(topic=name)
         await requests.call_each_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, in_namesrv)
         # A name server drops the routes of all clusters, and brokers register only topics that change.
-        left = {broker: config for broker, config in kept.items() if config is not None}
+        kept = {broker: config for broker, config in other_configs.items() if config is not None}
         await requests.each(
-            {broker: self._put(others[broker], broker, config) for broker, config in left.items()}
+            {
+                broker: self._put_config(other_masters[broker], broker, config)
+                for broker, config in kept.items()
+            }
         )
-        if left:
-            await requests.wait_until_known(topic, left)
+        if kept:
+            await requests.wait_until_known(topic, kept)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
-    async def _describe_at(self, address: str | None, broker: str, name: str) -> _Part:
+    async def _describe_at(self, address: str | None, broker: str, name: str) -> _TopicOnBroker:
         requests = self._requests
-        config = await self._config(address, broker, name)
+        config = await self._get_config(address, broker, name)
         stats = await requests.call(
             address, broker, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=name)
         )
@@ -288,7 +294,7 @@ class Topics:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             QueryTopicConsumeByWhoRequestHeader(topic=name),
         )
-        return _Part(
+        return _TopicOnBroker(
             settings=TopicSettings(
                 config.read_queue_nums, config.write_queue_nums, Permission(config.perm), config.order
             ),
@@ -297,10 +303,10 @@ class Topics:
                 for queue, found in TopicStatsTable.decode(stats.body).offset_table.items()
             },
             groups=GroupList.decode(groups.body).group_list,
-            rate=await self._rate(address, broker, name),
+            rate=await self._get_rate(address, broker, name),
         )
 
-    async def _rate(self, address: str | None, broker: str, name: str) -> float:
+    async def _get_rate(self, address: str | None, broker: str, name: str) -> float:
         header = ViewBrokerStatsDataRequestHeader(stats_name=_PUT_COUNTS, stats_key=name)
         try:
             response = await self._requests.call(address, broker, RequestCode.VIEW_BROKER_STATS_DATA, header)
@@ -310,7 +316,7 @@ class Topics:
             raise
         return BrokerStatsData.decode(response.body).stats_minute.tps or 0.0
 
-    async def _config(self, address: str | None, broker: str, name: str) -> TopicConfig:
+    async def _get_config(self, address: str | None, broker: str, name: str) -> TopicConfig:
         config = await self._find_config(address, broker, name)
         if config is None:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {name}", broker)
@@ -321,7 +327,7 @@ class Topics:
         response = await self._requests.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
 
-    async def _put(self, address: str | None, broker: str, config: TopicConfig) -> None:
+    async def _put_config(self, address: str | None, broker: str, config: TopicConfig) -> None:
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
             default_topic=DEFAULT_TOPIC,
@@ -351,8 +357,8 @@ class Topics:
             await table.delete(ORDER_TOPIC_NAMESPACE, name)
 
 
-class _Part(NamedTuple):
-    """The data of one broker about a topic."""
+class _TopicOnBroker(NamedTuple):
+    """A topic, as one broker knows it. rate: messages sent to it per second."""
 
     settings: TopicSettings
     queues: Mapping[MessageQueue, QueueOffsets]

@@ -232,8 +232,8 @@ class NameServers:
     async def topics(self, cluster: str | None = None, *, include_system: bool = False) -> list[str]:
         """Return the topics of applications, sorted, with their namespace.
 
-        cluster: None for those of all clusters. include_system: also topics that brokers create for
-        themselves: of retries and dead letters, too. Raises TransportError, BrokerError.
+        cluster: None for those of all clusters. include_system: also topics that brokers create themselves,
+        including those of retries and dead letters. Raises TransportError, BrokerError.
         """
         if cluster is None:
             known = await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)

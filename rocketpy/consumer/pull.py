@@ -88,7 +88,7 @@ class PullConsumer(BoundToClient):
     async def fetch_topics(self) -> tuple[str, ...]:
         """Return the topics of applications, sorted; with a namespace, those in it.
 
-        Topics that brokers create for themselves are left out: of retries and dead letters, too.
+        Topics that brokers create themselves are left out, including those of retries and dead letters.
         """
         return own_names(self._namespace, await self._running().topics())
 

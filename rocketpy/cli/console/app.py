@@ -21,7 +21,7 @@ from rocketpy.cli.console.pages.base import Context
 from rocketpy.cli.console.resends import Resends
 from rocketpy.cli.console.sampler import Sampler
 from rocketpy.cli.console.settings import ConsoleSettings
-from rocketpy.cli.console.views import HERE, Views
+from rocketpy.cli.console.views import CONSOLE_DIRECTORY, Views
 from rocketpy.errors import BrokerError, RocketError, RouteNotFound, UsageError
 from rocketpy.producer import Producer
 from rocketpy.protocol.codes import ResponseCode
@@ -57,7 +57,7 @@ class Console:
         context = Context(admin, self.sampler, self.views, producer, resends)
         routes = [route for pages in ALL_PAGES for route in pages(context).routes()]
         app = Starlette(
-            routes=[*routes, Mount("/static", StaticFiles(directory=HERE / "static"))],
+            routes=[*routes, Mount("/static", StaticFiles(directory=CONSOLE_DIRECTORY / "static"))],
             exception_handlers={
                 RocketError: self._show_error,
                 HTTPException: self._show_error,

@@ -1,4 +1,4 @@
-"""Views: renders the templates. Everything in them is escaped; nothing from a message is ever HTML."""
+"""Renders the templates. All values are escaped, so that no part of a message is interpreted as HTML."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from rocketpy.errors import ConfigInvalid
 
 T = TypeVar("T")
 
-HERE: Final = Path(__file__).parent
+CONSOLE_DIRECTORY: Final = Path(__file__).parent
+"""Directory of `templates` and `static`."""
 PAGE_SIZE: Final = 50
 
 
 class Page(NamedTuple, Generic[T]):
-    """A part of a list. number: counted from 1; total: of all items."""
+    """One page of a list. number: of this page, from 1. pages: their number. total: number of all items."""
 
     items: Sequence[T]
     number: int
@@ -40,7 +41,7 @@ class Views:
     def __init__(self, settings: ConsoleSettings) -> None:
         self.csrf_token = ""
         self._environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            loader=jinja2.FileSystemLoader(CONSOLE_DIRECTORY / "templates"),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -57,7 +58,7 @@ class Views:
         }
 
     def page(self, template: str, values: Mapping[str, Any] | None = None, status: int = 200) -> HTMLResponse:
-        """Return a page."""
+        """Return the response with a rendered template."""
         text = self._environment.get_template(template).render(csrf=self.csrf_token, **(values or {}))
         return HTMLResponse(text, status)
 
@@ -69,7 +70,10 @@ def link(path: str, **parameters: object) -> str:
 
 
 def page_of(items: Sequence[T], number: str) -> Page[T]:
-    """Return one page of a list. number: from the URL; the nearest page counts. Raises ConfigInvalid."""
+    """Return one page of a list. Raises ConfigInvalid.
+
+    number: from the URL; empty for the first page. A number beyond the last page selects the last one.
+    """
     pages = max(1, -(-len(items) // PAGE_SIZE))
     wanted = min(max(whole_number("page", number or "1"), 1), pages)
     return Page(items[(wanted - 1) * PAGE_SIZE : wanted * PAGE_SIZE], wanted, pages, len(items))

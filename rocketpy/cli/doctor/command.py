@@ -31,10 +31,10 @@ _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bo
 def doctor(
     options: Options,
     lag: Annotated[
-        int, typer.Option("--lag", min=0, metavar="N", help="Warn of groups that are further behind.")
+        int, typer.Option("--lag", min=0, metavar="N", help="Warn about groups that lag by more messages.")
     ] = 10_000,
     disk: Annotated[
-        float, typer.Option("--disk", min=0, max=100, metavar="PERCENT", help="How full disks may be.")
+        float, typer.Option("--disk", min=0, max=100, metavar="PERCENT", help="Report disks that are fuller.")
     ] = 80,
 ) -> None:
     """Check this machine and a cluster, and say what to do. It changes nothing.
@@ -79,7 +79,7 @@ async def _check_cluster(findings: Findings, config: ClientConfig, lag: int, dis
         return
     try:
         known = await check_name_servers(findings, client)
-        if any(one.cluster.broker_addr_table for one in known.values()):
+        if any(view.cluster.broker_addr_table for view in known.values()):
             await check_brokers(findings, client, known, disk)
             admin = AdminClient(client=config)
             await admin.start(wait=False)
@@ -100,9 +100,7 @@ def _print(findings: Findings, *, as_json: bool) -> None:
     for finding in findings:
         console.print(_line(finding))
     problems, warnings = findings.count(Level.PROBLEM), findings.count(Level.WARNING)
-    console.print(
-        f"{problems} problems, {warnings} warnings, {findings.count(Level.OK)} checks without either"
-    )
+    console.print(f"problems: {problems}, warnings: {warnings}, passed: {findings.count(Level.OK)}")
 
 
 def _line(finding: Finding) -> Text:

@@ -18,21 +18,21 @@ from rocketpy.cli.profiles import profiles_path
 
 _NAMESAKE: Final = "rocketpy"
 """A flight simulator on PyPI whose module has the same name. The distribution here is rocketpy-mq."""
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def check_machine(findings: Findings, environment: Mapping[str, str]) -> None:
-    """Check what needs no server."""
+    """Check the installed packages and the file with profiles. No server is needed."""
     _check_module(findings)
     _check_profiles(findings, profiles_path(environment))
 
 
 def _check_module(findings: Findings) -> None:
-    place = Path(rocketpy.__file__).parent
+    directory = Path(rocketpy.__file__).parent
     try:
         version = metadata.version(_NAMESAKE)
     except metadata.PackageNotFoundError:
-        text = f"rocketpy-mq {__version__} in {place}, Python {platform.python_version()}"
+        text = f"rocketpy-mq {__version__} in {directory}, Python {platform.python_version()}"
         findings.ok("module", "this environment", text)
         return
     findings.problem(
@@ -58,8 +58,8 @@ def _check_profiles(findings: Findings, path: Path) -> None:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         findings.problem("profile", subject, f"it cannot be read: {error}", "Correct or remove the file")
         return
-    secret = sorted(name for name, table in profiles.items() if "secret_key" in dict_of(table))
-    if secret and mode & _OTHERS and os.name == "posix":
+    secret = sorted(name for name, table in profiles.items() if "secret_key" in _as_table(table))
+    if secret and mode & _GROUP_AND_OTHERS and os.name == "posix":
         findings.problem(
             "profile",
             subject,
@@ -70,6 +70,6 @@ def _check_profiles(findings: Findings, path: Path) -> None:
     findings.ok("profile", subject, f"{len(profiles)} profiles, no secret key that others can read")
 
 
-def dict_of(value: object) -> dict[object, object]:
-    """Return a table of a TOML file; an empty one for any other value."""
+def _as_table(value: object) -> dict[object, object]:
+    """Return a table of a TOML file as it is, and an empty table for any other value."""
     return value if isinstance(value, dict) else {}

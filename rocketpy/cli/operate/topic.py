@@ -38,7 +38,7 @@ def list_topics(
     options: Options,
     cluster: OfCluster = None,
     system: Annotated[
-        bool, typer.Option("--system", help="Also topics of the brokers: of retries and dead letters, too.")
+        bool, typer.Option("--system", help="Also topics of brokers, retries and dead letters.")
     ] = False,
 ) -> None:
     """List the topics."""

@@ -104,7 +104,7 @@ async def test_a_report_for_people(cluster: EmbeddedCluster) -> None:
     assert (done.status, done.err) == (1, "")
     assert f"problem  name server {NOBODY}: cannot be reached" in done.out
     assert "→ Correct host and port" in done.out
-    assert done.out.splitlines()[-1].startswith("1 problems, 0 warnings, ")
+    assert done.out.splitlines()[-1].startswith("problems: 1, warnings: 0, ")
 
 
 # -- name servers -----------------------------------------------------------------------------

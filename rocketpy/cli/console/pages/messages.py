@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Final, NamedTuple, cast
 
@@ -22,8 +22,8 @@ _SHOWN_BYTES: Final = 64 << 10
 _HEX_COLUMNS: Final = 16
 
 
-class _Found(NamedTuple):
-    """Messages that a search found. next_link: to the next page, or None."""
+class _SearchResult(NamedTuple):
+    """The messages of one page. next_link: the link to the next page, or None."""
 
     messages: list[MessageExt]
     next_link: str | None = None
@@ -51,32 +51,38 @@ class MessagePages(Pages):
                 problem = str(error)
         return self._context.views.page("messages.html", values | {"found": found, "problem": problem})
 
-    async def _search(self, query: Mapping[str, str]) -> _Found:
+    async def _search(self, query: Mapping[str, str]) -> _SearchResult:
         messages, by = self._context.admin.messages, query["by"]
         if by == "id":
-            return _Found([await messages.by_id(required(query, "value"))])
+            return _SearchResult([await messages.by_id(required(query, "value"))])
         topic = required(query, "topic")
         if by == "unique":
-            return _Found([await messages.by_unique_id(topic, required(query, "value"))])
+            return _SearchResult([await messages.by_unique_id(topic, required(query, "value"))])
         if by == "time":
             begin = parse_time("from", query["begin"]) if query.get("begin") else 0
             end = parse_time("to", query["end"]) if query.get("end") else FOREVER_MS
-            return _Found(await _first(messages.by_time(topic, begin, end)))
+            return _SearchResult(await _first_page(messages.by_time(topic, begin, end)))
         if by == "key":
-            return _Found((await messages.by_key(topic, required(query, "value"), PAGE_SIZE)).messages)
+            result = await messages.by_key(topic, required(query, "value"), PAGE_SIZE)
+            return _SearchResult(result.messages)
         if by == "offset":
-            queue, offset = queue_of(query, topic), whole_number("offset", query.get("offset", "") or "0")
-            found = await _first(messages.of_queue(queue, offset))
-            after = link(
-                "/messages",
-                topic=topic,
-                by=by,
-                broker=queue.broker_name,
-                queue=queue.queue_id,
-                offset=found[-1].queue_offset + 1 if found else 0,
-            )
-            return _Found(found, after if len(found) == PAGE_SIZE else None)
-        raise ConfigInvalid(f"messages cannot be searched by {by!r}")
+            return await self._search_queue(query, topic)
+        raise ConfigInvalid(f"cannot search messages by {by!r}; use id, unique, time, key or offset")
+
+    async def _search_queue(self, query: Mapping[str, str], topic: str) -> _SearchResult:
+        queue, offset = queue_of(query, topic), whole_number("offset", query.get("offset", "") or "0")
+        found = await _first_page(self._context.admin.messages.of_queue(queue, offset))
+        if len(found) < PAGE_SIZE:
+            return _SearchResult(found)
+        next_link = link(
+            "/messages",
+            topic=topic,
+            by="offset",
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            offset=found[-1].queue_offset + 1,
+        )
+        return _SearchResult(found, next_link)
 
     async def message(self, request: Request) -> Response:
         """Show a message, and what each group did with it."""
@@ -88,32 +94,35 @@ class MessagePages(Pages):
             message = await admin.messages.by_offset(queue, whole_number("offset", required(query, "offset")))
         try:
             tracks, problem = await admin.messages.consumers_of(message), ""
-        except RocketError as error:  # the message itself is worth a page
+        except RocketError as error:  # the page still shows the message
             tracks, problem = (), str(error)
         shown = message.body[:_SHOWN_BYTES]
+        text = _text(shown)
+        as_hex = text is None or query.get("as") == "hex"
         values = {
             "message": message,
             "tracks": tracks,
             "problem": problem,
-            "text": _text(shown),
-            "hex": "\n".join(_hex_lines(shown)) if query.get("as") == "hex" or _text(shown) is None else None,
+            "text": text,
+            "hex": "\n".join(_hex_lines(shown)) if as_hex else None,
             "cut": len(message.body) > len(shown),
             "notice": query.get("done", ""),
-            "as_text": _with(query, "text"),
-            "as_hex": _with(query, "hex"),
+            "as_text": _body_link(query, "text"),
+            "as_hex": _body_link(query, "hex"),
         }
         return self._context.views.page("message.html", values)
 
 
-def _with(query: Mapping[str, str], form: str) -> str:
+def _body_link(query: Mapping[str, str], form: str) -> str:
     """Return the link to the same message with its body shown as text or hex."""
     kept = {name: query.get(name) for name in ("id", "topic", "broker", "queue", "offset")}
     return link("/message", **kept, **{"as": form})
 
 
-async def _first(messages: object) -> list[MessageExt]:
-    """Return the messages of the first page."""
+async def _first_page(messages: AsyncIterator[MessageExt]) -> list[MessageExt]:
+    """Return the messages of the first page, and end the iteration."""
     found: list[MessageExt] = []
+    # The admin client returns generators: closing one ends its requests.
     async with aclosing(cast("AsyncGenerator[MessageExt]", messages)) as source:
         async for message in source:
             found.append(message)

@@ -21,7 +21,7 @@ _FIELDS = ("topic", "tags", "keys", "body")
 class TopicPages(Pages):
     """Topics.
 
-    The list comes from the name servers in one piece, so that searching and paging cost nothing at brokers.
+    Name servers return all names in one response, so search and pages need no request to brokers.
     """
 
     def routes(self) -> list[Route]:
@@ -46,7 +46,7 @@ class TopicPages(Pages):
 
 
 class SendPages(Pages):
-    """Producers, and a message for a test."""
+    """The online producers of a group, and the form that sends a test message."""
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -63,11 +63,11 @@ class SendPages(Pages):
         return self._context.views.page("producers.html", {"group": group, "found": found})
 
     async def form(self, request: Request) -> Response:
-        """Show the form."""
+        """Show the form for a test message."""
         return self._page(request.query_params, confirm=False)
 
     async def send(self, request: Request) -> Response:
-        """Ask for a confirmation; with it, send the message and show it."""
+        """Show the form again to be confirmed; when it is confirmed, send the message and show it."""
         form, producer = form_of(request), self._context.producer
         message = _message(form)
         if form.get("step") != "confirmed":
@@ -75,8 +75,8 @@ class SendPages(Pages):
         if producer is None:
             raise ConfigInvalid("this console sends no messages: start it with --allow-changes")
         sent = await producer.send(message)
-        place = link("/message", id=sent.offset_message_id, done="sent")
-        return RedirectResponse(place, HTTPStatus.SEE_OTHER)
+        url = link("/message", id=sent.offset_message_id, done="sent")
+        return RedirectResponse(url, HTTPStatus.SEE_OTHER)
 
     def _page(self, given: Mapping[str, str], *, confirm: bool) -> Response:
         values = {name: given.get(name, "") for name in _FIELDS}
