@@ -55,7 +55,7 @@ class PeerConnection:
     @property
     def is_open(self) -> bool:
         """Whether a request can be sent immediately."""
-        return self.channel is not None and not self.channel.is_closed and self._pool.refusal is None
+        return self.channel is not None and not self.channel.is_closed and self._pool.rejection is None
 
     @property
     def is_awaited(self) -> bool:
@@ -68,8 +68,8 @@ class PeerConnection:
         Concurrent calls share one attempt. Their callbacks run in the order of the calls, without a gap, so
         requests keep their order.
         """
-        if self._pool.refusal is not None:
-            then(self._pool.refusal)
+        if self._pool.rejection is not None:
+            then(self._pool.rejection)
             return
         if self.channel is not None and not self.channel.is_closed:
             then(None)
@@ -181,9 +181,9 @@ class ConnectionPool:
     """All connections of a client.
 
     opened: called with each new connection before its first request. handlers: of requests from peers, by
-    request code. signer: signs requests. hooks: called before that. refusal: the error of every request, once
-    set. scheme: of addresses without one, as in RocketMQ's routes. name_servers: addresses of name servers,
-    for error texts.
+    request code. signer: signs requests. hooks: called before that. rejection: the error of every request,
+    once set. scheme: of addresses without one, as in RocketMQ's routes. name_servers: addresses of name
+    servers, for error texts.
     """
 
     tasks: Tasks
@@ -192,7 +192,7 @@ class ConnectionPool:
     handlers: dict[int, RequestHandler] = field(default_factory=dict)
     signer: Signer | None = None
     hooks: tuple[RpcHook, ...] = ()
-    refusal: RocketError | None = None
+    rejection: RocketError | None = None
     scheme: str = "tcp"
     name_servers: set[str] = field(default_factory=set)
     _connections: dict[str, PeerConnection] = field(default_factory=dict)
@@ -273,7 +273,7 @@ class ConnectionPool:
 
         With a copy in the child, a broker would not notice that the parent has ended.
         """
-        self.refusal = reason
+        self.rejection = reason
         for connection in self._connections.values():
             if connection.channel is not None:
                 connection.channel.drop_socket()

@@ -93,7 +93,7 @@ class ClientInstance:
         self.thread: int = threading.get_ident()
         self._closed = False
         self._parts: dict[object, object] = {}
-        self._refused_heartbeats: dict[str, BrokerError] = {}
+        self._rejected_heartbeats: dict[str, BrokerError] = {}
         self._limited_log = RateLimitedLog(log)
         self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
@@ -243,8 +243,8 @@ class ClientInstance:
             if broker.channel is None and broker.last_error is not None
         ]
         problems += [
-            f"a heartbeat was refused: {error}"
-            for address, error in self._refused_heartbeats.items()
+            f"a broker rejected a heartbeat: {error}"
+            for address, error in self._rejected_heartbeats.items()
             if address in brokers
         ]
         return Health(
@@ -491,12 +491,12 @@ class ClientInstance:
     def _record_heartbeat_response(self, address: str, response: Command) -> None:
         """Log a rejection, and keep it for `health`."""
         if response.code == ResponseCode.SUCCESS:
-            self._refused_heartbeats.pop(address, None)
+            self._rejected_heartbeats.pop(address, None)
             return
-        self._refused_heartbeats[address] = error = BrokerError(
+        self._rejected_heartbeats[address] = error = BrokerError(
             response.code, response.remark, f"broker {address}"
         )
-        self._limited_log.warning(str(error), "a heartbeat was refused: %s", error)
+        self._limited_log.warning(str(error), "a broker rejected a heartbeat: %s", error)
 
     def _send_first_heartbeat(self, connection: PeerConnection) -> None:
         """Send a heartbeat as the first request on a new connection to a broker."""

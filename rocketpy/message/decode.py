@@ -138,20 +138,20 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
 
     Raises RecordCorrupt for bytes that are not a record.
     """
-    refusal: RecordCorrupt | None = None
+    rejection: RecordCorrupt | None = None
     try:
         record = decode(data, check_crc=verify)
     except RecordCorrupt as error:
         salvaged = salvage(data, 0, "")
         if salvaged is None:
             raise
-        record, refusal = salvaged, error
+        record, rejection = salvaged, error
     bodies = _Bodies(max_body_bytes, max_body_bytes, verify)
     queue = MessageQueue(record.topic, broker_name, record.queue_id)
     return (
         bodies.message(record, queue)
-        if refusal is None
-        else bodies.undecodable_message(record, queue, refusal)
+        if rejection is None
+        else bodies.undecodable_message(record, queue, rejection)
     )
 
 

@@ -118,7 +118,9 @@ class Message:
             raise TopicInvalid(f"topic is {topic!r}; it must be a string") from None
         self.body = body if type(body) is bytes else _bytes(body)
         if not body:
-            raise MessageInvalid(f"message for {topic} has an empty body; RocketMQ brokers refuse that")
+            raise MessageInvalid(
+                f"message for {topic} has an empty body, which RocketMQ brokers reject; set a body"
+            )
         self.tags = check_value("tags", tags) if tags else None
         self.keys = _keys(keys) if keys else ()
         if delay_level or flag or type(delay_level) is not int or type(flag) is not int:

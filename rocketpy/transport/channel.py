@@ -489,10 +489,10 @@ class Channel(StreamProtocol):
             return encode_command_head(response), response.body
         remark = f"the response would have {size} bytes, but a frame holds {size_max}: request less at a time"
         log.error("rejecting a request of %s: %s", self.remote_address, remark)
-        refusal = Command(
+        rejection = Command(
             ResponseCode.SYSTEM_ERROR, response.opaque, response.flag, remark=remark, codec=response.codec
         )
-        return (encode_command(refusal),)
+        return (encode_command(rejection),)
 
     def _notify_writable(self) -> None:
         waiting, self._awaiting_writable = self._awaiting_writable, []

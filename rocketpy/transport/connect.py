@@ -217,7 +217,7 @@ class Server:
     def _accept(self) -> StreamProtocol:
         memory = self.memory
         if memory.connections >= self._options.max_connections and not memory.evict_silent():
-            self._close_log.warning("full", "refusing a connection: %d are open", memory.connections)
+            self._close_log.warning("full", "rejecting a connection: %d are open", memory.connections)
             return _RejectingProtocol()
         return Channel(
             _ServerEndpoint(self._endpoint, self._channels, self._options, self._close_log, memory),
@@ -285,7 +285,7 @@ class _ServerEndpoint:
         self._endpoint.channel_opened(channel)
         limit = host_limit(host, self._options)
         if limit is not None and self._memory.hosts[host] > limit:
-            self._close_log.warning(host, "refusing a connection: %d are open from %s", limit, host)
+            self._close_log.warning(host, "rejecting a connection: %d are open from %s", limit, host)
             channel.abort()
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:

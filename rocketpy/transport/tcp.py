@@ -12,7 +12,7 @@ from rocketpy.transport.accepting import TcpListener, listening_sockets
 from rocketpy.transport.base import Address, ChannelOptions, Listener
 from rocketpy.transport.stream import StreamProtocol
 from rocketpy.transport.tls import Tls, context_of
-from rocketpy.transport.tls_detection import begins_with_tls, refuse_plain_text
+from rocketpy.transport.tls_detection import begins_with_tls, reject_plain_text
 
 
 class TcpTransport:
@@ -45,7 +45,7 @@ class TcpTransport:
                         return context_of(tls)
                 if options.also_plain:
                     return None
-                await refuse_plain_text(connection)
+                await reject_plain_text(connection)
             except BaseException:  # no protocol owns the socket yet
                 connection.close()
                 raise

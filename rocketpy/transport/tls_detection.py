@@ -26,7 +26,7 @@ async def begins_with_tls(connection: socket.socket) -> bool:
     return first == _HANDSHAKE
 
 
-async def refuse_plain_text(connection: socket.socket) -> NoReturn:
+async def reject_plain_text(connection: socket.socket) -> NoReturn:
     """Send a TLS alert to a peer without TLS; clients of rocketpy recognize it. Raises SSLError, OSError."""
     connection.recv(_READ_BYTES)  # unread bytes would make the system discard the alert
     await asyncio.get_running_loop().sock_sendall(connection, _PROTOCOL_VERSION)

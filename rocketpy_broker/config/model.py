@@ -81,7 +81,7 @@ class ListenConfig:
         is_safe = self.acl_file is not None or (self.address.scheme == "tls" and not self.options.also_plain)
         if not (self.insecure or is_safe or self.is_local):
             raise ConfigInvalid(
-                f"refusing to serve {self.address} to other machines without TLS or access control; "
+                f"will not serve {self.address} to other machines without TLS or access control; "
                 "bind to 127.0.0.1, use tls://, set aclEnable=true, or insist with --insecure (insecure=true)"
             )
 

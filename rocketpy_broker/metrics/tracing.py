@@ -113,6 +113,6 @@ class TracedResponses(SendResponses):
         self._tracing.ended(parked.request, parked.queue_id, code)
         return super().stored(parked, code)
 
-    def refused(self, request: Command, code: int, remark: str) -> Command:
+    def rejected(self, request: Command, code: int, remark: str) -> Command:
         self._tracing.forget(request)
-        return super().refused(request, code, remark)
+        return super().rejected(request, code, remark)

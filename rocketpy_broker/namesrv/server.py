@@ -186,9 +186,9 @@ class NameServer:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f"request type {request.code} not supported by a name server",
             )
-        refusal = None if self._access is None else self._access.check(channel, request)
+        rejection = None if self._access is None else self._access.check(channel, request)
         try:
-            return handler(channel, request) if refusal is None else refusal
+            return handler(channel, request) if rejection is None else rejection
         except Rejected as rejected:
             return error_response(request, rejected)
         except InvariantError as error:

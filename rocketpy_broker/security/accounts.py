@@ -140,9 +140,9 @@ def read_access_file(text: str) -> AccessFile:
             raise ConfigInvalid("the file has no settings")
         # Keys and names may look like numbers: 12345678 is a string, as in 4.6.0.
         contents = msgspec.convert(_strings(found), AccessFile, strict=False)
-        _refuse_unknown(found, AccessFile)
+        _reject_unknown(found, AccessFile)
         for account in found.get("accounts") or []:
-            _refuse_unknown(account, PlainAccessConfig)
+            _reject_unknown(account, PlainAccessConfig)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" in line {mark.line + 1}"
@@ -162,7 +162,7 @@ def dump_access_file(contents: AccessFile) -> str:
     return str(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
 
 
-def _refuse_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
+def _reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
     unknown = set(map(str, settings)) - {one.encode_name for one in msgspec.structs.fields(known)}
     if unknown:
         # Without a space after the colon, as in ``secretKey:12345678``, only the first word may be shown.

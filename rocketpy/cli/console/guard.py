@@ -71,10 +71,10 @@ class Guard:
 
         if scope["type"] != "http":
             raise ValueError(f"the console handles HTTP requests, not {scope['type']}")
-        refusal = await self._refusal(Request(scope, receive))
-        await (refusal or self.app)(scope, receive, send_with_headers)
+        rejection = await self._rejection(Request(scope, receive))
+        await (rejection or self.app)(scope, receive, send_with_headers)
 
-    async def _refusal(self, request: Request) -> Response | None:
+    async def _rejection(self, request: Request) -> Response | None:
         """Return the response to a request that no page may see, or None."""
         host = request.headers.get("host", "")
         if not self._settings.is_own_host(host):

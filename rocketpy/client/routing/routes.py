@@ -21,7 +21,7 @@ from rocketpy.protocol.bodies import (
 )
 
 QUEUES_MAX: Final = 65_536
-"""Queues of a topic on one broker; a route with more is refused. RocketMQ has no limit."""
+"""Queues of a topic on one broker; a route with more is rejected. RocketMQ has no limit."""
 _ROUTE_QUEUES_MAX: Final = 262_144
 """Queues of a topic on all brokers together."""
 _DIGITS_MAX: Final = len(str(QUEUES_MAX))

@@ -296,7 +296,7 @@ def _contradiction(
     return "the next offset is lower than the requested one" if following < requested_offset else None
 
 
-def is_refusal(error: RocketError) -> bool:
+def is_rejection(error: RocketError) -> bool:
     """Return whether a broker rejects requests until an operator changes keys or permissions."""
     return (
         isinstance(error, BrokerError)

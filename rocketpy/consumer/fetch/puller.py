@@ -28,7 +28,7 @@ from rocketpy.consumer.fetch.consumer_api import (
     UNKNOWN_SUBSCRIPTION,
     ConsumerApi,
     PullResponse,
-    is_refusal,
+    is_rejection,
     to_pull_response,
 )
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
@@ -80,8 +80,8 @@ class PullContext:
     queue. restore_topics: gives messages their original topics. deliver: receives these messages, and how
     many of them cannot be decoded. on_offset_illegal: called when an offset is outside of its queue, with the
     next one. commits: whether pulls carry the offset to commit. carries_filter: whether they carry the
-    subscription. refusal_log: for rejected requests, the same for all queues. on_pull: notified of each pull;
-    None without listeners. paused: nothing is pulled.
+    subscription. rejection_log: for rejected requests, the same for all queues. on_pull: notified of each
+    pull; None without listeners. paused: nothing is pulled.
     """
 
     client: ClientInstance
@@ -96,7 +96,7 @@ class PullContext:
     commits: bool
     carries_filter: bool
     record_pull: Callable[[str, int, float], None]
-    refusal_log: RateLimitedLog
+    rejection_log: RateLimitedLog
     on_pull: Observed = None
     paused: bool = False
 
@@ -344,9 +344,9 @@ class Puller:
     async def _recover(self, error: RocketError) -> None:
         """Pause, longer each time; refresh the route, and send a heartbeat if the broker needs it."""
         queue, client = self.process_queue.queue, self._context.client
-        if is_refusal(error):
-            self.problem = f"refused: {error}"
-            self._context.refusal_log.warning(str(error), "pull of %s failed: %s", queue, error)
+        if is_rejection(error):
+            self.problem = f"rejected: {error}"
+            self._context.rejection_log.warning(str(error), "pull of %s failed: %s", queue, error)
         elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
             self.problem = str(error)
             text = "%s is pulled again from offset %d: %s"

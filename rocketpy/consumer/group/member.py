@@ -21,7 +21,7 @@ from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
-from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker, is_refusal
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker, is_rejection
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
@@ -105,7 +105,7 @@ class GroupMember:
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
         self._limited_log = RateLimitedLog(log)
-        self._refused: dict[str, RocketError] = {}
+        self._rejected: dict[str, RocketError] = {}
         """Rejections that `problems` shows, by topic or `_filter_key`."""
         self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
@@ -124,7 +124,7 @@ class GroupMember:
             commits=commits_by_pull and stores_offsets and not self.broadcasting,
             carries_filter=carries_filter,
             record_pull=self.stats.record_pull,
-            refusal_log=self._limited_log,
+            rejection_log=self._limited_log,
         )
 
     # -- start and close ----------------------------------------------------------------------
@@ -211,7 +211,7 @@ class GroupMember:
 
     def problems(self) -> list[str]:
         """Return rejected requests with the brokers' reasons, and queues that cannot be read."""
-        found = [f"refused: {error}" for error in self._refused.values()]
+        found = [f"rejected: {error}" for error in self._rejected.values()]
         found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
         return list(dict.fromkeys(found))
 
@@ -236,7 +236,7 @@ class GroupMember:
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
-        self._refused.pop(_filter_key(topic), None)
+        self._rejected.pop(_filter_key(topic), None)
         changed = self.client.topic(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)
@@ -244,8 +244,8 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> None:
         """End the subscription to a topic."""
-        self._refused.pop(topic, None)
-        self._refused.pop(_filter_key(topic), None)
+        self._rejected.pop(topic, None)
+        self._rejected.pop(_filter_key(topic), None)
         if self.subscriptions.pop(topic, None) is not None:
             self.client.topic(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
@@ -268,7 +268,7 @@ class GroupMember:
             try:
                 await self.api.check_subscription(subscription)
             except BrokerError as error:
-                self._refused[_filter_key(subscription.topic)] = error
+                self._rejected[_filter_key(subscription.topic)] = error
                 raise
             except RocketError as error:
                 log.warning("the filter of topic %s was not checked: %s", subscription.topic, error)
@@ -341,7 +341,7 @@ class GroupMember:
             self.revoke(queue)
         acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
         if members is not None and all(acquired):
-            self._refused.pop(topic, None)
+            self._rejected.pop(topic, None)
         return complete and all(acquired), bool(changes.revoked) or any(acquired)
 
     async def _find_members(self, topic: str) -> Sequence[str] | None:
@@ -354,8 +354,8 @@ class GroupMember:
 
     def _report_unknown_members(self, topic: str, error: RocketError) -> None:
         text = "members of group %s are not known: %s"
-        if is_refusal(error):
-            self._refused[topic] = error
+        if is_rejection(error):
+            self._rejected[topic] = error
             self._limited_log.warning(str(error), text, self.group, error)
         else:  # normal until brokers know this member
             self._limited_log.info(type(error).__name__, text, self.group, error)
@@ -393,8 +393,8 @@ class GroupMember:
         return False
 
     def _report_not_acquired(self, queue: MessageQueue, error: RocketError) -> None:
-        if is_refusal(error):
-            self._refused[queue.topic] = error
+        if is_rejection(error):
+            self._rejected[queue.topic] = error
         self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 A header is the set of named fields (RocketMQ's *ext fields*) of one request or response code. On the wire
 every value is text; in here an `int` is an int and a `bool` a bool. A header is read with msgspec in its
-non-strict mode, which turns the text into the annotated type and refuses what does not fit::
+non-strict mode, which turns the text into the annotated type and rejects values that do not fit::
 
     msgspec.convert({"topic": "T", "queueId": "3"}, GetMaxOffsetRequestHeader, strict=False)
 
@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import msgspec
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""A Java int; anything outside its range is refused."""
+"""A Java int; values outside its range are rejected."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A Java long; anything outside its range is refused."""
+"""A Java long; values outside its range are rejected."""
 
 
 def ext_text(value: object) -> str:

@@ -93,10 +93,10 @@ class ClientHandler:
 
         Differs: 4.6.0 creates as many groups as a heartbeat names.
         """
-        refusal = self._refusal_of_new_groups(request)
-        if refusal is not None:
-            log.warning("%s: %s", channel.remote_address, refusal)
-            raise Rejected(ResponseCode.SYSTEM_ERROR, refusal)
+        rejection = self._rejection_of_new_groups(request)
+        if rejection is not None:
+            log.warning("%s: %s", channel.remote_address, rejection)
+            raise Rejected(ResponseCode.SYSTEM_ERROR, rejection)
         beat = HeartbeatData.decode(request.body)
         if not self.clients.reserve(channel, beat, language=request.language):
             text = "the subscriptions of this connection take too much memory; see maxConnectionBytes"
@@ -133,7 +133,7 @@ class ClientHandler:
         making[-1].waiters.append(saved)
         return None
 
-    def _refusal_of_new_groups(self, request: Command) -> str | None:
+    def _rejection_of_new_groups(self, request: Command) -> str | None:
         """Return why a heartbeat is rejected that names too many new groups, else None."""
         beat = fastjson.decode(request.body, _GroupNames)
         new = self.groups.count_missing(data.group_name for data in beat.consumer_data_set)

@@ -248,10 +248,10 @@ class PullHandler:
 
     def _check_held(self, channel: Channel, pull: _Pull) -> Command | None:
         """Return the response of access control if a held pull is no longer permitted. Raises Rejected."""
-        refusal = None if self.still_allowed is None else self.still_allowed(channel, pull.command)
-        if refusal is None:
+        rejection = None if self.still_allowed is None else self.still_allowed(channel, pull.command)
+        if rejection is None:
             self.checks.check(channel, pull.header)
-        return refusal
+        return rejection
 
     def _unread(self, held: HeldPull) -> GetMessageResult:
         """Return a result that makes the consumer pull again from the offset that its pull has reached."""
@@ -271,9 +271,9 @@ class PullHandler:
 
     def _expired(self, held: HeldPull, pull: _Pull) -> Command:
         try:
-            refusal = self._check_held(cast(Channel, held.channel), pull)
-            if refusal is not None:
-                return refusal
+            rejection = self._check_held(cast(Channel, held.channel), pull)
+            if rejection is not None:
+                return rejection
             result = self._read(pull, held.offset)
             code = _code(result.status, held.offset)
             if code == ResponseCode.PULL_NOT_FOUND and held.offset > pull.header.queue_offset:

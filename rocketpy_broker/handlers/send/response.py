@@ -54,7 +54,7 @@ class SendResponses:
 
     def __init__(self, *, store_host: bytes, region_id: str, trace_on: bool) -> None:
         self._id = store_host.hex().upper() + "%016X"
-        self._refusal = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
+        self._error_header = SendMessageErrorHeader(msg_region=region_id, trace_on=trace_on)
         region = msgspec.json.encode(region_id).replace(b"%", b"%%")
         self._template = (
             b'{"code":%%d,"extFields":{"MSG_REGION":%b,"TRACE_ON":"%b","msgId":"%b","queueId":"%%d",'
@@ -81,16 +81,16 @@ class SendResponses:
         return _PREFIX.pack(size + 4, size) + header
 
     def _encoded(self, parked: ParkedResponse, code: int) -> bytes:
-        refusal = self._refusal
+        error_header = self._error_header
         header = SendMessageResponseHeader(
-            msg_region=refusal.msg_region,
-            trace_on=refusal.trace_on,
+            msg_region=error_header.msg_region,
+            trace_on=error_header.trace_on,
             msg_id=((self._id + ",") * len(parked.positions) % parked.positions)[:-1],
             queue_id=parked.queue_id,
             queue_offset=parked.queue_offset,
         )
         return encode_command(parked.request.reply(code, header=header))
 
-    def refused(self, request: Command, code: int, remark: str) -> Command:
+    def rejected(self, request: Command, code: int, remark: str) -> Command:
         """Return the response to a send of which nothing was stored."""
-        return request.reply(code, remark=remark, header=self._refusal)
+        return request.reply(code, remark=remark, header=self._error_header)

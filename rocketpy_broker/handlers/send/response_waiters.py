@@ -270,7 +270,7 @@ class CommitWaiters(ResponseWaiters):
 
     def _reject(self, group: _Group, remark: str) -> None:
         for parked in group.sends:
-            parked.channel.reply(self._responses.refused(parked.request, ResponseCode.SYSTEM_ERROR, remark))
+            parked.channel.reply(self._responses.rejected(parked.request, ResponseCode.SYSTEM_ERROR, remark))
         for listener in group.on_stored:
             listener(StoreError(f"the message is not committed by a majority: {remark}"))
         self._released.set()

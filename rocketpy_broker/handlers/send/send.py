@@ -259,10 +259,10 @@ class SendHandler:
                 raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
             if level > 0 and self._level_max:
                 level = to_delayed_message(message, properties, level, self._level_max)
-        refusal = self._append_one(channel, request, message, queue_id)
-        if level > 0 and refusal is None:
+        rejection = self._append_one(channel, request, message, queue_id)
+        if level > 0 and rejection is None:
             self.on_delayed(level)
-        return refusal
+        return rejection
 
     def _move_to_dlq_if_exhausted(
         self, request: Command, header: SendMessageRequestHeader, message: MessageInner
@@ -389,7 +389,7 @@ class SendHandler:
     def error_response(self, request: Command, error: RocketError) -> Command:
         """Return the response to a send that was not stored, with the code that clients act on."""
         remark = PC_BUSY if isinstance(error, PendingFull) else str(error)
-        return self.responses.refused(request, _code_of(error), remark)
+        return self.responses.rejected(request, _code_of(error), remark)
 
     # -- channels -----------------------------------------------------------------------------
 

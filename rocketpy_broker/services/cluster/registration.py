@@ -42,7 +42,7 @@ from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Address, Channel, ChannelOptions, ClientOnlyEndpoint, connect
 from rocketpy_broker.config.model import BrokerConfig
-from rocketpy_broker.services.cluster.remoting_client import refusal
+from rocketpy_broker.services.cluster.remoting_client import rejection
 from rocketpy_broker.services.metadata.topics import TopicTable
 
 log = logging.getLogger("rocketpy.broker.registration")
@@ -199,7 +199,7 @@ class Registrar:
             if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 return False
             if response.code != ResponseCode.SUCCESS:
-                raise refusal(code, response, server.address)
+                raise rejection(code, response, server.address)
             return self._is_elsewhere(TopicRouteData.decode(response.body))
 
         names = self.topics.names
@@ -351,10 +351,10 @@ class Registrar:
     def _note_failure(server: _NameServerState, error: RocketError) -> None:
         server.failures += 1
         server.is_stale = True
-        is_refused = not isinstance(error, TransportError)
-        if is_refused:
+        is_rejected = not isinstance(error, TransportError)
+        if is_rejected:
             server.is_registered = False
-        is_new = is_refused and str(error) != server.problem
+        is_new = is_rejected and str(error) != server.problem
         level = logging.ERROR if is_new else _FAILURE_LEVELS.get(server.failures, logging.DEBUG)
         server.problem = str(error)
         log.log(
@@ -385,7 +385,7 @@ class Registrar:
             for later, names in zip(reversed(range(len(chunks))), chunks, strict=True):
                 response = await self._request(channel, self._registration(names, later=later))
                 if response.code != ResponseCode.SUCCESS:
-                    raise refusal(RequestCode.REGISTER_BROKER, response, server.address)
+                    raise rejection(RequestCode.REGISTER_BROKER, response, server.address)
         except RocketError:
             server.unsent = unsent | server.unsent
             raise

@@ -32,7 +32,7 @@ class RemotingClient:
         command.ext = fields if self._signer is None else self._signer.sign(fields or {}, b"", code=code)
         response = await self._channel.request(command, _TIMEOUT_MS)
         if response.code != ResponseCode.SUCCESS:
-            raise refusal(code, response, self.address)
+            raise rejection(code, response, self.address)
         return bytes(response.body)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class RemotingClient:
             self._channel = None
 
 
-def refusal(code: int, response: Command, address: Address) -> BrokerError:
+def rejection(code: int, response: Command, address: Address) -> BrokerError:
     """Return the error for a response that is not SUCCESS. code: of the request."""
     is_broker = response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _FOR_NAME_SERVERS
     advice = "it is a broker, not a name server" if is_broker else ""
