@@ -181,7 +181,7 @@ class Accounts:
 
     def _rules(self, response: Command) -> AccessRules:
         body = GetBrokerClusterAclConfigResponseBody.decode(response.body)
-        accounts = {one.access_key: self._account(one) for one in body.plain_access_configs or []}
+        accounts = {config.access_key: self._account(config) for config in body.plain_access_configs or []}
         return AccessRules(accounts, body.global_white_addrs or [])
 
     def _account(self, found: PlainAccessConfig) -> Account:

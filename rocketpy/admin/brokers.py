@@ -220,11 +220,15 @@ class Brokers:
         )
         members: dict[str, ProducerMember] = {}
         for broker, connections in found.items():
-            for one in connections:
-                known = members.get(one.client_id)
+            for connection in connections:
+                known = members.get(connection.client_id)
                 brokers = (*(known.brokers if known is not None else ()), broker)
-                members[one.client_id] = ProducerMember(
-                    one.client_id, one.client_addr, one.language, version_name(one.version), brokers
+                members[connection.client_id] = ProducerMember(
+                    connection.client_id,
+                    connection.client_addr,
+                    connection.language,
+                    version_name(connection.version),
+                    brokers,
                 )
         return tuple(members[client_id] for client_id in sorted(members))
 

@@ -527,7 +527,10 @@ def _raw_group(body: bytes, name: str) -> dict[str, object] | None:
 def _newest(subscriptions: Iterable[SubscriptionData]) -> dict[str, SubscriptionData]:
     """Return the newest subscription to each topic."""
     found: dict[str, SubscriptionData] = {}
-    for one in subscriptions:
-        if one.topic not in found or one.sub_version > found[one.topic].sub_version:
-            found[one.topic] = one
+    for subscription in subscriptions:
+        if (
+            subscription.topic not in found
+            or subscription.sub_version > found[subscription.topic].sub_version
+        ):
+            found[subscription.topic] = subscription
     return found

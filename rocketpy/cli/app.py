@@ -62,8 +62,8 @@ def _improve_help(command: Any) -> None:
             parameter.metavar = ""
         elif parameter.param_type_name == "argument" and parameter.metavar is None:
             parameter.metavar = parameter.name.upper()
-    for one in command.commands.values() if isinstance(command, TyperGroup) else ():
-        _improve_help(one)
+    for subcommand in command.commands.values() if isinstance(command, TyperGroup) else ():
+        _improve_help(subcommand)
 
 
 def _print_version(wanted: bool) -> None:

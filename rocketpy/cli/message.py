@@ -119,8 +119,8 @@ def consumers(
         return await admin.messages.consumers_of(await admin.view_message(message_id, topic))
 
     rows = (
-        {"group": one.group, "state": one.state.value, "online": one.is_online}
-        for one in options.run_admin(read)
+        {"group": track.group, "state": track.state.value, "online": track.is_online}
+        for track in options.run_admin(read)
     )
     print_rows(options, rows, none="no group consumes the topic of this message")
 

@@ -11,6 +11,6 @@ def set_fields(value: Any, state: Iterable[object]) -> None:
     The state is a list in the order of the fields, so new fields come last and have defaults.
     """
     given = iter(state)
-    for one in fields(value):
-        default = one.default if one.default_factory is MISSING else one.default_factory()
-        object.__setattr__(value, one.name, next(given, default))
+    for field in fields(value):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        object.__setattr__(value, field.name, next(given, default))

@@ -100,7 +100,7 @@ class MemoryBudget:
         if self.total + needed <= self.total_bytes_max:
             return True
         wanted = 0 if requester is None else requester.total + needed
-        for connection in sorted(self._connections, key=lambda one: one.total, reverse=True):
+        for connection in sorted(self._connections, key=lambda memory: memory.total, reverse=True):
             if connection is requester or connection.total < wanted:
                 break
             connection.close(

@@ -141,17 +141,17 @@ def _read_all(
             settings.append(_Setting(key, to_text(value), source))
         except TypeError as error:
             raise ConfigInvalid(f"{source}: {key}: {error}") from None
-    tls_files = [_read(one.value) for one in settings if one.key == _TLS_FILE]
+    tls_files = [_read(setting.value) for setting in settings if setting.key == _TLS_FILE]
     return [*(setting for file in tls_files for setting in file), *settings]
 
 
 def _read(path: str | Path) -> list[_Setting]:
-    return [_Setting(one.key, one.value, f"{path}:{one.line}") for one in read_file(path)]
+    return [_Setting(setting.key, setting.value, f"{path}:{setting.line}") for setting in read_file(path)]
 
 
 def _updatable(path: str | Path | None) -> Path | None:
     """Return the file if it allows changes by request. Only the file itself can allow them."""
-    found = [] if path is None else [one for one in _read(path) if one.key == _REMOTE]
+    found = [] if path is None else [setting for setting in _read(path) if setting.key == _REMOTE]
     if path is None or not found:
         return None
     value = found[-1].value.strip()

@@ -71,7 +71,7 @@ def listen_config(values: Mapping[str, Any], default_port: int, conf: str | Path
 
 
 def _options(values: Mapping[str, Any]) -> ChannelOptions:
-    limits = {one.name: values[one.name] for one in fields(ChannelOptions) if one.name in values}
+    limits = {field.name: values[field.name] for field in fields(ChannelOptions) if field.name in values}
     mode, has_cert = values.get("tls_mode", "enforcing"), "server_cert" in values
     verify_mode = _client_auth(values)
     tls_keys = [key for field, key in _TLS_ONLY.items() if field in values]

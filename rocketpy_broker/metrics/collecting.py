@@ -85,7 +85,10 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.SLAVES, _one(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
     states = [] if state.slave_state is None else list(HaClientState)  # none: no values, as below
-    yield catalog.SLAVE_STATE, [((one.name.lower(),), float(one is state.slave_state)) for one in states]
+    yield (
+        catalog.SLAVE_STATE,
+        [((known.name.lower(),), float(known is state.slave_state)) for known in states],
+    )
     yield from _dledger(state.peer)
     yield catalog.PERMISSION, _one(sources.config.permission)
     yield catalog.SERVING, _one(state.is_serving)

@@ -103,7 +103,7 @@ class AccessStore:
         """Remove an account; return False if it does not exist. Raises ConfigInvalid, OSError."""
         if access_key not in self.rules.accounts:
             return False
-        self._save(accounts=[one for one in self._accounts() if one.access_key != access_key])
+        self._save(accounts=[account for account in self._accounts() if account.access_key != access_key])
         return True
 
     def set_white_addresses(self, patterns: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ def dump_access_file(contents: AccessFile) -> str:
 
 
 def _reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
-    unknown = set(map(str, settings)) - {one.encode_name for one in msgspec.structs.fields(known)}
+    unknown = set(map(str, settings)) - {field.encode_name for field in msgspec.structs.fields(known)}
     if unknown:
         # Without a space after the colon, as in ``secretKey:12345678``, only the first word may be shown.
         names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)

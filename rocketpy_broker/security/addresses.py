@@ -38,7 +38,7 @@ class AddressPattern:
         self._is_wildcard = self.text in _WILDCARDS
         self._alternatives: tuple[Parts, ...] = ()
         if self.text and not self._is_wildcard:
-            self._alternatives = tuple(_parts(one, self.text) for one in _alternatives(self.text))
+            self._alternatives = tuple(_parts(text, self.text) for text in _alternatives(self.text))
 
     def matches(self, host: str) -> bool:
         """Whether the pattern contains a host (without a port)."""

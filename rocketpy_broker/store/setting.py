@@ -87,12 +87,12 @@ def keys_of(config: type, group: str) -> dict[str, Key]:
     """Return the keys that the fields of a configuration class mirror, by name."""
     hints = get_type_hints(config)
     found = {}
-    for one in fields(config):
-        declared: Setting | None = one.metadata.get(_SETTING)
+    for attribute in fields(config):
+        declared: Setting | None = attribute.metadata.get(_SETTING)
         if declared is not None and declared.name is not None:
-            read = declared.read or _reader(hints[one.name])
+            read = declared.read or _reader(hints[attribute.name])
             found[declared.name] = Key(
-                group, one.name, read, declared.show, declared.change, declared.is_private
+                group, attribute.name, read, declared.show, declared.change, declared.is_private
             )
     return found
 
@@ -100,7 +100,11 @@ def keys_of(config: type, group: str) -> dict[str, Key]:
 def groups_of(config: type) -> dict[str, type]:
     """Return the groups of settings in a configuration class: the fields that are dataclasses themselves."""
     hints = get_type_hints(config)
-    return {one.name: hints[one.name] for one in fields(config) if is_dataclass(hints[one.name])}
+    return {
+        attribute.name: hints[attribute.name]
+        for attribute in fields(config)
+        if is_dataclass(hints[attribute.name])
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,12 +116,12 @@ class CheckedSettings:
 
     def _check_limits(self) -> None:
         """Raise ConfigInvalid for a field outside of its limits."""
-        for one in fields(self):
-            declared: Setting | None = one.metadata.get(_SETTING)
-            value = getattr(self, one.name)
+        for attribute in fields(self):
+            declared: Setting | None = attribute.metadata.get(_SETTING)
+            value = getattr(self, attribute.name)
             if declared is not None and declared.limits is not None and value is not None:
                 has_other_unit = declared.show is not _same
-                name = one.name if declared.name is None or has_other_unit else declared.name
+                name = attribute.name if declared.name is None or has_other_unit else declared.name
                 check_range(name, value, *declared.limits)
 
 
@@ -176,7 +180,7 @@ _READERS: Final[dict[type, Callable[[str], Any]]] = {
 
 def _reader(hint: Any) -> Callable[[str], Any]:
     """Return the reader for the type of a field."""
-    kind: type = next((one for one in get_args(hint) if one is not NoneType), hint)
+    kind: type = next((argument for argument in get_args(hint) if argument is not NoneType), hint)
     return _member_reader(kind) if issubclass(kind, Enum) else _READERS[kind]
 
 

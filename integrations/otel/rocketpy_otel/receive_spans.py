@@ -49,7 +49,7 @@ class ReceiveSpans:
         topic = event.queue.topic
         instruments = self._tracing.instruments
         undecodable = Counter(
-            error_type(one.decode_error) for one in messages if one.decode_error is not None
+            error_type(message.decode_error) for message in messages if message.decode_error is not None
         )
         for kind, count in undecodable.items():
             instruments.undecodable(topic, event.address, event.group, count, kind)

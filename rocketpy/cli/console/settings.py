@@ -78,4 +78,4 @@ class ConsoleSettings:
             name = header
         own = f"[{self.host}]" if ":" in self.host else self.host
         known = {own, *_LOOPBACK_NAMES, *self.host_names}
-        return name.lower() in {one.lower() for one in known}
+        return name.lower() in {host.lower() for host in known}

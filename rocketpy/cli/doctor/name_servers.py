@@ -41,11 +41,11 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
     """Check each name server; return what those that respond know, by address."""
     addresses = client.name_servers.addresses
     found = await asyncio.gather(*(_check(findings, client, address) for address in addresses))
-    known = {address: one for address, one in zip(addresses, found, strict=True) if one is not None}
-    names = sorted({name for one in known.values() for name in one.routes})[:_ROUTES_MAX]
-    for address, one in known.items():
+    known = {address: view for address, view in zip(addresses, found, strict=True) if view is not None}
+    names = sorted({name for view in known.values() for name in view.routes})[:_ROUTES_MAX]
+    for address, view in known.items():
         try:
-            await _read_routes(client, address, one, names)
+            await _read_routes(client, address, view, names)
         except RocketError as error:
             findings.not_checked("routes", f"name server {address}", error)
             return known
@@ -179,20 +179,20 @@ def _compare(findings: Findings, known: Mapping[str, NameServerView]) -> None:
     )
 
 
-def _brokers_of(one: NameServerView) -> dict[str, str]:
+def _brokers_of(view: NameServerView) -> dict[str, str]:
     return {
         f"broker {name} id {broker_id}": address
-        for name, data in one.cluster.broker_addr_table.items()
+        for name, data in view.cluster.broker_addr_table.items()
         for broker_id, address in data.broker_addrs.items()
     }
 
 
-def _topics_of(one: NameServerView) -> dict[str, str]:
+def _topics_of(view: NameServerView) -> dict[str, str]:
     return {
         f"topic {topic} on {queues.broker_name}": (
             f"{queues.read_queue_nums}/{queues.write_queue_nums} queues, permission {queues.perm}"
         )
-        for topic, route in one.routes.items()
+        for topic, route in view.routes.items()
         for queues in route.queue_datas
     }
 
@@ -200,7 +200,7 @@ def _topics_of(one: NameServerView) -> dict[str, str]:
 def _differences(
     known: Mapping[str, NameServerView], read: Callable[[NameServerView], Mapping[str, str]]
 ) -> list[str]:
-    tables = {address: read(one) for address, one in known.items()}
+    tables = {address: read(view) for address, view in known.items()}
     keys = sorted({key for table in tables.values() for key in table})
     found = []
     for key in keys:

@@ -151,16 +151,16 @@ def _accounts(found: dict[str, AccessRules]) -> list[Row]:
     return [
         {
             "broker_name": broker,
-            "access_key": one.access_key,
-            "admin": one.admin,
-            "default_topic": one.default_topic_perm,
-            "default_group": one.default_group_perm,
-            "topics": one.topic_perms,
-            "groups": one.group_perms,
-            "white_address": one.white_address,
+            "access_key": account.access_key,
+            "admin": account.admin,
+            "default_topic": account.default_topic_perm,
+            "default_group": account.default_group_perm,
+            "topics": account.topic_perms,
+            "groups": account.group_perms,
+            "white_address": account.white_address,
         }
         for broker, rules in found.items()
-        for one in rules.accounts.values()
+        for account in rules.accounts.values()
     ]
 
 

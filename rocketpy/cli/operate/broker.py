@@ -45,21 +45,21 @@ def list_brokers(options: Options, cluster: OfCluster = None) -> None:
     found = options.run_admin(lambda admin: admin.brokers.list(cluster))
     rows = (
         {
-            "cluster": one.cluster,
-            "broker_name": one.name,
-            "broker_id": one.broker_id,
-            "address": one.address,
-            "version": one.version,
-            "in_per_second": one.in_per_second,
-            "out_per_second": one.out_per_second,
-            **({"error": None if one.error is None else str(one.error)} if options.as_json else {}),
+            "cluster": broker.cluster,
+            "broker_name": broker.name,
+            "broker_id": broker.broker_id,
+            "address": broker.address,
+            "version": broker.version,
+            "in_per_second": broker.in_per_second,
+            "out_per_second": broker.out_per_second,
+            **({"error": None if broker.error is None else str(broker.error)} if options.as_json else {}),
         }
-        for one in found
+        for broker in found
     )
     print_rows(options, rows, none="no brokers")
-    silent = [one for one in found if one.error is not None]
+    silent = [broker for broker in found if broker.error is not None]
     if silent:
-        texts = "; ".join(f"broker {one.name}: {one.error}" for one in silent)
+        texts = "; ".join(f"broker {broker.name}: {broker.error}" for broker in silent)
         raise RocketError(f"{len(silent)} of {len(found)} brokers did not respond: {texts}")
 
 
@@ -90,7 +90,9 @@ def stats(
 def producers(options: Options, group: Annotated[str, typer.Argument(help="The producer group.")]) -> None:
     """List the producers of a group that are online."""
     found = options.run_admin(lambda admin: admin.brokers.producers(group))
-    print_rows(options, (one._asdict() for one in found), none=f"group {group} has no producers online")
+    print_rows(
+        options, (producer._asdict() for producer in found), none=f"group {group} has no producers online"
+    )
 
 
 @broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
@@ -277,8 +279,10 @@ async def _ask(admin: AdminClient, broker: str, call: Callable[[str], Awaitable[
     if ":" in broker:
         return await call(broker)
     known = {
-        one.name if one.broker_id == 0 else f"{one.name}/{one.broker_id}": one.address
-        for one in await admin.brokers.list()
+        known_broker.name
+        if known_broker.broker_id == 0
+        else f"{known_broker.name}/{known_broker.broker_id}": known_broker.address
+        for known_broker in await admin.brokers.list()
     }
     if broker not in known:
         raise RocketError(f"there is no broker {broker}; the name server knows: {', '.join(known) or 'none'}")

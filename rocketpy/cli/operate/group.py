@@ -232,7 +232,8 @@ def _text(settings: GroupChanges) -> str:
 async def _describe(
     admin: AdminClient, group: str, cluster: str | None
 ) -> tuple[GroupSummary | None, tuple[Member, ...], GroupLag]:
-    found = [one for one in await admin.groups.list(cluster, include_system=True) if one.name == group]
+    known = await admin.groups.list(cluster, include_system=True)
+    found = [summary for summary in known if summary.name == group]
     online = await admin.groups.members(group, cluster=cluster)
     if not found and not online:
         where = f" in cluster {cluster}" if cluster else ""

@@ -45,11 +45,11 @@ def list_(options: Options) -> None:
     """List the groups that have dead letters, with their numbers."""
     found = options.run_admin(_count_all)
     if options.as_json:
-        print_json(one._asdict() for one in found)
+        print_json(count._asdict() for count in found)
         return
     rows = [
-        {"group": one.group, "dead_letters": one.messages, "last_stored_timestamp": one.last_stored_ms}
-        for one in found
+        {"group": count.group, "dead_letters": count.messages, "last_stored_timestamp": count.last_stored_ms}
+        for count in found
     ]
     print_rows(options, rows, none="no group has dead letters")
 

@@ -109,7 +109,7 @@ class DelayQueues:
         failure = None
         try:
             for level in self._levels:
-                self._take_due(level, now_ms, count_max - sum(one.taken for one in self._levels))
+                self._take_due(level, now_ms, count_max - sum(other.taken for other in self._levels))
         except StoreError as error:
             failure = error  # messages appended before the error are still written
         count = self._write()

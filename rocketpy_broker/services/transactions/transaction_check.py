@@ -233,7 +233,9 @@ class TransactionChecker:
 
     def _channel(self, group: str, half: Record) -> Channel | None:
         """Return a producer of the group, in round-robin order."""
-        channels = [one for one in self.channels(group, half) if not one.is_closed and one.is_writable]
+        channels = [
+            channel for channel in self.channels(group, half) if not channel.is_closed and channel.is_writable
+        ]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 
