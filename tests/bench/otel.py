@@ -30,7 +30,13 @@ from opentelemetry.trace import SpanKind, TracerProvider, set_span_in_context
 
 from rocketpy import Message, Producer, ProducerConfig
 from rocketpy_otel import OpenTelemetry, names
-from rocketpy_otel.attributes import message_attributes, operation, peer, queue_attributes
+from rocketpy_otel.attributes import (
+    message_attributes,
+    operation,
+    peer_attributes,
+    queue_attributes,
+    server_attributes,
+)
 from tests.integration.sdk_peers import Names, Peer
 
 CONCURRENCY = 64
@@ -73,7 +79,7 @@ def by_hand(
         names.NAMESPACE: "",
         **message_attributes(message),
     }
-    metric_attributes = {**operation("send", "send", "T"), **peer(address)[0]}
+    metric_attributes = {**operation("send", "send", "T"), **server_attributes(address)}
 
     async def send() -> None:
         span = tracer.start_span("send T", kind=SpanKind.PRODUCER, attributes=start)
@@ -81,7 +87,11 @@ def by_hand(
         propagator.inject(carrier, context=set_span_in_context(span))
         begin = time.perf_counter()
         result = await producer.send(message)
-        end = {**queue_attributes(result.queue), **peer(address)[1], names.MESSAGE_ID: result.message_id}
+        end = {
+            **queue_attributes(result.queue),
+            **peer_attributes(address),
+            names.MESSAGE_ID: result.message_id,
+        }
         span.set_attributes(end)
         span.end()
         duration.record(time.perf_counter() - begin, metric_attributes)

@@ -70,26 +70,33 @@ def queue_attributes(queue: MessageQueue) -> Attributes:
 
 
 @lru_cache(maxsize=1024)
-def peer(address: str | None) -> tuple[Mapping[str, Value], Mapping[str, Value]]:
-    """Return attributes of a broker for metrics, and for spans, which also contain the peer address."""
+def server_attributes(address: str | None) -> Mapping[str, Value]:
+    """Return attributes of a broker for metrics; none if its address is not known."""
     if address is None:
-        return MappingProxyType({}), MappingProxyType({})
+        return MappingProxyType({})
     parsed = Address.parse(address)
     server: Attributes = {names.SERVER_ADDRESS: parsed.host}
     if parsed.scheme != "memory":
         server[names.SERVER_PORT] = parsed.port
-    whole = dict(server)
+    return MappingProxyType(server)
+
+
+@lru_cache(maxsize=1024)
+def peer_attributes(address: str | None) -> Mapping[str, Value]:
+    """Return attributes of a broker for spans: those of `server_attributes`, and its IP address and port."""
+    server = server_attributes(address)
+    if address is None:
+        return server
+    parsed = Address.parse(address)
     try:
         ipaddress.ip_address(parsed.host)
-    except ValueError:
-        pass
-    else:
-        whole |= {names.PEER_ADDRESS: parsed.host, names.PEER_PORT: parsed.port}
-    return MappingProxyType(server), MappingProxyType(whole)
+    except ValueError:  # a host name, or memory://
+        return server
+    return MappingProxyType({**server, names.PEER_ADDRESS: parsed.host, names.PEER_PORT: parsed.port})
 
 
 def error_type(error: BaseException) -> str:
-    """Low-cardinality error type: the name of the broker's response code, or the error's class."""
+    """Return a low-cardinality error type: the name of the broker's response code, or the error's class."""
     if isinstance(error, BrokerError):
         try:
             return ResponseCode(error.code).name

@@ -6,7 +6,7 @@ from opentelemetry.metrics import MeterProvider
 
 from rocketpy import __version__
 from rocketpy_otel import names
-from rocketpy_otel.attributes import Value, operation, peer
+from rocketpy_otel.attributes import Value, operation, server_attributes
 
 SCOPE = "rocketpy_otel"
 
@@ -78,7 +78,7 @@ def _attributes(
     name: str, kind: str, topic: str, address: str | None, group: str | None, error: str | None
 ) -> dict[str, Value]:
     attributes = operation(name, kind, topic)
-    attributes.update(peer(address)[0])
+    attributes.update(server_attributes(address))
     if group is not None:
         attributes[names.CONSUMER_GROUP] = group
     if error is not None:

@@ -17,7 +17,13 @@ from rocketpy.hooks import ProcessEvent, ReceiveEvent
 from rocketpy.message import MessageExt
 from rocketpy.protocol.message.trace import ConsumeOutcome
 from rocketpy_otel import names
-from rocketpy_otel.attributes import error_type, message_attributes, operation, peer, queue_attributes
+from rocketpy_otel.attributes import (
+    error_type,
+    message_attributes,
+    operation,
+    peer_attributes,
+    queue_attributes,
+)
 from rocketpy_otel.tracing import Tracing, is_suppressed
 
 _LINKS_MAX = 128
@@ -64,7 +70,7 @@ class ReceiveSpans:
             attributes={
                 **operation("receive", "receive", topic),
                 **queue_attributes(event.queue),
-                **peer(event.address)[1],
+                **peer_attributes(event.address),
                 names.CLIENT_ID: event.client_id,
                 names.CONSUMER_GROUP: event.group,
                 names.NAMESPACE: self._tracing.namespace,

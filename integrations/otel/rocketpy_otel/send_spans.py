@@ -22,7 +22,7 @@ from rocketpy_otel.attributes import (
     message_attributes,
     operation,
     outcome_attributes,
-    peer,
+    peer_attributes,
     queue_attributes,
 )
 from rocketpy_otel.tracing import Tracing, is_suppressed
@@ -85,7 +85,7 @@ class SendSpans:
         address = event.address(queue) if queue is not None else None
         if started.span.is_recording():
             if queue is not None:
-                started.span.set_attributes({**queue_attributes(queue), **peer(address)[1]})
+                started.span.set_attributes({**queue_attributes(queue), **peer_attributes(address)})
             started.span.set_attributes(_result_attributes(results))
             _add_retry_events(started.span, event.failures)
         started.span.end()
@@ -101,7 +101,7 @@ class SendSpans:
         if started.span.is_recording():
             attributes = outcome_attributes(error)
             if queue is not None:
-                attributes |= {**queue_attributes(queue), **peer(address)[1]}
+                attributes |= {**queue_attributes(queue), **peer_attributes(address)}
             started.span.set_attributes(attributes)
             started.span.set_status(Status(StatusCode.ERROR, str(error)))
             _add_retry_events(started.span, event.failures)

@@ -12,12 +12,12 @@ from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from rocketpy import MessageExt, ProcessListener, ReceiveListener, SendListener, SettleListener, __version__
 from rocketpy.telemetry import BrokerSend, Measured
-from rocketpy_otel.ack_spans import SettleSpans
 from rocketpy_otel.attributes import error_type
 from rocketpy_otel.brokers import BrokerInstruments, BrokerSpans
 from rocketpy_otel.instruments import SCOPE, Instruments
 from rocketpy_otel.receive_spans import Processing, ReceiveSpans
 from rocketpy_otel.send_spans import SendSpans
+from rocketpy_otel.settle_spans import SettleSpans
 from rocketpy_otel.tracing import Contexts, Tracing
 
 

@@ -8,7 +8,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from rocketpy.hooks import SettleEvent
 from rocketpy.message import MessageExt
 from rocketpy_otel import names
-from rocketpy_otel.attributes import Attributes, error_type, operation, peer, queue_attributes
+from rocketpy_otel.attributes import Attributes, error_type, operation, peer_attributes, queue_attributes
 from rocketpy_otel.tracing import Tracing, is_suppressed
 
 
@@ -29,10 +29,10 @@ class SettleSpans:
             return
         topic = event.message.topic
         error = event.error
-        failure = None if error is None else error_type(error)
+        failed_with = None if error is None else error_type(error)
         seconds = (event.ended_ns - event.started_ns) / 1e9
         self._tracing.instruments.settled(
-            event.operation, topic, event.address, _group(event), seconds, failure
+            event.operation, topic, event.address, _group(event), seconds, failed_with
         )
         span = self._tracing.tracer.start_span(
             f"{event.operation} {topic}",
@@ -45,8 +45,8 @@ class SettleSpans:
         if span.is_recording():
             if event.first_error is not None:
                 span.add_event(names.EVENT_RETRY, {names.ERROR_TYPE: error_type(event.first_error)})
-            if error is not None:
-                span.set_attribute(names.ERROR_TYPE, failure or "")
+            if failed_with is not None:
+                span.set_attribute(names.ERROR_TYPE, failed_with)
                 span.set_status(Status(StatusCode.ERROR, str(error)))
         span.end(event.ended_ns)
 
@@ -55,7 +55,7 @@ class SettleSpans:
         attributes: Attributes = {
             **operation(event.operation, "settle", message.topic),
             **queue_attributes(event.queue),
-            **peer(event.address)[1],
+            **peer_attributes(event.address),
             names.CLIENT_ID: event.client_id,
             names.NAMESPACE: self._tracing.namespace,
         }
