@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyspark_rocketmq.offsets import QueueName
 from pyspark_rocketmq.options import SourceOptions
-from pyspark_rocketmq.record_arrays import RecordArrays, read_numbers, scan
+from pyspark_rocketmq.record_arrays import RecordArrays, read_field, scan
 from pyspark_rocketmq.rows import check_schema, source_schema
 from pyspark_rocketmq.source import Pulled, to_batches
 from rocketpy import MessageExt, MessageQueue, PullStatus
@@ -108,7 +108,7 @@ def pulled(data: bytes) -> Pulled:
     """What a pull returned."""
     found = scan(data)
     assert found is not None
-    offsets = read_numbers(data, "queue_offset", found).tolist()
+    offsets = read_field(data, "queue_offset", found).tolist()
     return Pulled(PullStatus.FOUND, 0, data, found.tolist(), offsets)
 
 

@@ -68,8 +68,8 @@ def sizes(query: Any) -> list[int]:
     ("given", "words"),
     [
         ({}, "option topic is missing; set one of topic, subscribe, subscribePattern, assign"),
-        ({"topic": "T", "subscribe": "T"}, "topic and subscribe are both set"),
-        ({"subscribe": "T", "assign": '{"T":{"b":[0]}}'}, "subscribe and assign are both set"),
+        ({"topic": "T", "subscribe": "T"}, "options topic and subscribe exclude each other"),
+        ({"subscribe": "T", "assign": '{"T":{"b":[0]}}'}, "options subscribe and assign exclude each other"),
         ({"subscribe": " , "}, "names no topic"),
         ({"assign": "{}"}, "names no topic"),
         ({"assign": "T"}, "option assign is 'T': JSON is expected"),
@@ -439,7 +439,7 @@ def test_a_sink_knows_kafkas_words_too() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"topic": "T", "subscribe": "T"}, "topic and subscribe are both set"),
+        ({"topic": "T", "subscribe": "T"}, "options topic and subscribe exclude each other"),
         ({"topic": "T", "startingOffsets": "soon"}, "earliest, latest or JSON is expected"),
         ({"topic": "T", "maxTriggerDelay": "5s"}, "requires option minOffsetsPerTrigger"),
     ],

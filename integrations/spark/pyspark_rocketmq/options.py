@@ -54,8 +54,8 @@ _SPARK_OPTIONS: Final = frozenset(
 _TABLE_PREFIX: Final = "option."
 """Before each option of CREATE TABLE, which Spark passes with and without it."""
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
-_NEVER_BYTES: Final = 1 << 40
-"""Larger than any body."""
+_NO_COMPRESSION_BYTES: Final = 1 << 40
+"""A threshold above the size of any body, so that none is compressed."""
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 """Kafka's delivery.timeout.ms: for how long requests are repeated while a server is unreachable."""
 _SQL_SIGNS: Final = frozenset(" \t\n<>='\"()|")
@@ -67,7 +67,7 @@ _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"
 """The first of these options that is set has effect, as in Spark's Kafka source."""
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
-_GROUP_LENGTH: Final = 255
+_GROUP_LENGTH_MAX: Final = 255
 _GROUP_HASH_DIGITS: Final = 16
 _KAFKA_NAMES: Final = {
     "kafka.bootstrap.servers": "nameserver",
@@ -87,7 +87,10 @@ log = logging.getLogger("pyspark_rocketmq")
 
 
 class Options:
-    """Reads options one by one, and reports unknown options."""
+    """Reads options one by one, and reports unknown options.
+
+    Names are matched ignoring case. An option that is not set has the default of the method that reads it.
+    """
 
     def __init__(self, given: Mapping[str, object]) -> None:
         self._given = {name.lower(): str(value) for name, value in given.items() if value is not None}
@@ -95,16 +98,16 @@ class Options:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether no option is given."""
         return not self._given
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a string."""
+        """Return an option as it was written."""
         self._names[name.lower()] = name
         return self._given.get(name.lower(), default)
 
     def number(self, name: str, default: int, minimum: int = 0, maximum: int | None = None) -> int:
-        """Return a whole number. Raises ConfigInvalid."""
+        """Return a whole number. Raises ConfigInvalid, also if it is below `minimum` or above `maximum`."""
         text = self.text(name, str(default))
         try:
             value = int(text)
@@ -132,7 +135,7 @@ class Options:
         return text in _TRUE
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
-        """Return one of the choices. Raises ConfigInvalid."""
+        """Return one of the choices, in lower case. Raises ConfigInvalid for any other value."""
         text = self.text(name, default).lower()
         if text not in choices:
             raise ConfigInvalid(f"option {name} is {text!r}; choose one of {', '.join(choices)}")
@@ -211,28 +214,29 @@ class Connection:
             tls_key_file=options.text("tlsKeyFile"),
             request_timeout_ms=options.number("requestTimeoutMs", 3000, 1),
         )
-        if bool(connection.access_key) != bool(connection.secret_key):
-            raise ConfigInvalid("options accessKey and secretKey require each other; one of them is missing")
-        for name, value, required, is_set in (
-            ("securityToken", connection.security_token, "accessKey", connection.access_key),
-            (
-                "signatureVersion",
-                connection.signature_version == 2,
-                "accessKey",
-                connection.access_key,
-            ),
-            ("tlsCaFile", connection.tls_ca_file, "tls=true", connection.tls),
-            ("tlsCertFile", connection.tls_cert_file, "tls=true", connection.tls),
-            ("tlsKeyFile", connection.tls_key_file, "tlsCertFile", connection.tls_cert_file),
-        ):
-            if value and not is_set:
-                raise ConfigInvalid(f"option {name} requires option {required}")
+        connection._check()
         return connection
 
-    def client_config(self) -> ClientConfig:
-        """Return the SDK's settings, created where they are used, since a TLS context cannot be pickled.
+    def _check(self) -> None:
+        """Raise ConfigInvalid for an option without another one that it requires."""
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ConfigInvalid("options accessKey and secretKey require each other; one of them is missing")
+        signs_with_v2 = self.signature_version == 2
+        for name, value, required, required_value in (
+            ("securityToken", self.security_token, "accessKey", self.access_key),
+            ("signatureVersion", signs_with_v2, "accessKey", self.access_key),
+            ("tlsCaFile", self.tls_ca_file, "tls=true", self.tls),
+            ("tlsCertFile", self.tls_cert_file, "tls=true", self.tls),
+            ("tlsKeyFile", self.tls_key_file, "tlsCertFile", self.tls_cert_file),
+        ):
+            if value and not required_value:
+                raise ConfigInvalid(f"option {name} requires option {required}")
 
-        Raises ConfigInvalid for unusable TLS files. A sink's driver needs none.
+    def client_config(self) -> ClientConfig:
+        """Return the SDK's settings. Raises ConfigInvalid for TLS files that cannot be used.
+
+        Each process that connects creates them, since a TLS context cannot be pickled. The driver of a sink
+        does not connect, so it needs no TLS files.
         """
         credentials = None
         if self.access_key:
@@ -289,7 +293,7 @@ def _check_readable(name: str, path: str) -> None:
 class SinkOptions:
     """Options of a write. `docs/guides/spark-sink.md` has the table of options.
 
-    trace_context: names and values in the propagators' format.
+    trace_context: names and values of the W3C trace context: traceparent, tracestate, baggage.
     """
 
     connection: Connection
@@ -341,7 +345,7 @@ class SinkOptions:
 
     def producer_config(self) -> ProducerConfig:
         """Return the SDK's settings."""
-        compression = CompressionConfig(above_bytes=_NEVER_BYTES)
+        compression = CompressionConfig(above_bytes=_NO_COMPRESSION_BYTES)
         if self.compression != "none":
             compression = CompressionConfig(
                 type=self.compression,  # type: ignore[arg-type] # one of the choices above
@@ -364,10 +368,11 @@ class SinkOptions:
 class SourceOptions:
     """Options of a read. `docs/guides/spark-source.md` has the table of options.
 
-    topics: Empty if `pattern` selects them. assigned: The queues to read; empty for all of the topics.
-    needs_match: Whether a starting time after the last message of a queue is an error. tags: Of the selected
-    messages; empty for all. pushdown: The broker selects by tag. sql: A condition in SQL92, which the broker
-    evaluates; empty for none. Numbers: 0 for no limit.
+    topics: the topics to read; empty if `pattern` selects them. assigned: the queues to read; empty for all
+    queues of the topics. needs_match: whether a starting time after the last message of a queue is an error.
+    tags: only messages with one of these tags are read; empty for all. pushdown: whether the broker selects
+    the tags, instead of the task. sql: an SQL92 condition, which the broker evaluates; empty for none. A
+    limit of 0 means that there is none.
     """
 
     connection: Connection
@@ -397,8 +402,9 @@ class SourceOptions:
     def read(cls, given: Mapping[str, object], *, streaming: bool | None) -> SourceOptions:
         """Read options.
 
-        streaming: None at `load()`, before Spark tells the kind of the read. What fails for one kind alone is
-        accepted then. Raises ConfigInvalid, TopicInvalid and GroupInvalid.
+        streaming: whether it is a stream; None at `load()`, before Spark tells the kind of the read. Options
+        that are invalid for one kind alone are accepted then. Raises ConfigInvalid, TopicInvalid and
+        GroupInvalid.
         """
         options = Options(given)
         connection = Connection.read(options)
@@ -480,11 +486,14 @@ class SourceOptions:
 
 
 def _read_topics(options: Options) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[QueueName]]:
-    """Return what to read: topics, a pattern of topics, or queues with their topics."""
+    """Return (topics, pattern of topics, assigned queues). Raises ConfigInvalid, TopicInvalid.
+
+    The topics are empty with a pattern. The queues are empty unless option assign is set.
+    """
     given = {name: options.text(name).strip() for name in _SELECTIONS}
     chosen = [name for name, text in given.items() if text]
     if len(chosen) != 1:
-        found = f"{' and '.join(chosen)} are both set" if chosen else "option topic is missing"
+        found = f"options {' and '.join(chosen)} exclude each other" if chosen else "option topic is missing"
         raise ConfigInvalid(f"{found}; set one of {', '.join(_SELECTIONS)}")
     (name,) = chosen
     text = given[name]
@@ -505,40 +514,49 @@ def _read_pattern(name: str, text: str) -> re.Pattern[str]:
     r"""Compile a regular expression.
 
     Most expressions mean the same in Java and Python for the characters of topic names. What only one of them
-    has, such as `\Q` and sets within sets, is refused.
+    has, such as `\Q` and nested character classes, raises ConfigInvalid.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # Java's sets within sets
+            warnings.simplefilter("error", FutureWarning)  # nested character classes
             return re.compile(text, re.ASCII)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         raise ConfigInvalid(f"option {name} is {text!r}, which is not supported: {error}") from None
 
 
-def _read_group(options: Options, what: str) -> str:
-    """Return the consumer group of the options, or one that consists of the prefix and what is read.
+def _read_group(options: Options, selection: str) -> str:
+    """Return the consumer group: option group, or else a name made of groupIdPrefix and what is read.
 
-    what: A pattern, or topics separated by `|`. A name that is too long ends with a hash of it instead, since
-    queries with the same group would overwrite each other's committed offsets.
+    The made name is the same each time. If it is too long, it ends with a hash of itself: queries with the
+    same group would overwrite each other's committed offsets.
+
+    selection: a pattern, or topics separated by `|`. Raises GroupInvalid.
     """
     prefix = options.text("groupIdPrefix", "spark-source")
     group = options.text("group")
     if group and options.is_set("groupIdPrefix"):
         log.warning("option groupIdPrefix is ignored, because option group is set")
-    name = f"{prefix}-" + re.sub(r"[^%|\w-]+", "-", what, flags=re.ASCII)
-    if len(name) > _GROUP_LENGTH:
-        end = f"-{sha256(f'{prefix}-{what}'.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
-        name = name[: _GROUP_LENGTH - len(end)] + end
+    name = f"{prefix}-" + re.sub(r"[^%|\w-]+", "-", selection, flags=re.ASCII)
+    if len(name) > _GROUP_LENGTH_MAX:
+        suffix = f"-{sha256(f'{prefix}-{selection}'.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
+        name = name[: _GROUP_LENGTH_MAX - len(suffix)] + suffix
     return check_group(group or name)
 
 
 def _read_position(options: Options, names: tuple[str, str, str], default: str) -> Position:
-    """Return the start or end of a read, from the first of its options that is set."""
-    time, times, offsets = names
-    by_offset = Position(offsets, read_offsets(offsets, options.text(offsets, default)))
-    by_times = Position(times, read_times(times, options.text(times, "{}")), is_time=True)
-    by_time = Position(time, options.number(time, 0), is_time=True)
-    return by_time if options.is_set(time) else by_times if options.is_set(times) else by_offset
+    """Return the start or end of a read, from the first of its options that is set. Raises ConfigInvalid.
+
+    names: the options for one time, for a time for each queue, and for offsets. All of them are checked.
+    """
+    time_option, queue_times_option, offsets_option = names
+    at_time = Position(time_option, options.number(time_option, 0), is_time=True)
+    queue_times = read_times(queue_times_option, options.text(queue_times_option, "{}"))
+    offsets = read_offsets(offsets_option, options.text(offsets_option, default))
+    if options.is_set(time_option):
+        return at_time
+    if options.is_set(queue_times_option):
+        return Position(queue_times_option, queue_times, is_time=True)
+    return Position(offsets_option, offsets)
 
 
 def _tags(expression: str) -> frozenset[str]:

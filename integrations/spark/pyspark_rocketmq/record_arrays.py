@@ -24,10 +24,10 @@ from rocketpy.protocol.message.sysflag import MessageSysFlag
 _BORN_V6: Final = MessageSysFlag.BORN_HOST_V6
 _STORE_V6: Final = MessageSysFlag.STORE_HOST_V6
 _V6: Final = _BORN_V6 | _STORE_V6
-_V6_BYTES: Final = 12
-"""An IPv6 address is so much longer than an IPv4 address."""
+_V6_EXTRA_BYTES: Final = 12
+"""Additional bytes of an IPv6 host, compared with an IPv4 host."""
 
-_NUMBERS: Final = {
+_FIELDS: Final = {
     "size": (">i4", 0),
     "magic": (">u4", 4),
     "body_crc": (">u4", 8),
@@ -41,13 +41,13 @@ _NUMBERS: Final = {
     "reconsume_times": (">i4", 72),
     "body_length": (">i4", 84),
 }
-"""The type of a number, and its place in a record with IPv4 hosts."""
+"""The integer fields of a record: numpy's type, and byte offset in a record with IPv4 hosts."""
 _BORN_HOST_AT: Final = 48
 _STORE_HOST_AT: Final = 64
 _BODY_AT: Final = 88
 _SIZE: Final = Struct(">i")
-_AFTER_NAME, _AFTER_PIECE = 1, 2
-"""The separators of properties."""
+_NAME_VALUE_SEPARATOR, _PROPERTY_SEPARATOR = 1, 2
+"""The bytes after a property's name, and after its value."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -63,18 +63,23 @@ def scan(data: bytes) -> Ints | None:
             return None
         at += size
     found = np.array(starts, np.int64)
-    if at != end or (read_numbers(data, "magic", found) != MESSAGE_MAGIC).any():
+    if at != end or (read_field(data, "magic", found) != MESSAGE_MAGIC).any():
         return None
     return found
 
 
-def read_numbers(data: bytes, name: str, starts: Ints) -> Ints:
-    """Return a number of the records that begin at `starts`; see `_NUMBERS` for those after the hosts."""
+def read_field(data: bytes, name: str, starts: Ints) -> Ints:
+    """Return one of `_FIELDS` for each record that begins at one of `starts`.
+
+    For a field after the hosts, `starts` include the additional bytes of IPv6 hosts.
+    """
     if not len(starts):
         return starts
-    kind, place = _NUMBERS[name]
-    count = len(data) - place - int(kind[-1]) + 1
-    return np.ndarray((count,), kind, data, place, (1,))[starts].astype(np.int64)
+    kind, offset = _FIELDS[name]
+    count = len(data) - offset - int(kind[-1]) + 1
+    # A view with a stride of one byte: its element i is the integer at byte i + offset.
+    at_every_byte = np.ndarray((count,), kind, data, offset, (1,))
+    return at_every_byte[starts].astype(np.int64)
 
 
 class RecordArrays:
@@ -92,32 +97,33 @@ class RecordArrays:
         self.data: Final = data
         self._bytes = np.frombuffer(data, np.uint8)
         self._starts = starts
-        self.sys_flags: Final[Ints] = read_numbers(data, "sys_flag", starts)
+        self.sys_flags: Final[Ints] = read_field(data, "sys_flag", starts)
         self._store_shift: Ints | int = 0
         self._body_shift: Ints | int = 0
+        """Additional bytes of IPv6 hosts before the store host and before the body."""
         if (self.sys_flags & _V6).any():
-            self._store_shift = _V6_BYTES * ((self.sys_flags & _BORN_V6) != 0)
-            self._body_shift = self._store_shift + _V6_BYTES * ((self.sys_flags & _STORE_V6) != 0)
-        ends = starts + self.number("size")
+            self._store_shift = _V6_EXTRA_BYTES * ((self.sys_flags & _BORN_V6) != 0)
+            self._body_shift = self._store_shift + _V6_EXTRA_BYTES * ((self.sys_flags & _STORE_V6) != 0)
+        ends = starts + self.field("size")
         self.body_at: Final[Ints] = starts + (_BODY_AT + self._body_shift)
         _require(self.body_at <= ends, "a record leaves no room for the hosts of its sysFlag")
-        self.body_ends: Final[Ints] = self.body_at + self.number("body_length")
+        self.body_ends: Final[Ints] = self.body_at + self.field("body_length")
         self._topic_ends, self._ends = self._check_lengths(ends)
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def select(self, rows: Iterable[int]) -> RecordArrays:
-        """Some of the records, by number."""
+        """Return some of the records, by row number."""
         return RecordArrays(self.data, self._starts[np.fromiter(rows, np.int64)])
 
-    def number(self, name: str) -> Ints:
-        """Return a number of the fixed part: see `_NUMBERS`."""
-        place = _NUMBERS[name][1]
-        if place < _BORN_HOST_AT:
-            return read_numbers(self.data, name, self._starts)
-        shift = self._store_shift if place < _STORE_HOST_AT else self._body_shift
-        return read_numbers(self.data, name, self._starts + shift)
+    def field(self, name: str) -> Ints:
+        """Return one of `_FIELDS` for each record."""
+        offset = _FIELDS[name][1]
+        if offset < _BORN_HOST_AT:
+            return read_field(self.data, name, self._starts)
+        shift = self._store_shift if offset < _STORE_HOST_AT else self._body_shift
+        return read_field(self.data, name, self._starts + shift)
 
     def bodies(self) -> pa.Array:
         """Return the bodies as they are stored."""
@@ -131,7 +137,7 @@ class RecordArrays:
             for at, end in zip(self.body_at.tolist(), self.body_ends.tolist(), strict=True)
         ]
         _require(
-            np.array(found, np.int64) & 0x7FFFFFFF == self.number("body_crc"), "a body differs from its CRC"
+            np.array(found, np.int64) & 0x7FFFFFFF == self.field("body_crc"), "a body differs from its CRC"
         )
 
     @cached_property
@@ -151,12 +157,12 @@ class RecordArrays:
             return found
         hosts_at = self._starts + (_STORE_HOST_AT + self._store_shift)
         host_ends = self._starts + (_STORE_HOST_AT + 8 + self._body_shift)
-        places = zip(
-            hosts_at.tolist(), host_ends.tolist(), self.number("physical_offset").tolist(), strict=True
+        hosts = zip(
+            hosts_at.tolist(), host_ends.tolist(), self.field("physical_offset").tolist(), strict=True
         )
         ids = [
             unique_id or message_id(self.data[at:end], offset)
-            for unique_id, (at, end, offset) in zip(found.to_pylist(), places, strict=True)
+            for unique_id, (at, end, offset) in zip(found.to_pylist(), hosts, strict=True)
         ]
         return pa.array(ids, pa.string())
 
@@ -183,12 +189,12 @@ class PropertyArrays:
     """The properties of many messages: arrays of their names and values, in order.
 
     Args:
-        texts: The properties of each message, encoded. As in `properties.decode`, malformed pieces are
+        texts: The properties of each message, encoded. As in `properties.decode`, malformed properties are
             dropped, and of two with one name the last counts.
 
     Attributes:
-        rows: The message of each property.
-        values: Their values.
+        rows: The number of the message of each property.
+        values: The value of each property.
 
     Raises:
         ArrowInvalid: A text is not UTF-8.
@@ -204,20 +210,24 @@ class PropertyArrays:
         names = parts.take(pa.array(np.arange(len(begins)) * 4)).dictionary_encode()
         self._names = names.dictionary.cast(pa.string())
         self._codes = names.indices.to_numpy()
+        """The name of each property, as an index into `_names`."""
         self.values = parts.take(pa.array(np.arange(len(begins)) * 4 + 2)).cast(pa.string())
 
     def values_of(self, name: str) -> pa.Array:
         """Return the value of a property for each message; null where there is none."""
-        places = np.full(self._count, -1)
+        indexes = np.full(self._count, -1)
         found = np.flatnonzero(self._codes == self._names.index(name).as_py())
-        places[self.rows[found]] = found  # of several in a row, the last one stays
-        return self.values.take(pa.array(places, mask=places < 0))
+        indexes[self.rows[found]] = found  # of several in a row, the last one stays
+        return self.values.take(pa.array(indexes, mask=indexes < 0))
 
     def maps_without(self, names: frozenset[str]) -> pa.Array:
-        """Return the properties of each message but those with these names, as maps."""
+        """Return the properties of each message as a map, except those with these names.
+
+        As in a dict, a repeated name keeps the position of its first property, and the value of its last.
+        """
         kept = np.array([name not in names for name in self._names.to_pylist()], np.bool_)
         firsts = lasts = np.flatnonzero(kept[self._codes])
-        keys = self.rows[firsts] * len(self._names) + self._codes[firsts]
+        keys = self.rows[firsts] * len(self._names) + self._codes[firsts]  # one for each (message, name)
         _, unique = np.unique(keys, return_index=True)
         if len(unique) < len(keys):
             _, from_end = np.unique(keys[::-1], return_index=True)
@@ -234,30 +244,18 @@ class PropertyArrays:
 
 
 def _split(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Find the well-formed properties: their rows, begins, ends of names, and ends."""
-    marks = np.flatnonzero(data - 1 < _AFTER_PIECE)  # separators; 0 - 1 is 255
-    is_end = data[marks] == _AFTER_PIECE
-    row_begins = np.concatenate(([0], row_ends[:-1]))
-    full = row_ends[row_ends > row_begins]
-    open_ends = full[data[full - 1] != _AFTER_PIECE]  # the last property needs no separator
-    last_bytes = 1
-    if len(open_ends):
-        widths = np.repeat((0, 1), (len(open_ends), len(marks)))
-        is_end = np.concatenate((np.full(len(open_ends), True), is_end))
-        marks = np.concatenate((open_ends, marks))
-        order = np.argsort(marks, kind="stable")  # an open end goes before the first byte of the next row
-        marks, is_end, widths = marks[order], is_end[order], widths[order]
-        last_bytes = widths[is_end]
-    pieces = np.flatnonzero(is_end)
-    firsts = np.concatenate(([0], pieces + 1))[:-1]
-    counts = pieces - firsts  # of name separators
-    ends = marks[pieces]
-    begins = np.concatenate(([0], ends + last_bytes))[:-1]
-    marks = np.append(marks, [len(data)] * 2)
-    name_ends = marks[firsts]
-    value_ends = np.where(counts > 1, marks[firsts + 1], ends)
-    pieces_before = np.searchsorted(begins, row_ends)
-    rows = np.repeat(np.arange(len(row_ends)), np.diff(pieces_before, prepend=0))
+    """Find the well-formed properties: their rows, begins, ends of names, and ends of values."""
+    separators, is_last, widths = _find_separators(data, row_ends)
+    lasts = np.flatnonzero(is_last)  # for each property, the index of its last separator
+    firsts = np.concatenate(([0], lasts + 1))[:-1]  # and of its first one
+    counts = lasts - firsts  # of separators between name and value
+    ends = separators[lasts]
+    begins = np.concatenate(([0], ends + widths[lasts]))[:-1]
+    separators = np.append(separators, [len(data)] * 2)
+    name_ends = separators[firsts]
+    value_ends = np.where(counts > 1, separators[firsts + 1], ends)
+    properties_before = np.searchsorted(begins, row_ends)
+    rows = np.repeat(np.arange(len(row_ends)), np.diff(properties_before, prepend=0))
     # More separators may only end the value, where they are ignored.
     is_whole = (counts > 0) & (value_ends > name_ends + 1) & (ends - value_ends == np.maximum(counts - 1, 0))
     if is_whole.all():
@@ -265,16 +263,35 @@ def _split(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[
     return rows[is_whole], begins[is_whole], name_ends[is_whole], value_ends[is_whole]
 
 
+def _find_separators(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[Ints, Any, Ints]:
+    """Return the offsets of the separators, whether each ends a property, and the width of each in bytes.
+
+    The last property of a row needs no separator; the end of the row then counts as one without width.
+    """
+    separators = np.flatnonzero(data - 1 < _PROPERTY_SEPARATOR)  # in unsigned bytes, 0 - 1 is 255
+    is_last = data[separators] == _PROPERTY_SEPARATOR
+    row_begins = np.concatenate(([0], row_ends[:-1]))
+    filled_ends = row_ends[row_ends > row_begins]
+    open_ends = filled_ends[data[filled_ends - 1] != _PROPERTY_SEPARATOR]
+    widths = np.repeat((0, 1), (len(open_ends), len(separators)))
+    if not len(open_ends):
+        return separators, is_last, widths
+    separators = np.concatenate((open_ends, separators))
+    is_last = np.concatenate((np.full(len(open_ends), True), is_last))
+    order = np.argsort(separators, kind="stable")  # the end of a row goes before the first byte of the next
+    return separators[order], is_last[order], widths[order]
+
+
 def _slices(data: bytes, begins: Ints, ends: Ints) -> pa.Array:
-    """Return the bytes from each begin to each end; these ascend."""
+    """Return the bytes from each begin to its end, without a copy of `data`. The pairs ascend."""
     parts = _parts(pa.py_buffer(data), np.stack((begins, ends), axis=1).ravel())
     return parts.take(pa.array(np.arange(len(begins)) * 2))
 
 
 def _parts(data: pa.Buffer, bounds: Ints) -> pa.Array:
-    """Return the bytes between each bound and the next, without a copy."""
-    places = pa.py_buffer(np.append(bounds, bounds[-1:]).astype(np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(bounds), [None, places, data])
+    """Return the bytes between each bound and the next, without a copy; the last element is empty."""
+    offsets = pa.py_buffer(np.append(bounds, bounds[-1:]).astype(np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(bounds), [None, offsets, data])
 
 
 def _require(holds: np.ndarray[Any, Any], problem: str) -> None:

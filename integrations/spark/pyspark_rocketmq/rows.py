@@ -52,14 +52,14 @@ def _bodies(rows: Rows) -> pa.Array:
 
 
 def _number(name: str, kind: type[np.signedinteger]) -> Callable[[Rows], pa.Array]:
-    return lambda rows: pa.array(rows.records.number(name).astype(kind))
+    return lambda rows: pa.array(rows.records.field(name).astype(kind))
 
 
 def _time(name: str) -> Callable[[Rows], pa.Array]:
     """Return a column of microseconds; null outside the range of timestamps."""
 
     def column(rows: Rows) -> pa.Array:
-        times = rows.records.number(name)
+        times = rows.records.field(name)
         unknown = (times < _TIME_MS_MIN) | (times > _TIME_MS_MAX)
         return pa.array(np.where(unknown, 0, times) * 1000, mask=unknown).view(_TIME)
 

@@ -17,7 +17,7 @@ from pyspark_rocketmq.clients import consumer_for, freeze_modules
 from pyspark_rocketmq.offsets import QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
 from pyspark_rocketmq.planner import queue_name, report_loss
-from pyspark_rocketmq.record_arrays import Ints, RecordArrays, read_numbers, scan
+from pyspark_rocketmq.record_arrays import Ints, RecordArrays, read_field, scan
 from pyspark_rocketmq.rows import Column, Rows, to_batch
 from rocketpy import ConsumerConfig, MessageExt, MessageQueue, PullStatus, Retry, RocketError
 from rocketpy.consumer.fetch.consumer_api import PullResponse
@@ -289,7 +289,7 @@ class _Reader:
         found = scan(data)
         if found is None:
             return self._parse_damaged(data, offset, following)
-        offsets = read_numbers(data, "queue_offset", found).tolist()
+        offsets = read_field(data, "queue_offset", found).tolist()
         check_offsets(offsets, self._queue, offset, following)
         return Pulled(status, following, data, found.tolist(), offsets)
 
@@ -348,7 +348,7 @@ def _whole(
     starts = scan(data)
     if starts is None:
         return None
-    offsets = read_numbers(data, "queue_offset", starts)
+    offsets = read_field(data, "queue_offset", starts)
     if current.begin + len(offsets) < current.end or (np.diff(offsets, prepend=current.begin - 1) != 1).any():
         return None
     reached = int(offsets[-1]) + 1  # the last pull asked for more
@@ -420,7 +420,7 @@ def _with_bodies(
             if checksums[row] is not None and verify_body_checksum(checksums[row], body) is False:
                 raise RecordCorrupt(at, f"body does not match its producer's {checksums[row]!r}")
         except RocketError as error:
-            offset = records.number("queue_offset")[row]
+            offset = records.field("queue_offset")[row]
             _report_undecodable(options, records.message_ids()[row], queue, offset, error)
             continue
         rows.append(row)
