@@ -189,8 +189,8 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that violate RocketMQ's format. The connection is closed.
 
-    What helps: check that the address is that of a name server or broker of RocketMQ, and not of a proxy, a
-    web server or another port. ``rocketpy doctor`` checks this, too.
+    What helps: check that the address is that of a name server or broker of RocketMQ. It must not be a proxy,
+    a web server or another port. ``rocketpy doctor`` checks this, too.
     """
 
     default_retry = Retry.OTHER_BROKER

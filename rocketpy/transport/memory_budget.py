@@ -17,12 +17,15 @@ from rocketpy.errors import ConnectionLost
 
 Kind = Literal["frame", "requests", "responses", "pulls", "subscriptions", "waiting"]
 KINDS: Final[tuple[Kind, ...]] = ("frame", "requests", "responses", "pulls", "subscriptions", "waiting")
-"""frame: an incomplete frame. requests: backlogged requests. responses: those in the write buffer. pulls:
-held (long polling). subscriptions: of consumer groups, and the group names of a client. waiting: messages
-whose topic is being saved."""
+"""What memory is used for.
+
+frame: the received part of an incomplete frame. requests: requests in the backlog. responses: responses in
+the write buffer. pulls: pulls that are held until messages arrive. subscriptions: subscriptions of consumer
+groups, and the names of a client's groups. waiting: messages whose topic is being saved.
+"""
 
 _LOW_WATERMARK: Final = 7 / 8
-"""Above the limit, connections are closed until usage is below this part of it, so that this is rare."""
+"""Above the limit, connections are closed until usage is below this part of it, so the sort runs rarely."""
 
 
 class MemoryBudget:
