@@ -41,7 +41,7 @@ class Position(NamedTuple):
         if self.kind is Kind.END:
             return await consumer.max_offset(queue)
         if self.kind is Kind.TIME:
-            # For a time that several messages have, brokers return any of them; for one after all, the last.
+            # If several messages have this time, brokers return any of them; for a later time, the last one.
             return await consumer.search_offset(queue, max(0, self.number - 1))
         first = await consumer.min_offset(queue)
         if self.kind is Kind.BEGIN:

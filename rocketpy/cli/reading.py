@@ -46,7 +46,7 @@ class Printer:
         """How many messages are still wanted."""
 
     async def print(self, messages: Sequence[MessageExt]) -> None:
-        """Print messages, as far as they are wanted; return when they are written.
+        """Print messages up to the limit; return when they are written.
 
         Raises:
             BrokenPipeError: The reader of the output has enough.

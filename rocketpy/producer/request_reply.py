@@ -1,10 +1,10 @@
 """Request-reply: a message to which another program replies with a message.
 
 The request carries a correlation id, the requester's client id and its time-out. The replier sends its reply
-to the reply topic of the request's cluster. The broker that gets it pushes it to the requester over the
-connection with that client's heartbeats. So a requester connects to every master of the cluster before its
-first request. A broker that is not connected to it returns an error to the replier, which tries the next
-broker (QUIRKS 30).
+to the reply topic of the request's cluster. That broker pushes it to the requester, over the connection with
+the heartbeats of that client. So a requester connects to every master of the cluster before its first
+request. A broker that is not connected to it returns an error to the replier, which tries the next broker
+(QUIRKS 30).
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl request, ClientRemotingProcessor receiveReplyMessage, MessageUtil.
 """

@@ -9,7 +9,7 @@ from rocketpy.cli.console.sampler import Sample
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
-_TOP: Final = 4
+_TOP_MARGIN: Final = 4
 """Space above the highest value, so that a line is not cut off."""
 
 
@@ -53,5 +53,5 @@ def draw(title: str, series: Mapping[str, Iterable[Sample]]) -> Chart | None:
 
 def _point(sample: Sample, begin: float, span: float, top: float) -> str:
     x = (sample.time_s - begin) / span * WIDTH
-    y = HEIGHT - max(sample.value, 0) / top * (HEIGHT - _TOP)
+    y = HEIGHT - max(sample.value, 0) / top * (HEIGHT - _TOP_MARGIN)
     return f"{x:.1f},{y:.1f}"

@@ -67,7 +67,7 @@ def parse_response(response: Command, queue: MessageQueue, message_id: str) -> S
 
 
 def _read_header(response: Command) -> SendMessageResponseHeader:
-    """`Command.header_as`, faster for JSON headers; `tests.bench.send_path` measures both."""
+    """Do what `Command.header_as` does, faster for JSON headers (`tests.bench.send_path` measures both)."""
     ext = response.ext
     if type(ext) is bytes and response.header is None:
         try:
@@ -108,7 +108,7 @@ def parse_batch_response(
 
 
 def broker_error(response: Command, broker: str) -> BrokerError:
-    """Return the error that a response to a send stands for."""
+    """Return the error for an error response to a send."""
     outcome, retry = _ERRORS.get(response.code, _UNKNOWN_ERROR)
     if response.remark is not None and response.remark.startswith(_FINAL_REMARKS):
         outcome, retry = Outcome.NOT_SENT, Retry.NONE

@@ -114,12 +114,12 @@ class SendRules:
     follows: bool = False
 
 
-_LEAST_PAUSE_MS = 10
+_ROUTE_PAUSE_MIN_MS = 10
 """Minimum time between two route requests, even if `RetryConfig.pause_ms` is shorter, to protect name
 servers."""
 
 ChooseQueue = Callable[[Sequence[MessageQueue], int, str | None], MessageQueue]
-"""As `select_queue`: the next queue, if possible not on the broker that has just failed."""
+"""Same as `select_queue`: returns the next queue, if possible not on the broker that has just failed."""
 
 
 def decide(
@@ -165,7 +165,7 @@ def _no_writable_queue(view: RouteView, attempts: Sequence[Attempt], rules: Send
 
 def _route_pause_ms(retry: RetryConfig) -> int:
     """Return the time between two requests for the route of a topic without a master."""
-    return max(retry.pause_ms, _LEAST_PAUSE_MS)
+    return max(retry.pause_ms, _ROUTE_PAUSE_MIN_MS)
 
 
 def _needs_master(route: PublishRoute | None, chosen: MessageQueue | None = None) -> bool:

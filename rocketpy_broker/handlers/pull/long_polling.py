@@ -1,9 +1,9 @@
 """Pulls that wait until a message arrives in their queue, or until they time out (long polling).
 
-A held pull costs an entry in two dicts, but no timer and no task. The owner of the table calls `expire` now
-and then, `waiting_below` for new messages, and `drop` for closed connections.
-Source: PullRequestHoldService of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: a pull remembers
-which messages its filter has dropped, so no message is filtered twice. The memory of held pulls is limited.
+A held pull costs an entry in two dicts, but no timer and no task. The owner of the table calls `expire`
+periodically, `waiting_below` for new messages, and `drop` for closed connections. Source:
+PullRequestHoldService of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: a pull remembers which
+messages its filter has dropped, so no message is filtered twice. The memory of held pulls is limited.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class PullRequestHoldTable:
         """Remove a pull, which gets its response."""
         _remove(self._channels, pull.channel, pull)
         _remove(self._queues, (pull.topic, pull.queue_id), pull)
-        self._give_back(pull)
+        self._release_memory(pull)
 
-    def _give_back(self, pull: HeldPull) -> None:
+    def _release_memory(self, pull: HeldPull) -> None:
         size = HELD_BYTES
         if pull.filter_bytes:
             shared = (pull.channel, id(pull.filtered_by))
@@ -111,7 +111,7 @@ class PullRequestHoldTable:
         """Remove the pulls of a closed channel."""
         for pull in self._channels.pop(channel, ()):
             _remove(self._queues, (pull.topic, pull.queue_id), pull)
-            self._give_back(pull)
+            self._release_memory(pull)
 
 
 def _remove(table: dict[Any, dict[HeldPull, None]], key: Hashable, pull: HeldPull) -> None:

@@ -31,14 +31,14 @@ class ExpressionPolicy:
 
     def __init__(self, config: ConsumeConfig) -> None:
         self._config = config
-        self._has_said = False
+        self._has_logged = False
 
     def check(self, kind: str | None, group: str) -> None:
         """Raise Rejected if a group may not filter by this type of expression."""
         if is_tag_type(kind) or self._config.property_filter:
             return
-        if kind == SQL92 and not self._has_said:
-            self._has_said = True
+        if kind == SQL92 and not self._has_logged:
+            self._has_logged = True
             log.warning(
                 "the SQL92 filter of consumer group %.200r is rejected; enablePropertyFilter=true allows it",
                 group,
@@ -91,7 +91,7 @@ class PullChecks:
             wanted = subscription_of(header.topic, header.subscription, header.expression_type)
             found = filter_of(wanted)
         except ExpressionInvalid as error:
-            raise _unparsed(error) from error
+            raise _parse_failed(error) from error
         self.expressions.check(wanted.expression_type, header.consumer_group)
         return found
 
@@ -104,7 +104,7 @@ class PullChecks:
             found = filter_of(wanted, find=find)
         except ExpressionInvalid as error:
             if is_tag_type(wanted.expression_type):
-                raise _unparsed(error) from error
+                raise _parse_failed(error) from error
             text = f"The broker's consumer filter data is not exist! Your expression may be wrong: {error}"
             raise Rejected(ResponseCode.FILTER_DATA_NOT_EXIST, text) from error
         self.expressions.check(wanted.expression_type, header.consumer_group)
@@ -136,7 +136,7 @@ class PullChecks:
         return subscription_of(header.topic, "*", None)
 
 
-def _unparsed(error: ExpressionInvalid) -> Rejected:
+def _parse_failed(error: ExpressionInvalid) -> Rejected:
     text = f"parse the consumer's subscription failed: {error}"
     return Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, text)
 
