@@ -106,13 +106,13 @@ NOT_CREDENTIALS = {
     ("integrations/spark/pyspark_rocketmq/options.py", "self.signature_version == 1"): "a number that is set",
     (
         "integrations/spark/pyspark_rocketmq/options.py",
-        "connection.signature_version == 2",
+        "self.signature_version == 2",
     ): "a number that is set",
     ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE"): "the name of a field",
     ("rocketpy/protocol/remoting/acl.py", "name != SIGNATURE_V2"): "the name of a field",
     (
         "integrations/spark/pyspark_rocketmq/options.py",
-        "bool(connection.access_key) != bool(connection.secret_key)",
+        "bool(self.access_key) != bool(self.secret_key)",
     ): "whether both are set",
 }
 """The comparisons in a file, and their operands."""
