@@ -16,7 +16,7 @@ from rocketpy_broker.store.config import CommitLogConfig
 from rocketpy_broker.store.files.disk import Disk, disk_errors
 from rocketpy_broker.store.log.mapped_file import MappedFile
 
-logger = logging.getLogger("rocketpy_broker.store.mapped_file_queue")
+logger = logging.getLogger("rocketpy_broker.store.segment_queue")  # applications set its level
 
 
 class FlushTarget:
