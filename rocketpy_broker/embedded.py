@@ -221,12 +221,12 @@ class EmbeddedCluster(Lifecycle):
         if len(self._names) > 1:
             yield from root.glob("commitlog")
         yield from (path for path in root.glob("broker-[a-z]") if path not in self._broker_directories(root))
-        for place in self._broker_directories(root):
-            peers = {path.name for path in place.glob("n[0-9]")}
+        for directory in self._broker_directories(root):
+            peers = {path.name for path in directory.glob("n[0-9]")}
             if peers and peers != set(self._peers):
-                yield from place.glob("n[0-9]")
+                yield from directory.glob("n[0-9]")
             if self._peers:
-                yield from place.glob("commitlog")
+                yield from directory.glob("commitlog")
 
     def _broker_directories(self, root: Path) -> list[Path]:
         return [self._broker_directory(name, root) for name in self._names]
@@ -239,18 +239,18 @@ class EmbeddedCluster(Lifecycle):
     def _all_settings(self, name: str, root: Path) -> Iterator[dict[str, SettingValue]]:
         """Yield the settings of a broker and its slaves, or of its peers."""
         sizes = _SMALL_FILES if self._store is None else {}
-        place = self._broker_directory(name, root)
+        directory = self._broker_directory(name, root)
         own = {**sizes, **self._settings, "brokerName": name, "namesrvAddr": self.namesrv_address}
         if self._replicas == 1:
             listen = {} if _ADDRESS & own.keys() else {"listen": self._listen_text(name)}
-            yield {**own, **listen, "storePathRootDir": str(place)}
+            yield {**own, **listen, "storePathRootDir": str(directory)}
             for number in range(1, self._slaves + 1):
                 yield {
                     **own,
                     "brokerRole": "SLAVE",
                     "brokerId": number,
                     "listen": self._listen_text(f"{name}-slave-{number}"),
-                    "storePathRootDir": str(place / f"slave-{number}"),
+                    "storePathRootDir": str(directory / f"slave-{number}"),
                 }
             return
         peers = self._peers
@@ -266,7 +266,7 @@ class EmbeddedCluster(Lifecycle):
                 **group,
                 "dLegerSelfId": peer,
                 "listen": self._listen_text(f"{name}-{peer}-clients"),
-                "storePathRootDir": str(place / peer),
+                "storePathRootDir": str(directory / peer),
             }
 
     async def _ready(self) -> None:

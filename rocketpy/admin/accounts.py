@@ -158,7 +158,7 @@ class Accounts:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(addresses))
         await self._change(cluster, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, header)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
         targets = await self._members(cluster)

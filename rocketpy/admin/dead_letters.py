@@ -226,7 +226,7 @@ class DeadLetterQueues:
                 damaged += (message,)
         return ResendProgress(resent, skipped, damaged, offsets | {message.queue: message.queue_offset + 1})
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     async def _ranges(
         self,

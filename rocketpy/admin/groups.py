@@ -430,7 +430,7 @@ class Groups:
         await self._require_stopped(target, "its members would overwrite the offsets")
         await requests.call_each(masters, RequestCode.CLONE_GROUP_OFFSET, header, decode=lambda _: None)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     async def _consumes(self, group: str, topic: str, masters: Masters) -> bool:
         """Return whether a group has offsets in a topic, or subscribes to it."""

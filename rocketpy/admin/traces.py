@@ -109,8 +109,10 @@ def collect_traces(messages: Iterable[MessageExt], key: str) -> Traces:
             else:
                 ended[record.message_id, record.request_id] = (record, client)
     deliveries: dict[str, list[TracedDelivery]] = {}
-    for place in begun.keys() | ended.keys():
-        deliveries.setdefault(place[0], []).append(_delivery(begun.get(place), ended.get(place)))
+    for delivery_key in begun.keys() | ended.keys():
+        deliveries.setdefault(delivery_key[0], []).append(
+            _delivery(begun.get(delivery_key), ended.get(delivery_key))
+        )
     found = [
         TracedMessage(
             message_id,

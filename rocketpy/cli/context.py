@@ -87,7 +87,7 @@ class Options:
     def print_sent(self, result: SendResult) -> None:
         """Print where a message is stored."""
         queue, status = result.queue, result.status.name
-        place = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
+        position = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
         fields = {
             "message_id": result.message_id,
             "broker_name": queue.broker_name,
@@ -95,7 +95,7 @@ class Options:
             "queue_offset": result.queue_offset,
             "status": status,
         }
-        self.print_result(f"{result.message_id} {place}: {status}", fields)
+        self.print_result(f"{result.message_id} {position}: {status}", fields)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.

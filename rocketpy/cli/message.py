@@ -83,8 +83,8 @@ def at(
     form: _Form = "details",
 ) -> None:
     """Print the message at an offset of a queue, or with --count those that follow, too."""
-    place = MessageQueue(topic, broker, queue)
-    _print(options, form, lambda admin: _at(admin, place, offset, count))
+    message_queue = MessageQueue(topic, broker, queue)
+    _print(options, form, lambda admin: _at(admin, message_queue, offset, count))
 
 
 @message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")

@@ -175,7 +175,7 @@ class AdminApi(Lifecycle):
             message_id, max_body_bytes=MAX_BODY_BYTES, verify=True, only_known=only_known
         )
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return wrap_queue(self._running().config.namespace, queue)

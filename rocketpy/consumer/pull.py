@@ -341,7 +341,7 @@ class PullConsumer(BoundToClient):
             verify=self.config.verify_checksums,
         )
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _wrapped(self, name: str) -> str:
         """Return a topic or group with the namespace."""

@@ -479,7 +479,7 @@ class Producer(AdminApi):
         request = self.request(message, timeout_ms=timeout_ms, queue=queue, selector=selector, arg=arg)
         return joined(request, f"request of producer {self.group}")
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _running(self) -> ClientInstance:
         if self._client is None or self._closing is not None:

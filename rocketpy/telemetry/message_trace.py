@@ -171,7 +171,7 @@ class MessageTrace:
             )
             self.report(message.topic, record)
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     def _flush(self) -> None:
         if self._timer is not None:

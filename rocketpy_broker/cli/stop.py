@@ -33,9 +33,9 @@ _BLOCKED: Final = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
 def add_stop_command(commands: Any, seconds: Callable[[str], float]) -> None:
     """Add ``stop`` to the subparsers of ``rocketpy-broker``. seconds: reads a number of seconds."""
     stop = commands.add_parser("stop", help="stop a broker of this machine", description=__doc__)
-    place = stop.add_mutually_exclusive_group(required=True)
-    place.add_argument("--store", metavar="DIR", type=Path, help="directory of its store")
-    place.add_argument("-c", "--config", metavar="FILE", type=Path, help="its file, for storePathRootDir")
+    target = stop.add_mutually_exclusive_group(required=True)
+    target.add_argument("--store", metavar="DIR", type=Path, help="directory of its store")
+    target.add_argument("-c", "--config", metavar="FILE", type=Path, help="its file, for storePathRootDir")
     stop.add_argument(
         "--drain", action="store_true", help="first move producers to other brokers, as for a rolling restart"
     )

@@ -61,8 +61,8 @@ async def find_peers(
 
     Raises RocketError if no name server responds.
     """
-    places = await find_broker_addresses(namesrv, name, options)
-    reports = (PeerReport(broker_name=name, broker_id=id_, address=address) for name, id_, address in places)
+    brokers = await find_broker_addresses(namesrv, name, options)
+    reports = (PeerReport(broker_name=name, broker_id=id_, address=address) for name, id_, address in brokers)
     return await asyncio.gather(*(query_runtime_info(report, _read, options) for report in reports))
 
 

@@ -62,8 +62,10 @@ async def find_brokers(
     namesrv: the first that responds is used. Brokers without a response are in the result too. Raises
     RocketError if no name server responds.
     """
-    places = await find_broker_addresses(namesrv, name, options)
-    return await asyncio.gather(*(query_broker(address, name, id_, options) for name, id_, address in places))
+    brokers = await find_broker_addresses(namesrv, name, options)
+    return await asyncio.gather(
+        *(query_broker(address, name, id_, options) for name, id_, address in brokers)
+    )
 
 
 async def find_broker_addresses(

@@ -145,8 +145,8 @@ def read_access_file(text: str) -> AccessFile:
             _reject_unknown(account, PlainAccessConfig)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f" in line {mark.line + 1}"
-        raise ConfigInvalid(f"invalid YAML{place}") from None  # without the text: it may be a secret
+        location = "" if mark is None else f" in line {mark.line + 1}"
+        raise ConfigInvalid(f"invalid YAML{location}") from None  # without the text: it may be a secret
     except msgspec.ValidationError as error:
         raise ConfigInvalid(str(error)) from None
     except (ValueError, OverflowError, RecursionError, AttributeError) as error:  # such as an invalid date

@@ -82,11 +82,11 @@ class RowNotSent(RuntimeError):
     Raised in the task, so that Spark reports it and retries the task as configured.
     """
 
-    def __init__(self, place: str, topic: str, cause: BaseException) -> None:
+    def __init__(self, rows: str, topic: str, cause: BaseException) -> None:
         outcome = f" ({cause.outcome.value})" if isinstance(cause, RocketError) else ""
         notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
         target = f"topic {topic!r}" if topic else "no topic"
-        super().__init__(f"{place} not sent, {target}: {type(cause).__name__}: {cause}{outcome}{notes}")
+        super().__init__(f"{rows} not sent, {target}: {type(cause).__name__}: {cause}{outcome}{notes}")
 
 
 class Piece(NamedTuple):
@@ -106,7 +106,7 @@ class Piece(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Rows of a chunk that may share a request, by their places in the chunk, ascending."""
+    """Rows of a chunk that may share a request, by their positions in the chunk, ascending."""
 
     topic: str
     queue: MessageQueue | None
@@ -234,13 +234,13 @@ class Columns:
         for row, (topic, where, delay, length) in enumerate(
             zip(topics, wheres, delays, lengths, strict=False)
         ):
-            place = (topic or "", where)
+            target = (topic or "", where)
             queue = None
             if where is not None:
-                if place not in queues:
-                    queues[place] = find_queue(*place, first_row + row)
-                queue = queues[place]
-            key = (place[0], queue, bool(delay), queue is None and length > long_above)
+                if target not in queues:
+                    queues[target] = find_queue(*target, first_row + row)
+                queue = queues[target]
+            key = (target[0], queue, bool(delay), queue is None and length > long_above)
             found.setdefault(key, []).append(row)
         return [
             _Group(topic, queue, is_delayed, rows) for (topic, queue, is_delayed, _), rows in found.items()
@@ -354,8 +354,8 @@ def _slicer(start: int, count: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _taker(rows: Sequence[int]) -> Callable[[pa.Array], pa.Array]:
-    places = pa.array(rows, pa.int32())
-    return lambda column: column.take(places)
+    indexes = pa.array(rows, pa.int32())
+    return lambda column: column.take(indexes)
 
 
 def _values(columns: Mapping[str, pa.Array], name: str) -> Iterable[Any]:
@@ -379,13 +379,13 @@ def _property_columns(column: pa.Array) -> dict[str, Sequence[str | None]]:
         and names == own * count
         and len(set(own)) == width
     ):  # all rows have the same names
-        return {name: values[place::width] for place, name in enumerate(own)}
+        return {name: values[index::width] for index, name in enumerate(own)}
     found: dict[str, list[str | None]] = {}
     for row, (is_there, (begin, end)) in enumerate(
         zip(column.is_valid().to_pylist(), pairwise(offsets), strict=True)
     ):
-        for place in range(begin - first, end - first) if is_there else ():
-            found.setdefault(names[place], [None] * count)[row] = values[place]
+        for index in range(begin - first, end - first) if is_there else ():
+            found.setdefault(names[index], [None] * count)[row] = values[index]
         if len(found) > _NAMES_MAX:
             raise ValueError("properties with too many different names for columns")
     return dict(found)

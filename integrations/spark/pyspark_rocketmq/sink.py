@@ -252,7 +252,7 @@ class _Task:
         self.retried += sum([result.attempts for result in results]) - len(results)
         if not self._options.require_send_ok:
             return
-        bad = [place for place, result in enumerate(results) if result.status is not SendStatus.SEND_OK]
+        bad = [index for index, result in enumerate(results) if result.status is not SendStatus.SEND_OK]
         if bad:
             result = results[bad[0]]
             error = RuntimeError(

@@ -364,12 +364,12 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Make Arrow batches of records. Raises DataLoss for one that cannot be decoded."""
     data = b"".join(pulled.data for pulled in waiting)
-    places, base = [], 0
+    record_starts, base = [], 0
     for pulled in waiting:
         starts = np.array(pulled.starts, np.int64)
-        places.append(starts[starts != _DAMAGED] + base)
+        record_starts.append(starts[starts != _DAMAGED] + base)
         base += len(pulled.data)
-    starts = np.concatenate(places)
+    starts = np.concatenate(record_starts)
     try:
         records = RecordArrays(data, starts)
         records.check_crcs()

@@ -191,10 +191,10 @@ def reset(
     Members may be online, except for an offset.
     """
     with usage_errors():
-        place = _reset_to(parse_position(to))
+        position = _reset_to(parse_position(to))
     if not dry_run:
         options.confirm(f"reset group {group} in topic {topic} to {to}", yes=yes)
-    changes = options.run_admin(lambda admin: admin.groups.reset(group, topic, place, dry_run=dry_run))
+    changes = options.run_admin(lambda admin: admin.groups.reset(group, topic, position, dry_run=dry_run))
     print_rows(options, _changes(changes), none=f"topic {topic} has no queues")
     if dry_run and not options.as_json:
         print("\nnothing was changed (--dry-run)")
@@ -215,7 +215,7 @@ def clone(
     options.print_done(text, {"group": target, "source": source, "topic": topic})
 
 
-# -- inside -----------------------------------------------------------------------------------
+# -- internals --------------------------------------------------------------------------------
 
 
 def _given(context: typer.Context) -> GroupChanges:

@@ -37,8 +37,8 @@ class BrokerLatencies:
     def update(self, broker_name: str, latency_ms: float, now_ms: float, *, failed: bool = False) -> None:
         """Record the latency of an attempt, or its failure."""
         latency_ms = self.failed_ms if failed else latency_ms
-        place = bisect_right(self.latency_ms, latency_ms)
-        not_available_ms = self.not_available_ms[place - 1] if place else 0
+        index = bisect_right(self.latency_ms, latency_ms)
+        not_available_ms = self.not_available_ms[index - 1] if index else 0
         self._seen[broker_name] = (latency_ms, now_ms + not_available_ms)
 
     def is_available(self, broker_name: str, now_ms: float) -> bool:

@@ -280,5 +280,5 @@ def _compress_long(
 
 
 def _own_ids(messages: Iterable[Message], ids: Iterable[str]) -> list[str]:
-    """Return the id of each message: its own, or else the new one for its place."""
+    """Return the id of each message: its own, or else the new one at its index."""
     return [message.unique_id or new for message, new in zip(messages, ids, strict=True)]

@@ -278,9 +278,9 @@ class Sender:
                 channel.flush()
             if not channel.is_writable:
                 break
-            place = blocked.pop(send, None)
-            if place is not None and self._unpark(send):
-                self._transmit(send, *place, self._client.now_ms())
+            target = blocked.pop(send, None)
+            if target is not None and self._unpark(send):
+                self._transmit(send, *target, self._client.now_ms())
         if not blocked:
             self._blocked.pop(channel, None)
         elif channel.is_writable:  # more were blocked meanwhile, such as the parts of a batch

@@ -78,7 +78,10 @@ class ReplyHandler:
             except RocketError as error:
                 log.warning("a reply is not stored: %s", error)
             else:
-                delivery.place = message_id(self.store_host, receipt.physical_offset), receipt.queue_offset
+                delivery.stored_as = (
+                    message_id(self.store_host, receipt.physical_offset),
+                    receipt.queue_offset,
+                )
                 delivery.waits_for += 1
         delivery.step()
         return None
@@ -117,7 +120,7 @@ class _Delivery:
         self._queue_id = queue_id
         self._config = config
         self._failure: str | None = None
-        self.place: tuple[str, int] | None = None
+        self.stored_as: tuple[str, int] | None = None
         """Message id and queue offset of the stored reply."""
         self.waits_for = 1
         """Number of unfinished steps; the last one to finish sends the response."""
@@ -142,7 +145,7 @@ class _Delivery:
         """Handle the end of the storing; on an error, the reply is not stored."""
         if error is not None:
             log.warning("a reply in %s is not stored: %s", message.topic, error)
-            self.place = None
+            self.stored_as = None
         self.step()
 
     def step(self) -> None:
@@ -156,12 +159,12 @@ class _Delivery:
         header: SendMessageErrorHeader = SendMessageErrorHeader(
             msg_region=self._config.region_id, trace_on=self._config.trace_on
         )
-        if self.place is not None or self._failure is None:
-            place, offset = self.place or ("0", 0)  # clients parse a number
+        if self.stored_as is not None or self._failure is None:
+            record_id, offset = self.stored_as or ("0", 0)  # clients parse a number
             header = SendMessageResponseHeader(
                 msg_region=self._config.region_id,
                 trace_on=self._config.trace_on,
-                msg_id=place,
+                msg_id=record_id,
                 queue_id=self._queue_id,
                 queue_offset=offset,
             )

@@ -292,9 +292,11 @@ class LedgerLog(MessageLog):
         if not sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
         self._appended_end = pos + HEADER_BYTES + size
-        place = pos + HEADER_BYTES
-        self._taken.append((entry.index, (cursor, place, size, now, queue_offset, sys_flag, properties)))
-        return AppendReceipt(place, size, queue_offset, now)
+        physical_offset = pos + HEADER_BYTES
+        self._taken.append(
+            (entry.index, (cursor, physical_offset, size, now, queue_offset, sys_flag, properties))
+        )
+        return AppendReceipt(physical_offset, size, queue_offset, now)
 
     def write_out(self) -> list[DispatchRequest]:
         """Do nothing: the peer writes entries, and `commit` returns the requests to dispatch."""

@@ -72,14 +72,14 @@ def real_queue(properties: bytes) -> tuple[str, int]:
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
     try:
-        place = (topic or b"").decode(), int(queue_id or b"")
+        target = (topic or b"").decode(), int(queue_id or b"")
     except ValueError:
-        place = "", -1
-    if not place[0] or not 0 <= place[1] < 2**31:
+        target = "", -1
+    if not target[0] or not 0 <= target[1] < 2**31:
         raise MessageInvalid(
             f"REAL_TOPIC {(topic or b'')[:200]!r} and REAL_QID {(queue_id or b'')[:50]!r} name no queue"
         )
-    return place
+    return target
 
 
 def copy_to(record: Record, topic: str, queue_id: int) -> MessageInner:

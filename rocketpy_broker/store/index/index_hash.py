@@ -67,7 +67,7 @@ def key_hashes(topic_hashes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 def _same_length(keys: Sequence[bytes], joined: bytes, length: int) -> tuple[Sequence[int], int]:
     """Return the polynomials of the keys without their common prefix, and the prefix's part of each hash."""
     low, high = min(keys), max(keys)
-    shared = next((place for place in range(length) if low[place] != high[place]), length)
+    shared = next((index for index in range(length) if low[index] != high[index]), length)
     lanes = _lanes(joined, len(keys), shared, length)
     return lanes, utf8_hash(joined[:shared]) * _POWERS[length - shared]
 

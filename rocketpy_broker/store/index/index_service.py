@@ -241,19 +241,21 @@ class IndexService:
             rows = zip(topic_hashes, unique_keys, keys, offsets, timestamps, strict=True)
             topic_hashes, unique_keys, keys, offsets, timestamps = zip(*_key_by_key(rows), strict=True)
         hashes: Sequence[int]
-        places: Sequence[int]
+        physical_offsets: Sequence[int]
         times: Sequence[int]
         if any(keys) or not all(unique_keys):
             hashes = _interleaved(key_hashes(topic_hashes, unique_keys), key_hashes(topic_hashes, keys))
             present = _interleaved(unique_keys, keys)
-            places, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
+            physical_offsets, times = _interleaved(offsets, offsets), _interleaved(timestamps, timestamps)
             if not all(present):
-                hashes, places, times = (list(compress(part, present)) for part in (hashes, places, times))
+                hashes, physical_offsets, times = (
+                    list(compress(part, present)) for part in (hashes, physical_offsets, times)
+                )
             if not hashes:
                 return
         else:
-            hashes, places, times = key_hashes(topic_hashes, unique_keys), offsets, timestamps
-        self._put_hashes(hashes, places, times)
+            hashes, physical_offsets, times = key_hashes(topic_hashes, unique_keys), offsets, timestamps
+        self._put_hashes(hashes, physical_offsets, times)
 
     def _put_hashes(self, hashes: Sequence[int], offsets: Sequence[int], timestamps: Sequence[int]) -> None:
         start = 0

@@ -83,7 +83,7 @@ def check_log(
         report.records += 1
         if not view.sys_flag & NOT_IN_QUEUE:
             unit = (view.physical_offset, view.size, tags_code_of(view))
-            _check_place(view, unit, in_queues[view.topic, view.queue_id], report)
+            _check_unit(view, unit, in_queues[view.topic, view.queue_id], report)
         if view.sys_flag & _ROLLBACK != _ROLLBACK and index is not None:
             entries += [(key_hash, view.physical_offset) for key_hash in _key_hashes(view)]
     for key, records in in_queues.items():
@@ -96,7 +96,7 @@ def check_log(
         _check_index(index, entries, files.min_offset, report)
 
 
-def _check_place(view: RecordView, unit: _Unit, records: dict[int, _Unit], report: CheckReport) -> None:
+def _check_unit(view: RecordView, unit: _Unit, records: dict[int, _Unit], report: CheckReport) -> None:
     where = f"record at {view.physical_offset}: {view.topic}/{view.queue_id} message {view.queue_offset}"
     earlier = records.get(view.queue_offset)
     if earlier is not None:
@@ -112,16 +112,16 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
     wrong_codes: dict[int, list[int]] = defaultdict(list)
     for number, offset, size, code in queue.units():
         report.units += 1
-        place = records.get(number)
-        if place is not None:
+        found = records.get(number)
+        if found is not None:
             seen += 1
-            if (offset, size) != place[:2]:
+            if (offset, size) != found[:2]:
                 report.add(
                     f"{name}: unit {number} points to {size} bytes at {offset}, but the record has "
-                    f"{place[1]} bytes at {place[0]}"
+                    f"{found[1]} bytes at {found[0]}"
                 )
-            elif code != place[2]:
-                wrong_codes[code - place[2]].append(number)
+            elif code != found[2]:
+                wrong_codes[code - found[2]].append(number)
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
             report.add(f"{name}: unit {number} points to {size} bytes at {offset}, where no record of it is")
     _report_codes(queue, wrong_codes, report)

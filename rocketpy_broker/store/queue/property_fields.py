@@ -98,7 +98,7 @@ class PropertyFields:
         for match, wanted, _ in self._layouts:
             found = match(first)
             if found is not None:
-                if all(joined[place::step].count(first[place]) == count for place in _fixed_places(first)):
+                if all(joined[at::step].count(first[at]) == count for at in _fixed_offsets(first)):
                     return [slice(*found.span(group)) for group in wanted]
                 break
         return None
@@ -127,7 +127,7 @@ class PropertyFields:
         self._layouts = [layout, *self._layouts[: _LAYOUTS_MAX - 1]]
 
 
-def _fixed_places(properties: bytes) -> Iterator[int]:
+def _fixed_offsets(properties: bytes) -> Iterator[int]:
     """Yield the positions of names and separators in well-formed properties."""
     start = 0
     for piece in properties.split(b"\x02")[:-1]:

@@ -18,7 +18,7 @@ Accepts = Callable[[bytes], bool]
 """Returns whether a filter accepts a message with these properties (UTF-8, as stored)."""
 
 # Size, magic, queue id, queue offset, physical offset of a record.
-_RECORD_PLACE = Struct(">iI4xi4xqq")
+_RECORD_IDENTITY = Struct(">iI4xi4xqq")
 _SCANNED_MIN = 16_000 // UNIT_BYTES
 _SCANNED_MAX = 1024
 """Java's clients request at most this many messages in one pull. 4.6.0 stops only at the end of the file."""
@@ -204,11 +204,17 @@ class QueueReader:
         room = config.memory_bytes_max if bytes_max is None else min(bytes_max, config.memory_bytes_max)
         chunks: list[bytes] = []
         count = total = run_begin = run_end = 0
-        queue_id, place = queue.queue_id, _RECORD_PLACE.unpack_from
+        queue_id, unpack_identity = queue.queue_id, _RECORD_IDENTITY.unpack_from
         for number, (physical, size, _) in enumerate(entries, offset):
             at = physical - begin
-            is_place = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
-            if not is_place or place(data, at) != (size, MESSAGE_MAGIC, queue_id, number, physical):
+            is_inside = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
+            if not is_inside or unpack_identity(data, at) != (
+                size,
+                MESSAGE_MAGIC,
+                queue_id,
+                number,
+                physical,
+            ):
                 return None
             if total + size > room and count:
                 break
@@ -303,7 +309,7 @@ def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> i
         while at < len(chunk):
             start, size, number = batch.records[index]
             expected = (size, MESSAGE_MAGIC, queue.queue_id, number, start)
-            if _RECORD_PLACE.unpack_from(chunk, at) != expected:
+            if _RECORD_IDENTITY.unpack_from(chunk, at) != expected:
                 return index
             at += size
             index += 1

@@ -177,7 +177,7 @@ def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, Ma
         for depth, file in enumerate(reversed(queue.files.mapped_files))
         if file.wrote
     ]
-    return [(queue, file) for _, queue, file in sorted(placed, key=lambda place: place[0])]
+    return [(queue, file) for _, queue, file in sorted(placed, key=lambda entry: entry[0])]
 
 
 def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:

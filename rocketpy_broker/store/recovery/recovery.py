@@ -337,8 +337,8 @@ class Recovery:
             view = peek(data, check_crc=True)
         except RecordCorrupt:
             return False
-        place = (view.physical_offset, view.size, view.topic, view.queue_id, view.queue_offset)
-        if place != (offset, size, queue.topic, queue.queue_id, number):
+        identity = (view.physical_offset, view.size, view.topic, view.queue_id, view.queue_offset)
+        if identity != (offset, size, queue.topic, queue.queue_id, number):
             return False
         return not check_code or tags_code == self.dispatcher.tags_code_of(view)
 

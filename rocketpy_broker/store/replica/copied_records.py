@@ -75,21 +75,25 @@ class RecordParser:
             raise failure from error
         return ParsedRecords(requests, end, position + (size or MIN_BLANK_BYTES) - end, timestamp)
 
-    def _size(self, data: bytes, position: int, place: int) -> int:
-        """Return the size of the record at `position`; 0 if it is incomplete. place: its physical offset."""
+    def _size(self, data: bytes, position: int, physical_offset: int) -> int:
+        """Return the size of the record at `position` of `data`; 0 if it is incomplete."""
         if len(data) - position < MIN_BLANK_BYTES:
             return 0
-        room = self._files.file_bytes - place % self._files.file_bytes
+        room = self._files.file_bytes - physical_offset % self._files.file_bytes
         size, magic = read_start(data, position)
         if magic == BLANK_MAGIC and size != room:
-            raise RecordCorrupt(place, f"a blank record of {size} bytes, but the file has {room} bytes left")
+            raise RecordCorrupt(
+                physical_offset, f"a blank record of {size} bytes, but the file has {room} bytes left"
+            )
         if not MIN_BLANK_BYTES <= size <= room:
-            raise RecordCorrupt(place, f"a record of {size} bytes, but the file has {room} bytes left")
+            raise RecordCorrupt(
+                physical_offset, f"a record of {size} bytes, but the file has {room} bytes left"
+            )
         return size
 
-    def _request(self, view: RecordView, place: int) -> DispatchRequest:
-        if view.physical_offset != place:
-            raise RecordCorrupt(place, f"the record has the physical offset {view.physical_offset}")
+    def _request(self, view: RecordView, physical_offset: int) -> DispatchRequest:
+        if view.physical_offset != physical_offset:
+            raise RecordCorrupt(physical_offset, f"the record has the physical offset {view.physical_offset}")
         check_topic(view.topic, view.queue_id)
         cursor = self._store.table[view.topic, view.queue_id]
         self._plain.add_queue(cursor)

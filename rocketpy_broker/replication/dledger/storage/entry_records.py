@@ -33,10 +33,12 @@ def check_record(entry: Entry) -> str:
 
 def record_of(entry: Entry, *, check_crc: bool = False) -> RecordView:
     """Return the record in an entry. Raises RecordCorrupt, TornTail if the entry has none."""
-    place = entry.pos + HEADER_BYTES
+    physical_offset = entry.pos + HEADER_BYTES
     view = peek(entry.body, check_crc=check_crc)
-    if (view.physical_offset, view.size) != (place, len(entry.body)):
-        raise RecordCorrupt(place, f"its record says offset {view.physical_offset} and {view.size} bytes")
+    if (view.physical_offset, view.size) != (physical_offset, len(entry.body)):
+        raise RecordCorrupt(
+            physical_offset, f"its record says offset {view.physical_offset} and {view.size} bytes"
+        )
     return view
 
 
