@@ -312,7 +312,7 @@ async def open_embedded(path: str | None, options: Mapping[str, str]) -> Embedde
     Entry point of the group "rocketpy.embedded". Raises ConfigInvalid, and the errors of
     `EmbeddedCluster.start`.
     """
-    counts = {name: _number(name, options.get(name, default)) for name, default in _COUNTS.items()}
+    counts = {name: _parse_count(name, options.get(name, default)) for name, default in _COUNTS.items()}
     settings: dict[str, SettingValue] = {}
     for name in sorted(options.keys() - _COUNTS):
         if name == "flush":
@@ -344,7 +344,7 @@ _COUNTS: Final = {"brokers": "1", "replicas": "1", "slaves": "0"}
 _KEYS: Final = frozenset({*LISTEN_KEYS, *BROKER_KEYS, *STORE_KEYS})
 
 
-def _number(name: str, text: str) -> int:
+def _parse_count(name: str, text: str) -> int:
     if not text.isdecimal():
         raise ConfigInvalid(f"embedded:?{name}={text}: a whole number is expected")
     return int(text)

@@ -95,7 +95,7 @@ class TcpListener:
                 await readable(listening)
                 for _ in range(_ACCEPTS_PER_TURN):
                     connection, peer = listening.accept()
-                    self._take(connection, str(peer[0]))
+                    self._start_adopting(connection, str(peer[0]))
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 pass
             except OSError as error:  # open connections continue
@@ -103,7 +103,7 @@ class TcpListener:
                 await asyncio.sleep(_PAUSE_S)
             await asyncio.sleep(0)
 
-    def _take(self, connection: socket.socket, host: str) -> None:
+    def _start_adopting(self, connection: socket.socket, host: str) -> None:
         limit = host_limit(host, self._options)
         if limit is not None and sum(host == other for other in self._unfinished.values()) >= limit:
             connection.close()

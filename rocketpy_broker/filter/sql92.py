@@ -112,7 +112,7 @@ class _Parser:
         if self._token[:2] != ("word", word):
             return first
         parts = [self._boolean(first)]
-        while self._take("word", word):
+        while self._accept("word", word):
             parts.append(self._boolean(part()))
         depth = 1 + max(node.depth for node in parts)
         return self._node("boolean", join([node.evaluate for node in parts]), depth)
@@ -120,12 +120,12 @@ class _Parser:
     def _equality(self) -> _Node:
         left = self._comparison()
         while True:
-            if self._take("symbol", "="):
+            if self._accept("symbol", "="):
                 left = self._equal(left, self._comparison())
-            elif self._take("symbol", "<>"):
+            elif self._accept("symbol", "<>"):
                 left = self._not(self._equal(left, self._comparison()))
-            elif self._take("word", "IS"):
-                is_not = self._take("word", "NOT")
+            elif self._accept("word", "IS"):
+                is_not = self._accept("word", "NOT")
                 self._expect("word", "NULL")
                 null = self._node("boolean", _equals(left.evaluate, _nothing), left.depth + 1)
                 left = self._not(null) if is_not else null
@@ -143,9 +143,9 @@ class _Parser:
             is_not = token[:2] == ("word", "NOT") and self._look_ahead()[:2] in _INVERTIBLE
             if is_not:
                 self._advance()
-            if self._take("word", "BETWEEN"):
+            if self._accept("word", "BETWEEN"):
                 left = self._outside(left) if is_not else self._between(left)
-            elif self._take("word", "IN"):
+            elif self._accept("word", "IN"):
                 left = self._in(left, inverted=is_not)
             else:
                 return left
@@ -167,7 +167,7 @@ class _Parser:
 
     def _primary(self) -> _Node:
         token = self._token
-        if self._take("symbol", "("):
+        if self._accept("symbol", "("):
             node = self._any()
             self._expect("symbol", ")")
             return node
@@ -234,7 +234,7 @@ class _Parser:
             raise self._error("a property is expected before IN")
         self._expect("symbol", "(")
         values = {self._expect("string")}
-        while self._take("symbol", ","):
+        while self._accept("symbol", ","):
             self._count(1)
             values.add(self._expect("string"))
         self._expect("symbol", ")")
@@ -291,7 +291,7 @@ class _Parser:
             self._ahead = next(self._found)
         return self._ahead
 
-    def _take(self, kind: str, text: str) -> bool:
+    def _accept(self, kind: str, text: str) -> bool:
         token = self._token
         if token.text != text or token.kind != kind:
             return False

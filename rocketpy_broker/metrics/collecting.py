@@ -81,8 +81,8 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     yield from _clients(sources, state)
     yield from _storage(sources.store, state.store)
     yield catalog.DELAYED, [((str(level),), count) for level, count in state.delayed.items()]
-    yield catalog.HALF, _one(state.halves)
-    yield catalog.SLAVES, _one(len(state.slaves))
+    yield catalog.HALF, _single_value(state.halves)
+    yield catalog.SLAVES, _single_value(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
     states = [] if state.slave_state is None else list(HaClientState)  # none: no values, as below
     yield (
@@ -90,27 +90,27 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
         [((known.name.lower(),), float(known is state.slave_state)) for known in states],
     )
     yield from _dledger(state.peer)
-    yield catalog.PERMISSION, _one(sources.config.permission)
-    yield catalog.SERVING, _one(state.is_serving)
-    yield catalog.NAME_SERVERS, _one(state.name_servers)
-    yield catalog.BOOTED, _one(state.booted_ms / 1000)
+    yield catalog.PERMISSION, _single_value(sources.config.permission)
+    yield catalog.SERVING, _single_value(state.is_serving)
+    yield catalog.NAME_SERVERS, _single_value(state.name_servers)
+    yield catalog.BOOTED, _single_value(state.booted_ms / 1000)
 
 
 def _traffic(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     stats, store = sources.stats, sources.store.stats
     yield catalog.MESSAGES_IN, [((topic,), count) for topic, count, _ in sources.puts()]
-    yield catalog.BYTES_IN, _one(store.put_bytes)
+    yield catalog.BYTES_IN, _single_value(store.put_bytes)
     for metric, name in (
         (catalog.MESSAGES_OUT, GROUP_GET_NUMS),
         (catalog.BYTES_OUT, GROUP_GET_SIZE),
         (catalog.SENT_BACK, SNDBCK_PUT_NUMS),
     ):
         yield metric, [(_topic_and_group(key), counter.value) for key, counter in stats.named(name)]
-    yield catalog.PULLS_FOUND, _one(store.found)
-    yield catalog.PULLS_MISSED, _one(store.missed)
-    yield catalog.PULLS_HELD, _one(len(sources.holds))
+    yield catalog.PULLS_FOUND, _single_value(store.found)
+    yield catalog.PULLS_MISSED, _single_value(store.missed)
+    yield catalog.PULLS_HELD, _single_value(len(sources.holds))
     yield catalog.PUT_TIMES, list(_cumulated(store.times_by_duration))
-    yield catalog.PUT_MAX, _one(store.put_ms_max)
+    yield catalog.PUT_MAX, _single_value(store.put_ms_max)
 
 
 def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
@@ -148,9 +148,9 @@ def _progress(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
 
 def _clients(sources: MetricSources, state: BrokerState) -> Iterator[tuple[Metric, Values]]:
     clients = sources.clients
-    yield catalog.CONNECTIONS, _one(state.connections)
+    yield catalog.CONNECTIONS, _single_value(state.connections)
     yield catalog.CONNECTION_BYTES, [((kind,), float(size)) for kind, size in state.memory.by_kind().items()]
-    yield catalog.CONNECTION_REFUSALS, _one(state.memory.refusals)
+    yield catalog.CONNECTION_REFUSALS, _single_value(state.memory.refusals)
     yield (
         catalog.PRODUCERS,
         [((group,), len(clients.producers(group))) for group in clients.producer_groups],
@@ -163,22 +163,22 @@ def _clients(sources: MetricSources, state: BrokerState) -> Iterator[tuple[Metri
 
 
 def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric, Values]]:
-    yield catalog.STORAGE_BYTES, _one(store.max_physical_offset - store.min_physical_offset)
-    yield catalog.FLUSH_BEHIND, _one(health.unflushed_bytes)
-    yield catalog.FLUSHES, _one(health.flushes)
-    yield catalog.FLUSH_SECONDS, _one(health.flush_seconds)
-    yield catalog.FLUSH_MAX, _one(health.flush_seconds_max)
-    yield catalog.DISPATCH_BEHIND, _one(store.dispatch_behind_bytes)
-    yield catalog.DISPATCH_WAITING, _one(health.dispatch_waiting)
-    yield catalog.FORCED_DELETIONS, _one(store.stats.forced_messages)
+    yield catalog.STORAGE_BYTES, _single_value(store.max_physical_offset - store.min_physical_offset)
+    yield catalog.FLUSH_BEHIND, _single_value(health.unflushed_bytes)
+    yield catalog.FLUSHES, _single_value(health.flushes)
+    yield catalog.FLUSH_SECONDS, _single_value(health.flush_seconds)
+    yield catalog.FLUSH_MAX, _single_value(health.flush_seconds_max)
+    yield catalog.DISPATCH_BEHIND, _single_value(store.dispatch_behind_bytes)
+    yield catalog.DISPATCH_WAITING, _single_value(health.dispatch_waiting)
+    yield catalog.FORCED_DELETIONS, _single_value(store.stats.forced_messages)
     earliest_ms = store.earliest_store_time()
-    yield catalog.RESERVE_TIME, _one(store.clock() - earliest_ms if earliest_ms > 0 else 0)
+    yield catalog.RESERVE_TIME, _single_value(store.clock() - earliest_ms if earliest_ms > 0 else 0)
     try:
         disk = os.statvfs(store.config.root)
     except OSError:
         return
-    yield catalog.DISK_USED, _one(1 - disk.f_bavail / disk.f_blocks if disk.f_blocks else 0)
-    yield catalog.DISK_FREE, _one(disk.f_bavail * disk.f_frsize)
+    yield catalog.DISK_USED, _single_value(1 - disk.f_bavail / disk.f_blocks if disk.f_blocks else 0)
+    yield catalog.DISK_FREE, _single_value(disk.f_bavail * disk.f_frsize)
 
 
 def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
@@ -190,7 +190,7 @@ def _dledger(peer: PeerHealth | None) -> Iterator[tuple[Metric, Values]]:
     yield catalog.DLEDGER_LAG, [((name,), float(lag)) for peer in peers for name, lag in peer.lags.items()]
 
 
-def _one(value: float) -> Values:
+def _single_value(value: float) -> Values:
     return [((), float(value))]
 
 

@@ -112,13 +112,13 @@ class StoreStats:
                 f"{label}:{count}" for label, count in zip(_LABELS, self.times_by_duration, strict=True)
             ),
             "dispatchMaxBuffer": str(self.dispatch_waiting_max),
-            "putTps": _text(self.rates("put", now_ms)),
-            "getFoundTps": _text(found),
-            "getMissTps": _text(missed),
-            "getTotalTps": _text(total),
-            "getTransferedTps": _text(self.rates("transferred", now_ms)),
+            "putTps": _format_rates(self.rates("put", now_ms)),
+            "getFoundTps": _format_rates(found),
+            "getMissTps": _format_rates(missed),
+            "getTotalTps": _format_rates(total),
+            "getTransferedTps": _format_rates(self.rates("transferred", now_ms)),
         }
 
 
-def _text(rates: tuple[float, ...]) -> str:
+def _format_rates(rates: tuple[float, ...]) -> str:
     return " ".join(f"{rate:.2f}" for rate in rates)

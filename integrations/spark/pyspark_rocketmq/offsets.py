@@ -90,10 +90,10 @@ def read_queues(name: str, text: str) -> frozenset[QueueName]:
 
     def convert(value: object) -> frozenset[QueueName]:
         return frozenset(
-            QueueName(topic, broker, _number(queue_id, f"{topic} {broker}"))
+            QueueName(topic, broker, _queue_id(queue_id, f"{topic} {broker}"))
             for topic, brokers in _items(value, "queues")
             for broker, numbers in _items(brokers, topic)
-            for queue_id in _list(numbers, f"{topic} {broker}")
+            for queue_id in _check_list(numbers, f"{topic} {broker}")
         )
 
     return _read_json(name, text, convert, "JSON")
@@ -192,13 +192,13 @@ def _items(value: object, where: str) -> Iterable[tuple[str, object]]:
     return value.items()
 
 
-def _list(value: object, where: str) -> Iterable[object]:
+def _check_list(value: object, where: str) -> Iterable[object]:
     if not isinstance(value, list):
         raise ConfigInvalid(f"{where}: {value!r} should be a JSON list of queue numbers")
     return value
 
 
-def _number(value: object, where: str) -> int:
+def _queue_id(value: object, where: str) -> int:
     if type(value) is not int or not 0 <= value < 10**_QUEUE_DIGITS_MAX:
         raise ConfigInvalid(f"{where}: {value!r} is not the number of a queue")
     return value

@@ -105,7 +105,7 @@ class OrderlyConsumeService(HandlerService):
             if not self._may_call(puller):
                 await self._renew_lock(puller)
                 continue
-            batches = self._take(puller)
+            batches = self._next_batches(puller)
             if not batches:
                 return
             started_ms = self.clock()
@@ -146,7 +146,7 @@ class OrderlyConsumeService(HandlerService):
             self.lock is None or puller.process_queue.is_locked(int(self.clock()))
         )
 
-    def _take(self, puller: Puller) -> list[list[MessageExt]]:
+    def _next_batches(self, puller: Puller) -> list[list[MessageExt]]:
         """Return the next batches; a message that cannot be decoded is a batch of its own."""
         size = self.config.batch_size
         messages = puller.process_queue.take(size * _CHUNK if self._pool is not None else size)

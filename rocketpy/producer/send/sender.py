@@ -262,11 +262,7 @@ class Sender:
                 try:
                     check(message, queue, self._group)
                 except Exception as reason:  # noqa: BLE001 - how the application forbids a message
-                    error = reason
-                    if not isinstance(error, RocketError):
-                        error = SendForbidden(f"a check forbids the message: {reason!r}")
-                        error.__cause__ = reason
-                    self.attempt_ended(send, error)
+                    self.attempt_ended(send, _forbidden(reason))
                     return False
         return True
 
@@ -524,6 +520,15 @@ def _with_attempts(results: Sequence[SendResult], attempts: int) -> list[SendRes
 
 def _may_be_stored(attempt: Attempt) -> bool:
     return not isinstance(attempt.end, RocketError) or attempt.end.outcome is not Outcome.NOT_SENT
+
+
+def _forbidden(reason: Exception) -> RocketError:
+    """Return the error of a send that a check of the application forbids for this reason."""
+    if isinstance(reason, RocketError):
+        return reason
+    error = SendForbidden(f"a check forbids the message: {reason!r}")
+    error.__cause__ = reason
+    return error
 
 
 def _pass_response(send: Send, response: asyncio.Future[Command]) -> None:

@@ -158,7 +158,7 @@ class _SlaveConnection(StreamProtocol):
         self._server = server
         self._session: MasterSession | None = None
         self._address = "?"
-        self._is_full = False
+        self._is_buffer_full = False
         self._next_poll: asyncio.Handle | None = None
         self._abort_timer: asyncio.Handle | None = None
         """Set while the connection closes."""
@@ -184,10 +184,10 @@ class _SlaveConnection(StreamProtocol):
         self.poll()
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self._is_buffer_full = True
 
     def resume_writing(self) -> None:
-        self._is_full = False
+        self._is_buffer_full = False
         self.poll()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -203,8 +203,8 @@ class _SlaveConnection(StreamProtocol):
         if self._session is None or self._next_poll is not None:
             return
         session, before = self._session, self._session.next_offset
-        self._step(Poll(0 if self._is_full else _POLL_BYTES))
-        if session.next_offset - before >= _POLL_BYTES and not (self._is_full or session.is_closed):
+        self._step(Poll(0 if self._is_buffer_full else _POLL_BYTES))
+        if session.next_offset - before >= _POLL_BYTES and not (self._is_buffer_full or session.is_closed):
             loop = asyncio.get_running_loop()
             self._next_poll = loop.call_soon(self._server.tasks.run, self._poll_again)
 

@@ -194,7 +194,7 @@ class Recovery:
     def _scan_once(
         self, start: int, index_from: int, report: RecoveryReport, *, gaps_allowed: bool
     ) -> RecordScan:
-        bulk = BulkScan(self.queues, self._put, index_from, check_crc=self.config.check_crc)
+        bulk = BulkScan(self.queues, self._dispatch, index_from, check_crc=self.config.check_crc)
         dispatched = self.queues.max_physical_offset()
         scan = self.log.scan(start, dispatched, check_crc=self.config.check_crc, bulk=bulk.take)
         report.scanned_from = start
@@ -207,7 +207,7 @@ class Recovery:
         report.records, report.rebuilt = bulk.records, bulk.rebuilt
         return scan
 
-    def _put(self, batch: list[DispatchRequest], index_from: int) -> None:
+    def _dispatch(self, batch: list[DispatchRequest], index_from: int) -> None:
         """Dispatch a batch. Records below `index_from` are not indexed."""
         split = bisect_left(batch, index_from, key=itemgetter(1))
         self.dispatcher.put(batch[:split], indexed=False)

@@ -31,19 +31,19 @@ class _Broker:
     @property
     def disk(self) -> float | None:
         """How full the disk of its log is, from 0 to 1."""
-        ratio = _number(self.state.get("commitLogDiskRatio"))
+        ratio = _parse_number(self.state.get("commitLogDiskRatio"))
         return None if ratio is None or ratio < 0 else ratio
 
     @property
     def stored_today(self) -> int | None:
         """Messages stored since midnight."""
-        now, morning = _number(self.state.get(_TODAY)), _number(self.state.get(_MORNING))
+        now, morning = _parse_number(self.state.get(_TODAY)), _parse_number(self.state.get(_MORNING))
         return None if now is None or morning is None else int(now - morning)
 
     @property
     def log_end(self) -> int | None:
         """The end of its log, in bytes."""
-        end = _number(self.state.get("commitLogMaxOffset"))
+        end = _parse_number(self.state.get("commitLogMaxOffset"))
         return None if end is None else int(end)
 
     @property
@@ -100,7 +100,7 @@ class ClusterPages(Pages):
             return _Broker(summary, {})
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         return None if text is None else float(text)
     except ValueError:

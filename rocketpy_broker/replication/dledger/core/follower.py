@@ -127,12 +127,12 @@ class Follower:
             return _SUCCESS if local == entry else _INCONSISTENT
         if entry.index > self._matched + 1:
             return _INCONSISTENT
-        if local != entry and not self._put(entry):
+        if local != entry and not self._write(entry):
             return _INCONSISTENT
         self._matched, self._is_compared = entry.index, True
         return _SUCCESS
 
-    def _put(self, entry: Entry) -> bool:
+    def _write(self, entry: Entry) -> bool:
         """Write an entry after the previous one, which equals the leader's, and replace what was there."""
         view = self.view
         if entry.index <= self.state.committed_index:
@@ -161,7 +161,7 @@ class Follower:
             return _INCONSISTENT
         elif entry.index - 1 <= max(committed, self._matched):
             # The entries before it equal the leader's, or there are none.
-            if not self._put(entry):
+            if not self._write(entry):
                 return _INCONSISTENT
         else:
             # The leader's ledger starts here, and it is unknown which of the older entries were committed.

@@ -37,7 +37,7 @@ def encode_term(state: TermState) -> bytes:
 def decode_term(data: bytes) -> TermState:
     """Decode `currterm`. Raises ValueError if it is damaged."""
     fields = _fields(data, "currterm")
-    return TermState(_number(fields, "currTerm", "currterm"), fields.get("voteLeader") or None)
+    return TermState(_read_number(fields, "currTerm", "currterm"), fields.get("voteLeader") or None)
 
 
 def encode_checkpoint(checkpoint: LedgerCheckpoint) -> bytes:
@@ -49,7 +49,7 @@ def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
     """Decode `checkpoint`. Raises ValueError if it is damaged."""
     fields = _fields(data, "checkpoint")
     return LedgerCheckpoint(
-        _number(fields, "committedIndex", "checkpoint"), _number(fields, "endIndex", "checkpoint")
+        _read_number(fields, "committedIndex", "checkpoint"), _read_number(fields, "endIndex", "checkpoint")
     )
 
 
@@ -76,7 +76,7 @@ def _fields(data: bytes, name: str) -> dict[str, str]:
         raise ValueError(str(error)) from error
 
 
-def _number(fields: dict[str, str], key: str, name: str) -> int:
+def _read_number(fields: dict[str, str], key: str, name: str) -> int:
     try:
         return int(fields[key])
     except KeyError:
