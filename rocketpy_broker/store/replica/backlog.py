@@ -79,7 +79,7 @@ class Backlog:
         self._begin = max(self._begin, store.min_physical_offset)
         size = _PIECE_BYTES
         while self.size:
-            found = self._records.take(self._read(size), self._begin)
+            found = self._records.parse(self._read(size), self._begin)
             if found.end:
                 found.hand_over(store)
                 self._begin += found.end

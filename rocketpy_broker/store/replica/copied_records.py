@@ -41,7 +41,7 @@ class RecordParser:
         self._files = store.commit_log.files
         self._plain = PlainRecords()
 
-    def take(self, data: bytes, base: int, *, only_check: bool = False) -> ParsedRecords:
+    def parse(self, data: bytes, base: int, *, only_check: bool = False) -> ParsedRecords:
         """Return the records in `data`. Raises StoreDamaged for an invalid record.
 
         base: physical offset of the first byte of `data`, where a record starts. only_check: make no
@@ -69,7 +69,8 @@ class RecordParser:
                 position += size
         except (RecordCorrupt, TornTail, TopicInvalid) as error:
             failure = StoreDamaged(
-                f"the master sent an invalid record for offset {base + position}: {error}; copying stops"
+                f"the log copied from the master has an invalid record at {base + position}: {error}; "
+                "copying stops. Restart this slave; if that repeats, run store check on the master"
             )
             self._store.failure = failure
             raise failure from error

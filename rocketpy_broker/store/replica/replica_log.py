@@ -75,7 +75,7 @@ class ReplicaLog:
         whole = b"".join((held, data)) if held else data
         base = self._files.max_offset
         backlog = self._backlog if self._backlog is not None and self._backlog.accepts(len(data)) else None
-        found = self._records.take(whole, base, only_check=backlog is not None)
+        found = self._records.parse(whole, base, only_check=backlog is not None)
         if found.end:
             self._write(whole[: found.end])
         self._wanted = found.wanted
