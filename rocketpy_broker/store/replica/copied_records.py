@@ -70,7 +70,8 @@ class RecordParser:
         except (RecordCorrupt, TornTail, TopicInvalid) as error:
             failure = StoreDamaged(
                 f"the log copied from the master has an invalid record at {base + position}: {error}; "
-                "copying stops. Restart this slave; if that repeats, run store check on the master"
+                "copying stops. Restart this slave; if that repeats, run rocketpy-broker store check on the "
+                "master's store"
             )
             self._store.failure = failure
             raise failure from error
