@@ -41,6 +41,7 @@ _CRC_READ_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
 """A longer gap between queue offsets is damage, not missing messages. Filling this one takes 100 MB."""
 _PIECE_BYTES = UNIT_BYTES * 3200
+"""Size of the reads that count the units of a file."""
 _pack = UNIT.pack
 
 
