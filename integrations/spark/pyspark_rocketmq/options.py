@@ -328,7 +328,7 @@ class SinkOptions:
             batch_rows=options.number("batchSize", 1000, 1),
             batch_bytes=options.number("batchBytes", 1 << 20, 1),
             max_in_flight=options.number("maxInFlight", 16, 1),
-            max_in_flight_bytes=options.number("maxInFlightBytes", 8 << 20, 1),
+            max_in_flight_bytes=options.number("maxInFlightBytes", 4 << 20, 1),
             max_message_bytes=options.number("maxMessageBytes", 4 << 20, 1, MAX_FRAME_BYTES),
             send_timeout_ms=options.number("sendTimeoutMs", 3000, 1),
             retries=options.number("retries", 2),
