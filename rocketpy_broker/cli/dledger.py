@@ -1,10 +1,10 @@
 """``rocketpy-broker dledger``: the leader of a DLedger group, and the progress of its peers.
 
 ``status`` queries the brokers that a name server knows, or the peers of a group at their own ports. The
-latter works with RocketMQ's peers, too, which report only the leader. Peers with dLegerSecret respond only
-with -c and a file with the secret. Exit status 0: every group has a leader and every peer responds. 1: one
-does not. 2: no peer could be reached. Brokers with access control need ROCKETMQ_ACCESS_KEY and
-ROCKETMQ_SECRET_KEY in the environment.
+latter works with RocketMQ's peers, too, which report only the leader. Peers that set dLegerSecret respond
+only if -c names a broker.conf with the same secret. Exit status 0: every group has a leader, and no peer has
+a problem. 1: otherwise, or no group was found. 2: the configuration is invalid, or no name server responds.
+Brokers with access control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.config.readers import read_peers
 from rocketpy_broker.replication.dledger_status import PeerReport, find_peers, query_peers
 
-_COLUMNS = ("GROUP", "PEER", "ADDRESS", "ID", "ROLE", "TERM", "LEADER", "ENDS", "COMMITTED", "LAG", "STATE")
+_COLUMNS = ("GROUP", "PEER", "ADDRESS", "ID", "ROLE", "TERM", "LEADER", "LAST", "COMMITTED", "LAG", "STATE")
 
 
 def add_dledger_commands(commands: Any) -> None:
@@ -46,7 +46,7 @@ def add_dledger_commands(commands: Any) -> None:
     status.set_defaults(
         action=lambda options: print_status(options, _reports, _nobody(options), _table, _has_problems)
     )
-    text = "transfer leadership to another peer: not in DLedger 0.1"
+    text = "not supported: DLedger 0.1 cannot transfer leadership"
     transfer = actions.add_parser("transfer", help=text, description=text)
     transfer.set_defaults(action=_transfer)
 
@@ -78,7 +78,7 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
 
 
 def _nobody(options: argparse.Namespace) -> str:
-    named = f" of the name {options.name}" if options.name else ""
+    named = f" named {options.name}" if options.name else ""
     return (
         f"no broker{named} at {given_name_servers(options)} reports a DLedger group; "
         "query RocketMQ's own peers with --peers and --group, or -c"
@@ -111,7 +111,7 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
     group, peer = report.group or report.broker_name or "?", report.peer or "?"
     identity = (group, peer, report.address, _known(report.broker_id))
     if not report.responds:
-        return (*identity, "?", "-", "-", "-", "-", "-", f"does not respond: {report.problem}")
+        return (*identity, "?", "-", "-", "-", "-", "-", f"no usable response: {report.problem}")
     return (
         *identity,
         report.role or "?",
@@ -120,7 +120,7 @@ def _row(report: PeerReport, lag: int | None) -> tuple[str, ...]:
         _known(report.end_index),
         _known(report.committed_index),
         "-" if lag is None else str(lag),
-        report.problem or "takes part",
+        report.problem or "ok",
     )
 
 

@@ -96,7 +96,7 @@ async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
 
 
 def _nobody(options: argparse.Namespace) -> str:
-    named = f" of the name {options.name}" if options.name else ""
+    named = f" named {options.name}" if options.name else ""
     return f"no broker{named} is registered at {given_name_servers(options)}"
 
 

@@ -35,7 +35,7 @@ class PeerReport:
 
     group, peer: dLegerGroup and dLegerSelfId. address: of its broker, or its own. broker_id: as name servers
     know it. leader: the leader that this peer knows. lags: on the leader, the number of missing entries of
-    each follower. problem: why it did not respond, or is not active.
+    each follower. problem: why it did not respond or report its status, or is not active.
     """
 
     group: str = ""
@@ -120,7 +120,9 @@ async def _query_peer(
     if response.code != RaftResponseCode.SUCCESS or not isinstance(response, MetadataResponse):
         return replace(
             report,
-            problem=f"responds {response.code}: check the group and the id of the peer at this address",
+            responds=True,
+            problem=f"responded with code {response.code}: check the group, and the id of the peer at this "
+            "address",
         )
     leader = response.leader_id or ""
     role = "" if not leader else "leader" if leader == peer else "follower"

@@ -101,6 +101,6 @@ async def test_the_command_without_a_broker(brokers: Pair, command: Command) -> 
     assert await command(*here) == (1, says)
     assert (await command("--namesrv", "127.0.0.1:1"))[0] == 2
     await brokers.master()
-    assert await command(*here, "--name", "zz") == (1, says.replace("no broker", "no broker of the name zz"))
+    assert await command(*here, "--name", "zz") == (1, says.replace("no broker", "no broker named zz"))
     status, output = await command("--broker", "127.0.0.1:1")
     assert (status, "does not respond" in output) == (1, True)

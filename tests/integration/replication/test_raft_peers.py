@@ -12,6 +12,7 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.runtime.tasks import Tasks
 from rocketpy.transport import Channel, ChannelOptions, serve
+from rocketpy_broker import cli
 from rocketpy_broker.replication.dledger import peer as peer_module
 from rocketpy_broker.replication.dledger import peer_transport
 from rocketpy_broker.replication.dledger.core.events import SendRequest
@@ -33,6 +34,7 @@ from rocketpy_broker.replication.dledger.peer_transport import RaftClient
 from rocketpy_broker.store.log.flush import FlushPlan
 from tests.integration.raft_group import Group, Member, group
 from tests.integration.raw_client import RawClient
+from tests.ports import no_server_at
 from tests.waiting import LIMIT_S, until, until_collected
 
 
@@ -455,3 +457,24 @@ async def test_peers_with_files_keep_their_state(tmp_path: Path) -> None:
         _, peer = await running.leader()
         await running.append(peer, b"more")
         await all_have(running, [b"no-op", *bodies, b"no-op", b"more"])
+
+
+async def test_the_command_shows_an_error_code_as_a_response(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator with a wrong group would search for a stopped peer, although it responds."""
+    async with group(tmp_path, size=1) as running:
+        ((name, address),) = running.addresses.items()
+        place = address.removeprefix("tcp://")
+        status = "dledger", "status", "--peers", f"{name}-{place}", "--group"
+        assert await asyncio.to_thread(cli.main, (*status, "other")) == 1
+        (_, row) = capsys.readouterr().out.splitlines()
+        code = int(RaftResponseCode.UNKNOWN_GROUP)
+        assert f"responded with code {code}: check the group" in row
+        assert "no usable response" not in row
+        assert await asyncio.to_thread(cli.main, (*status, "other", "--json")) == 1
+        assert '"responds":true' in capsys.readouterr().out
+    with no_server_at(place):
+        assert await asyncio.to_thread(cli.main, (*status, "g")) == 1
+    (_, row) = capsys.readouterr().out.splitlines()
+    assert "no usable response: " in row
