@@ -58,7 +58,7 @@ class BrokerContext(NamedTuple):
 class ConsumerServices:
     """Groups, clients, offsets, locks and held pulls of one broker.
 
-    Call `load` before the first request, `start` with it, and `close` after the last.
+    Call `load` and `start` before the first request, and `close` after the last one.
     """
 
     def __init__(self, context: BrokerContext) -> None:
@@ -157,7 +157,8 @@ class ConsumerServices:
 
     async def save(self) -> None:
         """Save changed offsets and groups. Failures are logged."""
-        await self.groups.save()  # first: offsets without their group look like a lost file
+        # Groups first: a crash between the two must not leave saved offsets of a group that is not saved.
+        await self.groups.save()
         await self.offsets.save()
 
     def close(self) -> None:
@@ -211,7 +212,7 @@ class ConsumerServices:
                 self._store.append(offset_moved_message(event, self._host, system_clock()))
             self._store.write_out()
         except RocketError as error:
-            log.warning("%d OFFSET_MOVED_EVENT messages are not stored: %s", len(moved), error)
+            log.warning("storing %d OFFSET_MOVED_EVENT messages failed: %s", len(moved), error)
         self._driver.schedule_dispatch()
 
 

@@ -1,5 +1,5 @@
-"""Services for messages that are not delivered as they are sent: delayed, transactional and returned
-messages, and replies. Creates and connects them and the handlers of sends.
+"""Services for messages that need more than an append: delayed, transactional and returned messages, and
+replies. Creates and connects them and the handlers of sends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rocketpy_broker.store.busy import Reason
 class DeliveryServices:
     """Delayed messages and transactions of one broker, and the handlers of all sends.
 
-    Call `load` before the first request, `start` with it, `run` on a master, and `close` after the last
-    request while the store is open.
+    Call `load` and `start` before the first request, `run` on a master, and `close` after the last request
+    while the store is open.
     """
 
     def __init__(self, context: BrokerContext, consumers: ConsumerServices) -> None:

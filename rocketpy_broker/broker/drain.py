@@ -1,8 +1,8 @@
 """Moves the clients of a broker to others before it stops, as a rolling restart needs.
 
-The broker registers its topics as read-only, so name servers hide them from producers. It serves on until
-their routes are fresh and no send arrives, and until its slaves have all messages. The next start registers
-the topics with their own permissions.
+The broker registers its topics as read-only, so name servers hide them from producers. The broker continues
+to serve requests until producers have refreshed their routes, no send arrives, and its slaves have all
+messages. The next start registers the topics with their own permissions.
 
 Source: RocketMQ has the first step only, as the command wipeWritePerm of mqadmin. Differs: the broker does it
 itself, so that a registration or the restart of a name server does not undo it.

@@ -84,7 +84,10 @@ class Account:
         return self.default_topic
 
     def may_read_from(self, other: Account | None) -> bool:
-        """Whether it may read a topic that the other account may send to. None may send to all topics."""
+        """Whether this account may read at least one topic that `other` may send to.
+
+        other: None stands for a client that may send to all topics.
+        """
         if not self.is_limited:
             return True
         if other is None or not other.is_limited:
@@ -165,7 +168,7 @@ def dump_access_file(contents: AccessFile) -> str:
 def _reject_unknown(settings: Mapping[Any, Any], known: type[msgspec.Struct]) -> None:
     unknown = set(map(str, settings)) - {field.encode_name for field in msgspec.structs.fields(known)}
     if unknown:
-        # Without a space after the colon, as in ``secretKey:12345678``, only the first word may be shown.
+        # YAML reads ``secretKey:12345678`` (no space) as one key: show only its first word, not the secret.
         names = sorted(re.split(r"\W", name, maxsplit=1)[0][:40] for name in unknown)
         raise ConfigInvalid(f"unknown setting {', '.join(names)}")
 

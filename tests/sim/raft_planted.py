@@ -69,7 +69,7 @@ def _commit_to_the_end(self: Follower, request: PushEntryRequest) -> None:
 
 
 def _append_at_the_end(self: Follower, entry: Entry) -> RaftResponseCode:
-    self._matched = max(self._matched, self.view.end_index)
+    self._match_index = max(self._match_index, self.view.end_index)
     return _append(self, entry)
 
 
@@ -119,9 +119,9 @@ def _stand_in_the_same_term(self: LeaderElector, *arguments: Any) -> None:
 
 
 def _keep_what_matched(self: Follower, request: PushEntryRequest, now_ms: float) -> RaftResponseCode:
-    matched, is_compared = self._matched, self._is_compared
+    matched, is_compared = self._match_index, self._is_compared
     code = _recognise_push(self, request, now_ms)
-    self._matched, self._is_compared = max(self._matched, matched), is_compared
+    self._match_index, self._is_compared = max(self._match_index, matched), is_compared
     return code
 
 

@@ -127,8 +127,9 @@ class PullChecks:
         """Return the subscription of a pull whose version is newer than that of the last heartbeat.
 
         It selects all messages if both subscriptions filter by tags, which consumers check again. 4.6.0
-        rejects these pulls (QUIRKS 35). A client of 5.3.3 increases the version when it gets queues, and
-        drops the heartbeat about that while another one is under way; so it would get no messages for 20 s.
+        rejects these pulls (QUIRKS 35). A client of 5.3.3 increases the version when it gets queues. It
+        skips the heartbeat with that version while another one is in progress. It would then get no messages
+        for 20 s.
         """
         by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
         if not by_tags or found.class_filter_mode:

@@ -112,9 +112,10 @@ class SendHandler:
         return self._send(channel, request, request.header_as(SendMessageRequestHeader))
 
     def _send(self, channel: Channel, request: Command, header: SendMessageRequestHeader) -> Command | None:
-        """Store a common message here, and any other on the slow path: each line here costs every message.
+        """Store a common message here, and any other on the slow path.
 
-        A property name found in the text may be the end of another name; the slow path parses the text.
+        Every send executes each line of this hot path. A property name found in the text may be the end of
+        another name; the slow path parses the text.
         """
         text = header.properties or ""
         queue_id = header.queue_id
@@ -188,7 +189,11 @@ class SendHandler:
         return topic, queue_id
 
     def _check(self, header: SendMessageRequestHeader) -> None:
-        """Raise Rejected for a send that is rejected for any configuration of its topic."""
+        """Raise Rejected for a send that this broker does not accept.
+
+        That is any send to a slave or before `start_accept_ms`, to an ordered topic of a broker without write
+        permission, or to a reserved topic.
+        """
         topic = self._topic(header.topic)
         slave_rejection = self.store.rejection(Reason.SLAVE)
         if slave_rejection is not None:  # before a topic is made for it
@@ -379,7 +384,7 @@ class SendHandler:
             listener(error)
 
     def _park_waiting(self, waiting: list[ParkedResponse], park: ParkResponses) -> list[ParkedResponse]:
-        """Park the responses whose producers want more than a written message; return the others."""
+        """Park the responses whose producers wait for a flush or a slave; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
         self.responses.drop_bodies(wanting)
         # Also an empty list: consumers must not read the run before it is flushed.
@@ -408,7 +413,7 @@ def retry_times_max(request: Command, by_client: int | None, group: Subscription
 
 
 def respond_when_stored(channel: Channel, request: Command) -> OnStored:
-    """Return a callback that responds when a message is stored, or is not."""
+    """Return a callback that responds when a message was stored, or with the error if storing it failed."""
 
     def respond(error: StoreError | None) -> None:
         response = request.reply()

@@ -1,8 +1,9 @@
 """Handles files that are missing in the config directory at the start, though the store has messages.
 
 Topics and groups are restored from the store and the other files. Consumer offsets and delay offsets cannot
-be restored: without them groups skip messages or get them again, so the broker does not start. Each start
-writes both files, so a missing one was removed. RocketMQ's brokers write them after 10 s.
+be restored: without them groups skip messages or get them again. So a master does not start without them.
+Slaves, DLedger peers and brokers in a directory that RocketMQ wrote only log a warning. Each start writes
+both files, so a missing one was removed. RocketMQ's brokers write them after 10 s.
 Source: none; RocketMQ 4.6.0 starts without topics and offsets, and logs nothing.
 """
 
@@ -110,8 +111,9 @@ def _report_missing(path: Path, consequence: str, is_certain: bool) -> None:
         log.warning("%s is missing; unless a master has it, %s", path, consequence)
         return
     raise StoreDamaged(
-        f"{path} is missing, but the store holds messages of it: without it {consequence}. Restore it "
-        'from a copy; to start without it, create it with the content {"offsetTable":{}}'
+        f"{path} is missing, but the store holds messages whose progress it records: without it "
+        f"{consequence}. Restore it from a copy; to start without it, create it with the content "
+        '{"offsetTable":{}}'
     )
 
 

@@ -49,7 +49,7 @@ class TransactionService:
         self.table = HalfMessageTable()
 
     def load(self) -> None:
-        """Read the transactions that are open since before the start. Raises StoreError."""
+        """Read all open transactions from the store. Raises StoreError."""
         half_offset, op_offset = self._saved(HALF_TOPIC), self._saved(OP_TOPIC)
         self.table = table = HalfMessageTable(half_offset, op_offset)
         for offset, physical, size in self._units(OP_TOPIC, op_offset):
@@ -65,7 +65,10 @@ class TransactionService:
             self.table.add_half(physical, size)
 
     def catch_up_if_many(self) -> None:
-        """Bound the memory for ended transactions between two checks."""
+        """Call `catch_up` if many transactions ended before their half messages were read.
+
+        This bounds the memory for these ends between two checks.
+        """
         if self.table.unseen_ends > _UNSEEN_MAX:
             self.catch_up()
 
@@ -146,8 +149,8 @@ class TransactionService:
             if key in newest and key[0] is not None:
                 table.replace(newest[key], offset, table.open[offset])
             newest[key] = offset
-            name = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
-            if name is not None and name.isdigit() and len(name) <= _OFFSET_DIGITS_MAX:
-                table.add_earlier_copy(offset, int(name))
+            known = props.find(properties, props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
+            if known is not None and known.isdigit() and len(known) <= _OFFSET_DIGITS_MAX:
+                table.add_earlier_copy(offset, int(known))
                 if offset not in table.open:
                     del newest[key]

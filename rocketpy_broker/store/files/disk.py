@@ -1,11 +1,12 @@
-"""The only module of the store that calls the file system.
+"""The file system calls of the store's data files.
 
-Every system call that changes the disk goes through a `Disk`. So a test can record the calls, stop at any of
-them, and create the files that a crash would leave. The store survives:
+Every system call that changes these files goes through a `Disk`. So a test can record the calls, stop at any
+of them, and create the files that a crash would leave. `replace_file` (for configuration files) and
+read-only inspection call the file system directly. The store survives:
 
-- a process that is killed between any two calls, or during a `pwrite`, which may write a prefix; - power
-loss: bytes written since the last `fdatasync` of a file may survive completely, in part or not at all,
-  in any order; a directory entry may be missing until `fsync_dir`;
+- a process that is killed between any two calls, or during a `pwrite`, which may write a prefix;
+- power loss: bytes written since the last `fdatasync` of a file may survive completely, in part or not at
+  all, in any order; a directory entry may be missing until `fsync_dir`;
 - ENOSPC and EIO from any call; an `fdatasync` that fails and drops the dirty pages.
 
 Any other damage, such as flipped bits in flushed data or missing files, stops the start with an error: see
@@ -361,7 +362,7 @@ def make_durable_dir(disk: Disk, directory: Path) -> None:
 
 
 Clock = Callable[[], int]
-"""Returns ms since 1970. It may jump; only timestamps and file names depend on it."""
+"""Returns the wall-clock time in ms since 1970, which may jump forwards or backwards."""
 
 
 def system_clock() -> int:

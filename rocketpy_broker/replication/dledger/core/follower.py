@@ -1,10 +1,10 @@
 """Handles the pushes of the leader on a follower. Pure.
 
-The safety depends on one number: up to `matched`, the ledger is known to equal that of this term's leader.
-Entries are appended only after it. It, not the end of the ledger, limits the committed index
-(openmessaging/dledger #278). Entries up to it, or up to the committed index, are never truncated (#316), so
-late or repeated pushes are harmless. 0.1 has no such number: it appends any
-entry with the next index, and truncates where a push says.
+Safety depends on the match index: up to it, the ledger is known to equal that of this term's leader. An
+APPEND adds only the entry directly after it. The match index, not the end of the ledger, limits the committed
+index (openmessaging/dledger #278). Entries up to the match index or the committed index are never truncated
+(#316), so late or repeated pushes are harmless. DLedger 0.1 has no match index: it appends any entry with the
+next index, and truncates where a push says.
 
 Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 """
@@ -42,7 +42,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._followed: tuple[int, str | None] = (-1, None)
-        self._matched = -1
+        self._match_index = -1
         self._is_compared = False
         self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
         """Pushes that arrived before the push of the previous entry, by index."""
@@ -67,7 +67,7 @@ class Follower:
             self._commit(request)
 
     def tick(self, now_ms: float) -> None:
-        """Report a gap that was not closed in time to the leader."""
+        """Report to the leader each gap that was not closed in time."""
         for index, (request_id, request, came_ms) in list(self._early.items()):
             if now_ms - came_ms > self.settings.push_timeout_ms:
                 del self._early[index]
@@ -80,7 +80,7 @@ class Follower:
         code = self.elector.accept_leader(leader, request.term, now_ms)
         if code is _SUCCESS and self._followed != (request.term, leader):
             self._followed = (request.term, leader)
-            self._matched, self._is_compared = -1, False
+            self._match_index, self._is_compared = -1, False
             self._reject_early()
         return code
 
@@ -97,12 +97,12 @@ class Follower:
         self.outbox.respond(request_id, response)
 
     def _commit(self, request: PushEntryRequest) -> None:
-        self.state.commit(min(request.commit_index, self._matched))
+        self.state.commit(min(request.commit_index, self._match_index))
 
     # -- APPEND -------------------------------------------------------------------------------
 
     def _on_append(self, request_id: int, request: PushEntryRequest, entry: Entry, now_ms: float) -> None:
-        is_early = self._is_compared and entry.index > self._matched + 1
+        is_early = self._is_compared and entry.index > self._match_index + 1
         if is_early and entry.index in self._early:
             self._respond(request_id, request, RaftResponseCode.REPEATED_PUSH)
         elif is_early and len(self._early) < self.settings.in_flight_max:
@@ -113,7 +113,7 @@ class Follower:
             self._append_early()
 
     def _append_early(self) -> None:
-        while (found := self._early.pop(self._matched + 1, None)) is not None:
+        while (found := self._early.pop(self._match_index + 1, None)) is not None:
             request_id, request, _ = found
             if request.entry is None or (code := self._append(request.entry)) is not _SUCCESS:
                 self._respond(request_id, request, _INCONSISTENT)
@@ -123,13 +123,13 @@ class Follower:
 
     def _append(self, entry: Entry) -> RaftResponseCode:
         local = self.view.find(entry.index)
-        if entry.index <= self._matched:
+        if entry.index <= self._match_index:
             return _SUCCESS if local == entry else _INCONSISTENT
-        if entry.index > self._matched + 1:
+        if entry.index > self._match_index + 1:
             return _INCONSISTENT
         if local != entry and not self._write(entry):
             return _INCONSISTENT
-        self._matched, self._is_compared = entry.index, True
+        self._match_index, self._is_compared = entry.index, True
         return _SUCCESS
 
     def _write(self, entry: Entry) -> bool:
@@ -149,17 +149,20 @@ class Follower:
     def _compare(self, entry: Entry) -> RaftResponseCode:
         if self.view.find(entry.index) != entry:
             return _INCONSISTENT
-        self._matched, self._is_compared = max(self._matched, entry.index), True
+        self._match_index, self._is_compared = max(self._match_index, entry.index), True
         return _SUCCESS
 
     def _truncate(self, entry: Entry) -> RaftResponseCode:
-        """Make this entry the last one; it is written if it is missing or differs (QUIRKS 60)."""
+        """Truncate after this entry, but keep matched and committed entries (QUIRKS 60).
+
+        The entry is written if it is missing or differs.
+        """
         view, committed = self.view, self.state.committed_index
         if view.find(entry.index) == entry:
-            view.truncate_after(max(entry.index, self._matched, committed))
-        elif entry.index <= max(committed, self._matched):
+            view.truncate_after(max(entry.index, self._match_index, committed))
+        elif entry.index <= max(committed, self._match_index):
             return _INCONSISTENT
-        elif entry.index - 1 <= max(committed, self._matched):
+        elif entry.index - 1 <= max(committed, self._match_index):
             # The entries before it equal the leader's, or there are none.
             if not self._write(entry):
                 return _INCONSISTENT
@@ -167,7 +170,7 @@ class Follower:
             # The leader's ledger starts here, and it is unknown which of the older entries were committed.
             view.reset_to(entry.index)
             view.append(entry)
-        self._matched, self._is_compared = max(self._matched, entry.index), True
+        self._match_index, self._is_compared = max(self._match_index, entry.index), True
         return _SUCCESS
 
     def _reject_early(self) -> None:

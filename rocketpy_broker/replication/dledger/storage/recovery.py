@@ -1,17 +1,17 @@
 """Recovers a ledger's files: finds the end of the data, and makes the index match them.
 
-1. The data are read from the last saved mark (`progress`, a file of rocketpy's), or without one from the
-   third-last file, as 0.1 does. Each entry is checked by `EntryScan`.
+1. The data are read from an offset in the saved checkpoint, rocketpy's file `progress`. Without a checkpoint
+   they are read from the third-last file, as in 0.1. Each entry is checked by `EntryScan`.
 2. The index is compared with the entries that were read, and written where it differs. If it does not reach
    them, all of it is rebuilt from the first entry.
 3. The ledger is truncated at its end. A torn tail is truncated and logged.
 
-Damage raises StoreDamaged, since a peer that forgets what it acknowledged may elect a leader without it:
+Damage raises StoreDamaged: a peer that lost acknowledged entries may vote for a leader that lacks them.
 
-- Below the flushed mark nothing may be missing.
-- Above it a valid entry may follow only after a lost sector, which power loss explains. It may also follow if
-the marks record an unfinished truncation.
-- Without a mark, in files that Java wrote, no valid entry may follow.
+- Below the checkpoint's `flushed_offset` nothing may be missing.
+- Above it, a valid entry after the end of the data is accepted in two cases. Either a lost sector precedes
+  it, as after power loss, or the checkpoint records an unfinished truncation.
+- Without a checkpoint, in files that Java wrote, no valid entry may follow the end of the data.
 
 Entries that cannot follow the last one by index or term are leftovers of a truncation, and are zeroed.
 
@@ -75,23 +75,28 @@ class LedgerRecovery:
         self.tail = LogTail(0)
         """Where the next recovery may start to read."""
 
-    def run(self, marks: Checkpoint) -> LedgerReport:
-        """Recover. marks: all -1 if Java has used the files since. Raises StoreDamaged, StoreError."""
+    def run(self, checkpoint: Checkpoint) -> LedgerReport:
+        """Recover. Raises StoreDamaged, StoreError.
+
+        checkpoint: with offsets of -1 if it is missing, or if a Java broker used the files after rocketpy.
+        """
         report = LedgerReport(clean=False)
         data = self._data
-        data.classify_files(marks.flushed_offset, marks.min_offset)
+        data.classify_files(checkpoint.flushed_offset, checkpoint.min_offset)
         if not data.mapped_files:
-            if marks.flushed_offset > max(marks.min_offset, 0):
-                raise self._damaged(0, "there is no file", f"it was flushed up to {marks.flushed_offset}")
+            if checkpoint.flushed_offset > max(checkpoint.min_offset, 0):
+                raise self._damaged(
+                    0, "there is no file", f"it was flushed up to {checkpoint.flushed_offset}"
+                )
             data.drop_strays()
             self._index.destroy()
             return report
         head = entry_at(data.mapped_files[0], 0)
-        scan = self._scan(self._scan_start(head, marks), head, report)
-        self._check_end(scan, marks, report)
+        scan = self._scan(self._scan_start(head, checkpoint), head, report)
+        self._check_end(scan, checkpoint, report)
         # A truncation sets `log_end` too, and its zeros may be in the page cache only.
-        stopped = marks.index_files == len(self._index.mapped_files)
-        report.clean = stopped and marks.log_end == marks.flushed_offset == scan.end
+        stopped = checkpoint.index_files == len(self._index.mapped_files)
+        report.clean = stopped and checkpoint.log_end == checkpoint.flushed_offset == scan.end
         report.end, self.last, self.tail = scan.end, scan.last, scan.tail
         self.first = head if scan.last is not None else None
         report.cut_bytes = data.truncate(scan.end)
@@ -107,15 +112,15 @@ class LedgerRecovery:
 
     # -- where to start --------------------------------------------------------------------------
 
-    def _scan_start(self, head: Entry | None, marks: Checkpoint) -> int:
+    def _scan_start(self, head: Entry | None, checkpoint: Checkpoint) -> int:
         mapped_files = self._data.mapped_files
         first = mapped_files[0].start
         if head is None or not self._is_indexed(head):
             self._index.destroy()
             return first
-        if marks.flushed_offset >= 0:
-            start = min(marks.tail_offset, marks.dispatched_offset)
-            return start if first <= start < marks.flushed_offset else first
+        if checkpoint.flushed_offset >= 0:
+            start = min(checkpoint.tail_offset, checkpoint.dispatched_offset)
+            return start if first <= start < checkpoint.flushed_offset else first
         for file in reversed(mapped_files[: max(1, len(mapped_files) - 2)]):
             entry = entry_at(file, 0)
             if entry is not None and self._is_indexed(entry):
@@ -141,7 +146,8 @@ class LedgerRecovery:
                 begin = entry.index
                 if start > first and (head is None or not self._leads_to(entry, head)):
                     report.note(
-                        f"{self._index.directory} is rebuilt, since it ends before entry {entry.index}"
+                        f"{self._index.directory} is rebuilt: it does not match the data before entry "
+                        f"{entry.index}"
                     )
                     self._index.destroy()
                     return self._scan(first, head, report)
@@ -156,7 +162,10 @@ class LedgerRecovery:
         return scan
 
     def _leads_to(self, entry: Entry, head: Entry) -> bool:
-        """Whether the index has all entries between the ledger's first one and this one."""
+        """Whether the index has the entry before this one.
+
+        The index is written in order, so it then has all entries since the ledger's first one.
+        """
         if entry.index <= head.index:
             return False
         before = self._index.read((entry.index - 1) * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
@@ -164,20 +173,20 @@ class LedgerRecovery:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def _check_end(self, scan: EntryScan, marks: Checkpoint, report: LedgerReport) -> None:
-        """Raise StoreDamaged if the end is damage, not a torn tail."""
-        follower = scan.find_follower()
-        from_rocketpy = marks.flushed_offset >= 0
-        if follower is not None and 0 <= marks.log_end <= follower.pos:
-            follower = None  # a truncation was in progress
+    def _check_end(self, scan: EntryScan, checkpoint: Checkpoint, report: LedgerReport) -> None:
+        """Raise StoreDamaged if the data end because of damage, not because of an interrupted write."""
+        later_entry = scan.find_follower()
+        from_rocketpy = checkpoint.flushed_offset >= 0
+        if later_entry is not None and 0 <= checkpoint.log_end <= later_entry.pos:
+            later_entry = None  # a truncation was in progress
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
-        if scan.end < marks.flushed_offset:
-            raise self._damaged(scan.end, reason, f"it was flushed up to {marks.flushed_offset}")
-        if follower is not None and not (
-            from_rocketpy and has_lost_sector(self._data, scan.end, follower.pos)
+        if scan.end < checkpoint.flushed_offset:
+            raise self._damaged(scan.end, reason, f"it was flushed up to {checkpoint.flushed_offset}")
+        if later_entry is not None and not (
+            from_rocketpy and has_lost_sector(self._data, scan.end, later_entry.pos)
         ):
-            raise self._damaged(scan.end, reason, f"entry {follower.index} follows at {follower.pos}")
-        if follower is not None:
+            raise self._damaged(scan.end, reason, f"entry {later_entry.index} follows at {later_entry.pos}")
+        if later_entry is not None:
             report.note(f"unflushed entries after {scan.end} are lost: {reason}")
         elif scan.stop is not None:
             report.note(f"torn tail at {scan.end}: {reason}")
