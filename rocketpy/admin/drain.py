@@ -1,8 +1,9 @@
-"""Moves producers from a broker to others before it is stopped, with requests that RocketMQ knows, too.
+"""Moves producers from a broker to others before the broker is stopped.
 
-Name servers hide the broker from producers. It serves on until their routes are fresh, nothing more is
-stored, and its slaves have all messages. ``rocketpy-broker stop --drain`` does the same from within a broker
-of rocketpy, and counts the sends of producers only.
+Uses only requests that RocketMQ's servers support. Name servers hide the broker from producers. It continues
+to serve requests until producers have refreshed their routes, it stores no more messages, and its slaves
+have all messages. ``rocketpy-broker stop --drain`` does the same within a rocketpy broker. It waits only for
+sends of producers, not for retries and delayed messages.
 
 Source: RocketMQ has the first step only: wipeWritePerm of mqadmin.
 """
@@ -41,7 +42,7 @@ class DrainPlan(NamedTuple):
         address: The address of its master.
         topics: The topics whose producers move to other brokers, sorted.
         stranded_topics: The topics that no other broker offers: their producers fail, or wait for the broker.
-        slaves: The addresses of its slaves, which get all messages first.
+        slaves: The addresses of its slaves. The drain waits for them, unless `is_elected`.
         is_elected: Whether it leads a DLedger group. Then another peer becomes the leader after its stop.
         is_hidden: Whether name servers hide it from producers already.
     """
@@ -61,7 +62,7 @@ class DrainProgress(NamedTuple):
 
     Attributes:
         stored: The number of messages that the broker has stored since producers were moved.
-        per_second: Those of them in the last second.
+        per_second: The rate of stored messages since the last report; 0 while slaves copy.
         lag_bytes: How far the slowest slave is behind; 0 while the broker still stores messages.
     """
 
@@ -114,7 +115,10 @@ class Drain:
         )
 
     async def _is_hidden(self, broker: str, topics: Iterable[str]) -> bool:
-        """Whether name servers hide a broker from producers: all of its topics, so one shows it."""
+        """Whether name servers hide a broker from producers.
+
+        They hide all of its topics at once, so the first topic with a route shows it.
+        """
         for topic in sorted(topics):
             try:
                 route = await self._requests.running().name_servers.route(topic)
@@ -137,15 +141,17 @@ class Drain:
         check_number("quiet_ms", quiet_ms, 1)
         plan = await self.plan()
         if not plan.topics:
-            raise RouteNotFound(
-                f"broker {self._broker} was not hidden: no other broker has its topics, so its producers "
-                "would fail"
+            reason = (
+                "no other broker has its topics, so its producers would fail"
+                if plan.stranded_topics
+                else "it has no writable topics, so there are no producers to move"
             )
+            raise RouteNotFound(f"broker {self._broker} was not hidden: {reason}")
         header = WipeWritePermOfBrokerRequestHeader(broker_name=self._broker)
         await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         report = on_progress or (lambda _: None)
         stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, report)
-        if not plan.is_elected:  # its followers' logs end where a majority has acknowledged
+        if not plan.is_elected:  # DLedger acknowledges a send only after a majority has it
             await self._until_copied(plan, stored, report)
         return plan
 
@@ -178,7 +184,12 @@ class Drain:
                 try:
                     found = await self._runtime(address)
                 except RocketError as error:
-                    log.warning("slave %s of broker %s is left out: %s", address, self._broker, error)
+                    log.warning(
+                        "not waiting for slave %s of broker %s, because it failed: %s",
+                        address,
+                        self._broker,
+                        error,
+                    )
                 else:
                     lags[address] = end - int(found.get("commitLogMaxOffset", end))
             waiting = {address for address, lag in lags.items() if lag > 0}

@@ -167,7 +167,7 @@ class Topics:
             queues: The number of queues for reading and for writing, on each broker.
             cluster: Create it on the brokers of this cluster only.
             perm: What clients may do with it.
-            ordered: Make it an ordered topic: producers keep to its queues while a broker is away.
+            ordered: Make it an ordered topic: its queues do not change while a broker is down.
 
         Raises:
             TopicInvalid: The name is invalid.

@@ -1,4 +1,4 @@
-"""Progress bars: as wide as the terminal, and none elsewhere."""
+"""Progress bars on stderr that fit the width of the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OnBytes = Callable[[int, int], None]
 _WIDE: Final = 70
 """Columns of a terminal that has room for the total and for words."""
 _BAR_MAX: Final = 30
-_OTHERS: Final = {True: 48, False: 32}
+_TEXT_COLUMNS: Final = {True: 48, False: 32}
 """Columns of all but the bar, by whether the terminal is wide."""
 
 
@@ -71,7 +71,7 @@ def _is_wide(console: Console) -> bool:
 def _bar(console: Console, text: str, *, has_total: bool) -> Progress:
     """Make a bar that fits: rich would cut off the number of a narrow one."""
     is_wide = _is_wide(console)
-    room = console.width - _OTHERS[is_wide]
+    room = console.width - _TEXT_COLUMNS[is_wide]
     columns = [SpinnerColumn(), TextColumn(text), BarColumn(max(4, min(_BAR_MAX, room)))]
     if has_total:
         columns += [TaskProgressColumn(), TimeRemainingColumn(), *([TextColumn("left")] if is_wide else ())]

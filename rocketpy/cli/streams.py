@@ -23,25 +23,25 @@ T = TypeVar("T")
 
 _READ_BYTES: Final = 1 << 18
 _FILE_PIECE_BYTES: Final = 1 << 20
-_LINE_BYTES_MAX: Final = 16 << 20
-"""More than brokers take, so that a file without line ends does not fill the memory."""
+_INPUT_BYTES_MAX: Final = 16 << 20
+"""Limit of a line, or of an input that is one message: larger than any message that a broker accepts."""
 
 
 async def read_all(descriptor: int) -> bytes:
-    """Return what a file descriptor has until its end. Raises MessageTooLarge and OSError."""
+    """Read a file descriptor to its end. Raises MessageTooLarge and OSError."""
     thread = _DaemonThread()
     chunks: list[bytes] = []
     size = 0
     while chunk := await thread.call(partial(os.read, descriptor, _READ_BYTES)):
         chunks.append(chunk)
         size += len(chunk)
-        if size > _LINE_BYTES_MAX:
-            raise MessageTooLarge(f"the input has more than {_LINE_BYTES_MAX} bytes")
+        if size > _INPUT_BYTES_MAX:
+            raise MessageTooLarge(f"the input has more than {_INPUT_BYTES_MAX} bytes")
     return b"".join(chunks)
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a file descriptor without their ends, those together that arrived together.
+    """Yield lists of lines without line ends; each list holds the lines completed by one read.
 
     Raises:
         MessageTooLarge: A line has no end within 16 MiB.
@@ -53,8 +53,8 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
             yield lines
-        if len(rest) > _LINE_BYTES_MAX:
-            raise MessageTooLarge(f"a line has more than {_LINE_BYTES_MAX} bytes")
+        if len(rest) > _INPUT_BYTES_MAX:
+            raise MessageTooLarge(f"a line has more than {_INPUT_BYTES_MAX} bytes")
     if rest:
         yield [rest]
 
@@ -62,8 +62,9 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 class Output:
     """Writes to a file descriptor without blocking the event loop.
 
-    What a pipe has room for is written immediately. The thread gets the rest, and everything for a terminal.
-    That takes 40 % of the CPU time off `rocketpy consume --follow` (`tests/bench/cli.py`).
+    Data that does not block is written immediately: to a pipe as much as fits, to a file all. The thread
+    writes the rest, and everything for terminals and sockets. Immediate writes reduce the CPU time of
+    `rocketpy consume --follow` by 40 % (`tests/bench/cli.py`).
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -79,7 +80,7 @@ class Output:
     async def write(self, data: bytes) -> None:
         """Write bytes after all that were given before; return when they are written.
 
-        What several tasks give in the meantime is written together.
+        Data of concurrent calls is combined into one write.
 
         Raises:
             BrokenPipeError: The reader has closed the pipe.
@@ -122,7 +123,7 @@ def _write(descriptor: int, data: bytes) -> None:
 class _DaemonThread:
     """Makes blocking calls, one after the other, on a thread that does not keep the process from exiting.
 
-    One thread for all calls: the start of a thread waits until the system runs it.
+    One thread serves all calls, because `Thread.start` blocks until the new thread runs.
     """
 
     def __init__(self) -> None:

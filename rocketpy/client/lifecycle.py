@@ -33,8 +33,8 @@ class Lifecycle:
     async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
         """Acquire the client instance, once. what: the name of this object, for errors.
 
-        Raises ConfigInvalid when this object was started before, and what `acquire` raises; after that
-        `start` can be called again. Raises ClientClosed when it was started before a fork.
+        Raises ConfigInvalid if this object was started before, and ClientClosed if that was before a fork.
+        Raises what `acquire` raises; `start` can then be called again.
         """
         if self._client is not None:
             self._client.check_process()
@@ -73,7 +73,10 @@ class Lifecycle:
 
 
 class BoundToClient(Lifecycle):
-    """Base class for objects that only send requests by a client instance. what: its name, for errors."""
+    """Base class for objects that only send requests through a client instance.
+
+    what: its name, for errors.
+    """
 
     _closing: asyncio.Task[None] | None = None
 

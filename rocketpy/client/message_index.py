@@ -45,9 +45,10 @@ class QueryResult(NamedTuple):
 
 
 class MessageIndex:
-    """Queries the brokers of a topic. partial: a broker that fails is left out while another one responds.
+    """Queries the brokers of a topic.
 
-    namespace: of the topic; None for that of the client.
+    partial: failed brokers are logged and ignored while at least one broker responds. namespace: of the
+    topic; None for that of the client.
     """
 
     def __init__(self, client: ClientInstance, *, partial: bool, namespace: str | None = None) -> None:
@@ -56,7 +57,7 @@ class MessageIndex:
         self._namespace = client.config.namespace if namespace is None else namespace
 
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt | None:
-        """Return the message that was stored first with a unique id.
+        """Return the oldest message with a unique id; None if no broker has one.
 
         Raises MessageInvalid for a malformed id.
         """

@@ -189,7 +189,7 @@ class Bench:
 
         def make(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
-                for piece in columns.pieces(batch, 0, lambda *_: None):
+                for piece in columns.split_into_requests(batch, 0, lambda *_: None):
                     columns.messages(piece, "run/0/0/")
             return iter(())
 

@@ -26,7 +26,7 @@ import pytest
 
 from pyspark_rocketmq import DataLoss, RowNotSent, use_java
 from pyspark_rocketmq.clients import freeze_modules
-from pyspark_rocketmq.columns import Columns, Piece
+from pyspark_rocketmq.columns import Columns, RequestRows
 from pyspark_rocketmq.offsets import (
     EARLIEST,
     LATEST,
@@ -100,9 +100,9 @@ async def test_rows_are_copied_when_their_request_may_leave() -> None:
     responses_at_copy: list[int] = []
 
     class Recording(Columns):
-        def messages(self, piece: Piece, prefix: str) -> Sequence[Message]:
+        def messages(self, request: RequestRows, prefix: str) -> Sequence[Message]:
             responses_at_copy.append(responses)
-            return super().messages(piece, prefix)
+            return super().messages(request, prefix)
 
     def slow(channel: Channel, request: Command) -> Command | None:
         def respond() -> None:
@@ -209,7 +209,7 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
     columns = Columns([("value", "double")], sink)
     batch = pa.record_batch({"value": pa.array([nan, inf, -inf, 1.5])})
     decode = msgspec.json.decode if format_ == "json" else msgspec.msgpack.decode
-    (piece,) = columns.pieces(batch, 0, lambda *_: None)
+    (piece,) = columns.split_into_requests(batch, 0, lambda *_: None)
     found = [decode(message.body)["value"] for message in columns.messages(piece, "")]
     assert repr(found) == repr(values)
 

@@ -2,7 +2,7 @@
 
 RocketMQ's clients refuse to send an empty body. So a row with a null or empty body, such as a tombstone,
 becomes a message with a body of one zero byte. Its property `SPARK_BODY` is `null` or `empty`. The source
-makes the row of it again.
+restores the null or empty body.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ENCODERS: Final[Mapping[str, Callable[[object], bytes]]] = {
 _UNSUPPORTED: Final = re.compile(
     r"map<(?:struct|array|map)<|\binterval(?! day| hour| minute| second|:)|\bvariant\b(?!:)"
 )
-"""In the names of types whose values no body can contain: maps with such keys, intervals with months, and
-variants. A name before a colon is one of a field."""
+"""Matches names of types that a body cannot contain: maps with struct, array or map keys; intervals with
+months; variants. A name before a colon is a field name."""
 
 
 def mark_of(body: bytes | None) -> str | None:
-    """Return the mark of a body; None for one that needs none."""
+    """Return `null` or `empty` for such a body, None for any other."""
     if body is None:
         return _NULL
     return None if body else _EMPTY
@@ -96,7 +96,7 @@ class BodyEncoder:
 
 
 class EncodingFailed(ValueError):
-    """A row cannot be encoded. row: its place in the batch. The cause is the reason."""
+    """A row cannot be encoded. row: its index in the batch. `__cause__`: the error of the conversion."""
 
     def __init__(self, row: int, column: str) -> None:
         super().__init__(f"column {column!r} cannot be encoded")

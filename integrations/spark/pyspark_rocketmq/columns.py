@@ -2,8 +2,8 @@
 
 | column | type | meaning |
 |---|---|---|
-| body | string or binary | with `format` json or msgpack the body contains all columns not listed here |
-| topic | string | unless option `topic` is set |
+| body | string or binary | the body; with `format` json or msgpack, a field of it, like columns not listed |
+| topic | string | the topic; ignored if option `topic` is set |
 | tags | string | one tag |
 | keys | string or array<string> | a string is split at spaces |
 | properties | map<string,string> | user properties; null values are omitted |
@@ -11,8 +11,9 @@
 | shardingKey | string | equal keys are sent to the same queue |
 | brokerName, queueId | string, int | the queue; both or neither |
 
-A null means that the value is missing; a null body is marked, see `bodies`. Other columns of the source are
-ignored, so that rows that were read can be written again; any other column is rejected.
+A null means that the value is missing; a null body is marked, see `bodies`. With `format` raw, the other
+columns of the source are ignored, so that rows that were read can be written again. Unknown columns are
+then rejected.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ _IGNORED: Final = frozenset(
 )
 """Columns of the source that are ignored when sending."""
 _GROUPING: Final = frozenset({"delayLevel", "shardingKey", "queueId"})
-"""Columns by which rows travel in different requests, as they do by topic."""
+"""Columns whose values may require different requests, as different topics do."""
 _CANONICAL: Final = {name.lower(): name for name in (*_TYPES, *_IGNORED)}
 _COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
 _CHUNK_BYTES: Final = 8 << 20
-"""Rows that are converted together, to bound the memory for their copies."""
-_AROUND_BODY_BYTES: Final = 256
-"""About what a stored record has around its body."""
+"""Approximate size of the rows that are converted together; bounds the memory for copies."""
+_RECORD_OVERHEAD_BYTES: Final = 256
+"""Approximate size of a stored record without its body."""
 _NAMES_MAX: Final = 64
-"""Names of properties in a request, above which its messages are made one by one."""
+"""Maximum number of property names in a request. With more, its messages are created one by one."""
 
 Where = tuple[str, int] | str | None
 """The queue of a row: broker and id, or a sharding key; None for any."""
@@ -85,11 +86,11 @@ class RowNotSent(RuntimeError):
     def __init__(self, rows: str, topic: str, cause: BaseException) -> None:
         outcome = f" ({cause.outcome.value})" if isinstance(cause, RocketError) else ""
         notes = "".join(f"; {note}" for note in getattr(cause, "__notes__", ()))
-        target = f"topic {topic!r}" if topic else "no topic"
-        super().__init__(f"{rows} not sent, {target}: {type(cause).__name__}: {cause}{outcome}{notes}")
+        target = f", topic {topic!r}" if topic else ""
+        super().__init__(f"{rows} not sent{target}: {type(cause).__name__}: {cause}{outcome}{notes}")
 
 
-class Piece(NamedTuple):
+class RequestRows(NamedTuple):
     """Rows for one request. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
 
     queue: None for any. is_delayed: no batch can hold the rows. columns: of the rows, by their names, except
@@ -167,18 +168,22 @@ class Columns:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def pieces(self, batch: pa.RecordBatch, first_row: int, find_queue: FindQueue) -> Iterator[Piece]:
+    def split_into_requests(
+        self, batch: pa.RecordBatch, first_row: int, find_queue: FindQueue
+    ) -> Iterator[RequestRows]:
         """Divide an Arrow batch into requests. Rows for one queue keep their order, except delayed rows.
 
-        first_row: number of the first row in the partition. Raises RowNotSent for a row without a body or a
-        queue.
+        first_row: number of the first row in the partition. Raises RowNotSent for a row whose body cannot be
+        encoded, or whose queue is incomplete or does not exist.
         """
         step = max(1, batch.num_rows * _CHUNK_BYTES // max(batch.nbytes, 1))
         for start in range(0, batch.num_rows, step):
             chunk = batch.slice(start, step)
-            yield from self._chunk_pieces(chunk, first_row + start, find_queue)
+            yield from self._split_chunk(chunk, first_row + start, find_queue)
 
-    def _chunk_pieces(self, chunk: pa.RecordBatch, first_row: int, find_queue: FindQueue) -> Iterator[Piece]:
+    def _split_chunk(
+        self, chunk: pa.RecordBatch, first_row: int, find_queue: FindQueue
+    ) -> Iterator[RequestRows]:
         options = self._options
         bodies = self._bodies(chunk, first_row)
         lengths = pc.fill_null(pc.binary_length(bodies), 0).to_pylist()
@@ -195,7 +200,7 @@ class Columns:
                     numbers = [first_row + row for row in rows]
                     select = _taker(rows)
                 own = {name: select(column) for name, column in columns.items()}
-                yield Piece(topic, queue, is_delayed, numbers, select(bodies), size, own)
+                yield RequestRows(topic, queue, is_delayed, numbers, select(bodies), size, own)
 
     def _bodies(self, chunk: pa.RecordBatch, first_row: int) -> pa.Array:
         """Return the bodies as an array of bytes. Raises RowNotSent."""
@@ -216,9 +221,10 @@ class Columns:
         first_row: int,
         find_queue: FindQueue,
     ) -> Iterable[_Group]:
-        """Group the rows of a chunk by topic and queue, delayed rows and those of any queue by length.
+        """Group the rows of a chunk by topic, queue and whether they are delayed.
 
-        Compressed bodies travel in requests of their own, which a mixed order of lengths would make many.
+        With compression, rows without a queue are also grouped by whether their bodies will be compressed.
+        Compressed and plain bodies cannot share a request, so alternating lengths would cause many requests.
         """
         options = self._options
         separates = options.compression != "none" and max(lengths) > options.compress_above_bytes
@@ -266,29 +272,29 @@ class Columns:
 
     # -- messages -----------------------------------------------------------------------------
 
-    def messages(self, piece: Piece, prefix: str) -> Sequence[Message]:
-        """Return the messages of a piece. Raises RowNotSent for an invalid row.
+    def messages(self, request: RequestRows, prefix: str) -> Sequence[Message]:
+        """Return the messages of a request. Raises RowNotSent for an invalid row.
 
         prefix: of the row ids, which end with the row number.
         """
-        if not piece.is_delayed:
+        if not request.is_delayed:
             try:
-                return self._message_columns(piece, prefix)
+                return self._message_columns(request, prefix)
             except ROW_ERRORS:
                 pass  # one by one, so that the error names the invalid row
-        return list(self._single_messages(piece, prefix))
+        return list(self._single_messages(request, prefix))
 
-    def _message_columns(self, piece: Piece, prefix: str) -> MessageColumns:
-        bodies: list[bytes] = piece.bodies.to_pylist()
-        columns = piece.columns
+    def _message_columns(self, request: RequestRows, prefix: str) -> MessageColumns:
+        bodies: list[bytes] = request.bodies.to_pylist()
+        columns = request.columns
         properties = _property_columns(columns["properties"]) if "properties" in columns else {}
         if not all(bodies):
             properties[PROPERTY_BODY_MARK] = list(map(mark_of, bodies))
             bodies = [body or MARKED_BODY for body in bodies]
         if self._options.row_id_property:
-            properties[self._options.row_id_property] = [f"{prefix}{number}" for number in piece.numbers]
+            properties[self._options.row_id_property] = [f"{prefix}{number}" for number in request.numbers]
         return MessageColumns(
-            piece.topic,
+            request.topic,
             bodies,
             tags=columns["tags"].to_pylist() if "tags" in columns else None,
             keys=_keys(columns["keys"]) if "keys" in columns else None,
@@ -296,14 +302,14 @@ class Columns:
             flags=[flag or 0 for flag in columns["flag"].to_pylist()] if "flag" in columns else None,
         )
 
-    def _single_messages(self, piece: Piece, prefix: str) -> Iterator[Message]:
-        columns = piece.columns
+    def _single_messages(self, request: RequestRows, prefix: str) -> Iterator[Message]:
+        columns = request.columns
         name = self._options.row_id_property
-        number = piece.numbers[0]
+        number = request.numbers[0]
         try:
             for number, body, tags, keys, given, flag, delay in zip(
-                piece.numbers,
-                piece.bodies.to_pylist(),
+                request.numbers,
+                request.bodies.to_pylist(),
                 _values(columns, "tags"),
                 _values(columns, "keys"),
                 _values(columns, "properties"),
@@ -317,7 +323,7 @@ class Columns:
                 if name:
                     properties[name] = f"{prefix}{number}"
                 yield Message(
-                    piece.topic,
+                    request.topic,
                     body or MARKED_BODY,
                     tags=tags,
                     keys=keys or (),
@@ -326,7 +332,7 @@ class Columns:
                     properties=properties,
                 )
         except ROW_ERRORS as error:
-            raise RowNotSent(f"row {number} of the partition", piece.topic, error) from error
+            raise RowNotSent(f"row {number} of the partition", request.topic, error) from error
 
 
 def _split(
@@ -337,10 +343,10 @@ def _split(
     while start < len(rows):
         part = rows[start : start + most_rows]
         size = sum(map(lengths.__getitem__, part))
-        if size + len(part) * _AROUND_BODY_BYTES > most_bytes:
+        if size + len(part) * _RECORD_OVERHEAD_BYTES > most_bytes:
             size = count = 0
             for row in part:
-                if count and size + lengths[row] + (count + 1) * _AROUND_BODY_BYTES > most_bytes:
+                if count and size + lengths[row] + (count + 1) * _RECORD_OVERHEAD_BYTES > most_bytes:
                     break
                 size += lengths[row]
                 count += 1

@@ -127,14 +127,15 @@ class _Task:
 
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
-        for piece in columns.pieces(batch, first_row, self._find_queue):
-            self._await_room(len(piece.numbers), piece.size, piece.queue)  # before its bodies are copied
-            messages = columns.messages(piece, self._task_id.prefix)
-            self.body_bytes += piece.size
-            if piece.is_delayed or piece.topic in self._unbatched_topics:
-                self._send_singly(piece.numbers, messages, piece.queue)
+        for request in columns.split_into_requests(batch, first_row, self._find_queue):
+            # Before its bodies are copied.
+            self._await_room(len(request.numbers), request.size, request.queue)
+            messages = columns.messages(request, self._task_id.prefix)
+            self.body_bytes += request.size
+            if request.is_delayed or request.topic in self._unbatched_topics:
+                self._send_singly(request.numbers, messages, request.queue)
             else:
-                self._submit(piece.numbers, messages, piece.queue, piece.size)
+                self._submit(request.numbers, messages, request.queue, request.size)
 
     def finish(self) -> None:
         """Wait for all sends in flight. Raises RowNotSent."""

@@ -28,7 +28,7 @@ config_app: Final = CommandGroup(name="config", help="Show and change settings o
 broker_app.add_typer(config_app)
 
 _NAMED_MAX: Final = 5
-"""How many topics are named to people."""
+"""Maximum number of topic names in text output."""
 
 _Broker = Annotated[
     str, typer.Argument(metavar="BROKER", help="Its name, name/ID for a slave, or its address.")
@@ -66,7 +66,7 @@ def list_brokers(options: Options, cluster: OfCluster = None) -> None:
 @broker_app.command(epilog="Example: rocketpy broker runtime broker-a")
 def runtime(options: Options, broker: _Broker) -> None:
     """Show the state of a broker, by RocketMQ's names."""
-    found = options.run_admin(lambda admin: _ask(admin, broker, admin.brokers.runtime))
+    found = options.run_admin(lambda admin: _call_broker(admin, broker, admin.brokers.runtime))
     print_fields(options, dict(sorted(found.items())))
 
 
@@ -79,7 +79,7 @@ def stats(
 ) -> None:
     """Show a counter of a broker over its last minute, hour and day."""
     found = options.run_admin(
-        lambda admin: _ask(admin, broker, lambda address: admin.brokers.stats(address, name, key))
+        lambda admin: _call_broker(admin, broker, lambda address: admin.brokers.stats(address, name, key))
     )
     print_rows(
         options, ({"period": period, **values._asdict()} for period, values in found._asdict().items())
@@ -105,7 +105,7 @@ def wipe_writes(options: Options, broker: _Name, yes: Yes = False) -> None:
 
 @broker_app.command("restore-writes", epilog="Example: rocketpy broker restore-writes broker-a")
 def restore_writes(options: Options, broker: _Name, yes: Yes = False) -> None:
-    """Undo wipe-writes: producers use the broker again. RocketMQ's name servers have it since 4.9."""
+    """Undo wipe-writes: producers use the broker again. Name servers of RocketMQ support it from 4.9."""
     options.confirm(f"let producers use broker {broker}", yes=yes)
     topics = options.run_admin(lambda admin: admin.brokers.add_write_permission(broker))
     _print_permission(options, f"let producers use broker {broker}", broker, topics)
@@ -124,7 +124,10 @@ def drain(
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", min=0, metavar="SECONDS", help="At least as long as producers use a route (30 s)."
+            "--wait",
+            min=0,
+            metavar="SECONDS",
+            help="Minimum wait; longer than the interval at which producers refresh routes (30 s).",
         ),
     ] = 35.0,
     timeout: Annotated[
@@ -136,7 +139,8 @@ def drain(
     """Move producers to other brokers, and say when the broker can be stopped.
 
     It wipes the write permission, and waits until producers have fresh routes, the broker stores nothing
-    more, and its slaves have all messages. Its next start brings producers back, or restore-writes.
+    more, and its slaves have all messages. Producers return after the broker's next start, or after
+    restore-writes.
     """
     plan = options.run_admin(lambda admin: admin.brokers.plan_drain(broker))
     if dry_run:
@@ -162,7 +166,10 @@ def drain(
             "leader after the stop, to which producers return"
         )
     else:
-        notes.append(f"its next start brings them back; to keep it: rocketpy broker restore-writes {broker}")
+        notes.append(
+            "producers return at its next start; to let them return without a restart: "
+            f"rocketpy broker restore-writes {broker}"
+        )
     options.print_result("\n".join(notes), {**_plan(plan), "seconds": round(seconds, 3)})
 
 
@@ -182,11 +189,11 @@ async def _drain(options: Options, broker: str, wait_s: float, timeout_s: float)
             async with asyncio.timeout(timeout_s), AdminClient(client=options.cluster.client) as admin:
                 await admin.brokers.drain(broker, wait_ms=wait_s * 1000, on_progress=note)
         except TimeoutError:
-            state = "no response" if last is None else _progress_text(last)
+            hidden, state = ("may be", "no response") if last is None else ("is", _progress_text(last))
             raise RocketError(
-                f"broker {broker} is hidden, but not drained after {timeout_s:g} s ({state}). Producers with "
-                "an old route, retries and delayed messages count. Repeat the command, or undo it: "
-                f"rocketpy broker restore-writes {broker}"
+                f"broker {broker} {hidden} hidden, but not drained after {timeout_s:g} s ({state}). Sends "
+                "with an old route, retries and delayed messages also delay the drain. Repeat the command, "
+                f"or undo it: rocketpy broker restore-writes {broker}"
             ) from None
 
 
@@ -228,7 +235,7 @@ def get_config(
     ] = None,
 ) -> None:
     """Show the settings of a broker, by their names in broker.conf."""
-    found = options.run_admin(lambda admin: _ask(admin, broker, admin.brokers.config))
+    found = options.run_admin(lambda admin: _call_broker(admin, broker, admin.brokers.config))
     for name in names or ():
         if name not in found:
             raise RocketError(f"broker {broker} has no setting {name}; leave the name out to see all")
@@ -246,7 +253,7 @@ def set_config(
     changes = parse_pairs(settings)
     options.confirm(f"set {' '.join(settings)} on broker {broker}", yes=yes)
     options.run_admin(
-        lambda admin: _ask(admin, broker, lambda address: admin.brokers.set_config(address, changes))
+        lambda admin: _call_broker(admin, broker, lambda address: admin.brokers.set_config(address, changes))
     )
     options.print_done(
         f"set {' '.join(settings)} on broker {broker}", {"broker_name": broker, "settings": changes}
@@ -268,13 +275,13 @@ def _clean(
     *,
     yes: bool,
 ) -> None:
-    where = f"every broker{f' of cluster {cluster}' if cluster else ''}"
+    where = f"every master{f' of cluster {cluster}' if cluster else ''}"
     options.confirm(f"delete {what} on {where}", yes=yes)
     options.run_admin(lambda admin: clean(admin.brokers, cluster))
     options.print_done(f"deleted {what} on {where}", {"deleted": what})
 
 
-async def _ask(admin: AdminClient, broker: str, call: Callable[[str], Awaitable[T]]) -> T:
+async def _call_broker(admin: AdminClient, broker: str, call: Callable[[str], Awaitable[T]]) -> T:
     """Call with the address of a broker that a user named. Raises RocketError for an unknown name."""
     if ":" in broker:
         return await call(broker)

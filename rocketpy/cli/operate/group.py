@@ -43,7 +43,10 @@ _BrokerIdWhenSlow = Annotated[
 ]
 _NotifyChanges = Annotated[
     bool | None,
-    typer.Option("--notify-changes/--no-notify-changes", help="Whether members hear of each other."),
+    typer.Option(
+        "--notify-changes/--no-notify-changes",
+        help="Whether brokers notify members when a member joins or leaves.",
+    ),
 ]
 
 
@@ -115,11 +118,11 @@ def create(
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Create a group, or give a group that exists these settings, and defaults for the others."""
+    """Create a group. If it exists, replace its settings; those not given get their defaults."""
     options: Options = context.obj
     settings = _given(context)
     text = f"group {group} ({_text(settings) or 'default settings'})"
-    options.confirm(f"create {text}", yes=yes)
+    options.confirm(f"create or change {text}", yes=yes)
     options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
     options.print_done(f"created {text}", {"group": group, **settings})
 
@@ -188,7 +191,7 @@ def reset(
 ) -> None:
     """Reset the offsets of a group in a topic; print the old and new offset of each queue.
 
-    Members may be online, except for an offset.
+    If POSITION is an offset, all members must be stopped; otherwise they may be online.
     """
     with usage_errors():
         position = _reset_to(parse_position(to))

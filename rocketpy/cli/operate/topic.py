@@ -61,14 +61,15 @@ def create(
     ] = 4,
     perm: Annotated[Access, typer.Option(help="Whether clients may read and write.")] = Access.READ_WRITE,
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="Producers keep to its queues while a broker is away.")
+        bool,
+        typer.Option("--ordered", help="Ordered topic: its queues do not change while a broker is down."),
     ] = False,
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Create a topic on every broker, or give a topic that exists these settings."""
+    """Create a topic on every broker. If it exists, replace its settings."""
     where = "each broker" + (f" of cluster {cluster}" if cluster else "")
-    options.confirm(f"create topic {topic} with {queues} queues on {where}", yes=yes)
+    options.confirm(f"create or change topic {topic} with {queues} queues on {where}", yes=yes)
     options.run_admin(
         lambda admin: admin.topics.create(
             topic, queues, cluster=cluster, perm=_PERMISSIONS[perm], ordered=ordered
@@ -95,7 +96,7 @@ def alter(
     perm: Annotated[Access | None, typer.Option(help="Whether clients may read and write.")] = None,
     ordered: Annotated[
         bool | None,
-        typer.Option("--ordered/--unordered", help="Whether producers keep to its queues."),
+        typer.Option("--ordered/--unordered", help="Whether it is an ordered topic."),
     ] = None,
     yes: Yes = False,
 ) -> None:

@@ -1,9 +1,9 @@
 """Handler runners: workers that call handlers, in the event loop (``async def``) or on threads.
 
 Each pull makes one chunk of calls. The workers of a chunk share one iterator, so that each call is made
-once. A single worker makes all calls while handlers return immediately; when the number of waiting calls does
-not decrease, more workers start, up to a bound. Fast handlers need no task or thread per message. Slow
-handlers run concurrently.
+once. A single worker makes all calls while handlers return immediately. When workers begin only a few of the
+waiting calls between two checks, more workers start, up to a bound. Fast handlers need no task or thread per
+message. Slow handlers run concurrently.
 
 Differs from RocketMQ, which submits every batch to a thread pool.
 """
@@ -37,7 +37,7 @@ from rocketpy.runtime.tasks import Tasks
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
-_TURN_S: Final = 0.001
+_TIME_SLICE_S: Final = 0.001
 """After this time a worker in the event loop yields, and a thread reports its completed calls."""
 _CHECK_S: Final = 0.001
 """How long calls may wait for threads before more threads start."""
@@ -75,8 +75,7 @@ class RunningCalls:
 
     argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
     that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
-    is_stale: completed calls were collected since a call ended, so an event loop iteration has passed, or the
-    current call was abandoned.
+    was_interrupted: `_flush` or `abandon` ran since the current call began, so its end is timed and checked.
     """
 
     __slots__ = (
@@ -86,10 +85,11 @@ class RunningCalls:
         "argument",
         "chunk",
         "done",
-        "is_over", "is_stale",
+        "is_over",
         "reported_s",
         "started_s",
-    )  # fmt: skip
+        "was_interrupted",
+    )
 
     def __init__(self, chunk: _Chunk, now_s: float, *, takes_one: bool) -> None:
         self.chunk: Final = chunk
@@ -99,7 +99,7 @@ class RunningCalls:
         self.started_s: float = now_s
         self.reported_s: float = now_s
         self.is_over: bool = False
-        self.is_stale: bool = False
+        self.was_interrupted: bool = False
         self._reported = 0
         self._takes_one = takes_one
 
@@ -121,7 +121,7 @@ class RunningCalls:
         argument = self.argument  # read once: the thread may begin its next call meanwhile
         if argument is None or self.abandoned is argument:
             return ()
-        self.abandoned, self.is_stale = argument, True
+        self.abandoned, self.was_interrupted = argument, True
         return self.messages_of([argument])
 
     def take_completed(self) -> CompletedCalls | None:
@@ -142,8 +142,8 @@ class RunningCalls:
 class HandlerRunner:
     """Base class of both runners.
 
-    config: its `batch_size` and `concurrency` count. on_completed: called in the event loop with the calls
-    that ended.
+    config: only `batch_size` and `concurrency` are used. on_completed: called in the event loop with
+    the calls that ended.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class HandlerRunner:
             self._start_workers(1)
 
     def running(self) -> list[RunningCalls]:
-        """Return the workers that are in a call."""
+        """Return the RunningCalls whose worker is in a call."""
         return [running for running in list(self._running) if running.argument is not None]
 
     def in_progress(self) -> Sequence[MessageExt]:
@@ -215,7 +215,7 @@ class HandlerRunner:
         raise NotImplementedError
 
     def _schedule_check(self) -> None:
-        """Have `_check_workers` called when workers that are not blocked have begun another call."""
+        """Schedule `_check_workers` after a delay in which an unblocked worker would begin another call."""
         raise NotImplementedError
 
     def _next_chunk(self) -> RunningCalls | None:
@@ -279,7 +279,7 @@ class HandlerRunner:
                 completed.append(calls)
             if is_over:
                 del self._running[running]
-            running.is_stale = True
+            running.was_interrupted = True
         while self._failed:
             completed.append(self._failed.popleft())
         if completed:
@@ -312,7 +312,8 @@ class LoopRunner(HandlerRunner):
             await self._idle[1]
 
     async def _call_chunks(self) -> None:
-        turn_s = time.monotonic()  # not the event loop's clock, which uvloop updates once a turn
+        # Not the event loop's clock, which uvloop updates once per iteration.
+        slice_start_s = time.monotonic()
         while (running := self._next_chunk()) is not None:
             self._flush_soon()  # in case that its first call waits
             try:
@@ -322,14 +323,14 @@ class LoopRunner(HandlerRunner):
                 running.argument = None
                 running.is_over = True
                 self._flush_soon()
-            if running.started_s - turn_s >= _TURN_S:
+            if running.started_s - slice_start_s >= _TIME_SLICE_S:
                 await asyncio.sleep(0)
-                turn_s = time.monotonic()
+                slice_start_s = time.monotonic()
 
     async def _call_all(self, running: RunningCalls) -> None:
         call, is_async, done = self._adapter.function(), self._adapter.is_async, running.done.append
         returned: Any
-        for argument in running.chunk.calls:  # this loop is the cost of each message
+        for argument in running.chunk.calls:  # hot path: runs for each message
             running.argument = argument
             try:
                 returned = call(argument)
@@ -339,7 +340,7 @@ class LoopRunner(HandlerRunner):
                     returned = await returned
                 if returned is not None and returned is not _SUCCESS:
                     result = to_handling_result(returned)
-                elif running.is_stale:
+                elif running.was_interrupted:
                     result = ACKNOWLEDGED
                 else:  # nothing else has run since the last call
                     done(argument)
@@ -360,8 +361,9 @@ class LoopRunner(HandlerRunner):
                 running.done.append(argument)
             else:
                 self._failed_call(running, argument, result)
-        if running.is_stale:  # once a turn: the clock costs more than the rest of the loop
-            running.is_stale = False
+        if running.was_interrupted:
+            # Once per event loop iteration: the clock costs more than the rest of the loop.
+            running.was_interrupted = False
             running.started_s = time.monotonic()
             self._flush_soon()
 
@@ -413,7 +415,7 @@ class ThreadRunner(HandlerRunner):
         call, loop, monotonic = self._adapter.function(), self._loop, time.monotonic
         process_queue, done = running.puller.process_queue, running.done.append
         reported_s = running.started_s
-        for argument in running.chunk.calls:  # this loop is the cost of each message
+        for argument in running.chunk.calls:  # hot path: runs for each message
             if process_queue.dropped:
                 break
             running.argument = argument
@@ -433,7 +435,7 @@ class ThreadRunner(HandlerRunner):
                 else:
                     self._failed_call(running, argument, result)
             running.started_s = now_s
-            if now_s - reported_s >= _TURN_S and not self._flushing:
+            if now_s - reported_s >= _TIME_SLICE_S and not self._flushing:
                 reported_s, self._flushing = now_s, True
                 with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
                     loop.call_soon_threadsafe(self._tasks.run, self._flush)

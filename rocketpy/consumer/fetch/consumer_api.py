@@ -1,6 +1,7 @@
 """ConsumerApi: requests of consumers to brokers, one method each.
 
-Topics and groups have their namespace. Every method raises RouteNotFound, TransportError and BrokerError.
+Names of topics and groups include the namespace. Methods raise RouteNotFound, TransportError and BrokerError,
+except `begin_pull` and `begin_pulls`, which return None.
 
 Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
 """
@@ -91,9 +92,10 @@ class ConsumerApi(BrokerApi):
         timeout_ms: float,
         broker_id: int = MASTER_ID,
     ) -> PullResponse:
-        """Pull from one broker of a group of master and slaves, or from another one if it is unavailable.
+        """Pull from the master or slave `broker_id` of the queue's broker.
 
-        A slave receives no offset to commit: it would later override the master's.
+        If it is unavailable, another of them is used. A slave receives no offset to commit: it
+        would later override the master's.
         """
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:

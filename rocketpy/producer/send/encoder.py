@@ -56,16 +56,16 @@ class MessageEncoder:
         self._tasks = tasks
         self._checksum = config.body_checksum
         self._instance = {PROPERTY_INSTANCE_ID: namespace} if namespace else None
-        self._adds_none = not self._checksum and not self._instance
+        self._adds_no_properties = not self._checksum and not self._instance
         self._ids = UniqueIdGenerator(address)
         self._head_bytes = len(head_text("0" * (24 + 2 * len(address)), wait_store=False))
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time
 
     def tail(self, message: Message, event: SendEvent | None) -> str:
-        """Return a message's properties except the two that all messages have. Raises MessageTooLarge."""
+        """Return a message's properties except UNIQ_KEY and WAIT. Raises MessageTooLarge."""
         has_own = message.properties or message.tags or message.keys or message.delay_level
-        if event is None and self._adds_none and not has_own:
+        if event is None and self._adds_no_properties and not has_own:
             return ""
         extra = event.extra_properties[0] if event is not None else None
         if self._instance is not None:
@@ -87,7 +87,7 @@ class MessageEncoder:
         """Send batches of the accumulator, whose messages count as in flight already, and write them out."""
         for batch in batches:
             try:
-                send = self._gathered(batch)
+                send = self._send_of_batch(batch)
             except Exception as error:  # noqa: BLE001 - a bug; the callers wait for their futures
                 self._sender.fail_unsent(batch, error)
             else:
@@ -171,7 +171,7 @@ class MessageEncoder:
     async def _compressed(
         self, bodies: Sequence[bytes], *, ordered: bool
     ) -> tuple[Sequence[bytes], Sequence[int]]:
-        """Return the bodies of a batch, the long ones compressed, and the sysFlags, if any is long."""
+        """Return the bodies of a batch, long ones compressed, and their sysFlags, if any is long."""
         config = self._config.compression
         lengths = [length for length in map(len, bodies) if length > self._compress_above]
         if not lengths:
@@ -215,8 +215,11 @@ class MessageEncoder:
             events=events,
         )
 
-    def _gathered(self, batch: BatchBuilder) -> SingleRequest[SendResult] | ProducerBatch:
-        """Return a batch as it leaves, with ids and times; a batch of one message as a plain send."""
+    def _send_of_batch(self, batch: BatchBuilder) -> SingleRequest[SendResult] | ProducerBatch:
+        """Convert a batch of the accumulator to a send with ids and times.
+
+        A batch of one message becomes a SingleSend.
+        """
         count = len(batch.messages)
         if count == 1:
             return self.single(
@@ -251,7 +254,10 @@ class MessageEncoder:
         )
 
     def _compress(self, send: SingleRequest[Any]) -> None:
-        """Compress its body, then begin: on a thread if it is long and no order can be lost by that."""
+        """Compress the body, then begin the send.
+
+        A long body is compressed on a thread, unless the caller chooses the queue: that could reorder sends.
+        """
         config = self._config.compression
         compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
         is_ordered = send.chosen_queue is not None or send.choose is not None

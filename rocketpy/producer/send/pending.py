@@ -33,10 +33,10 @@ R = TypeVar("R")
 class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
     """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
 
-    on_attempt_end: called with the results or the error of each attempt. size, count: bytes of the bodies
-    and messages, as the limiter counts them. chosen_queue: by the caller, or None. choose: the caller's
-    selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms: when
-    that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
+    on_attempt_end: called with the results or the error of each attempt. size: bytes of the bodies.
+    count: number of messages. The limiter counts both. chosen_queue: by the caller, or None. choose: the
+    caller's selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms:
+    when that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
     sys_flag: bits that say how the bodies are compressed.
     """
 
@@ -95,10 +95,10 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
         """Give the callers an error."""
         fail_all(self.futures, error)
 
-    def event_ends(
+    def event_outcomes(
         self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
-        """Yield each event with its part of the end."""
+        """Yield each event with its result or error."""
         for number, (event, future) in enumerate(zip(self.events, self.futures, strict=True)):
             if future.cancelled():
                 yield event, asyncio.CancelledError()
@@ -108,7 +108,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     # -- as the Waiter of a request -----------------------------------------------------------
 
     def done(self) -> bool:
-        """Return False: a cancelled send counts until its attempt ends."""
+        """Return False: a cancelled send stays in flight until its attempt ends."""
         return False
 
     def set_result(self, response: Command) -> None:
@@ -133,9 +133,8 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
-    tail: its properties after the two that all messages have. body: as sent, which may be compressed. (One
-    future instead of several, and no text that can be built again for another attempt, since there may be
-    100,000 of these.)
+    tail: its properties except UNIQ_KEY and WAIT. body: as sent, which may be compressed. There may be
+    100,000 instances, so each holds one future, and text that can be rebuilt for a retry is not kept.
     """
 
     flags: ClassVar[int] = 0
@@ -189,7 +188,7 @@ class SingleRequest(PendingSend[R]):
 
 
 class SingleSend(SingleRequest[SendResult]):
-    """One message."""
+    """A message whose caller gets a SendResult; the accumulator may put it into a batch instead."""
 
     def parse(self, response: Command, queue: MessageQueue) -> Sequence[SendResult]:
         return (parse_response(response, queue, self.message_id),)
@@ -224,7 +223,7 @@ class ReplySend(UnbatchedSend):
 
 
 class OnewaySend(SingleRequest[None]):
-    """A message without a response."""
+    """A one-way send: the broker does not respond."""
 
     is_oneway = True
 
@@ -279,7 +278,7 @@ class BatchSend(BatchRequest[Sequence[SendResult]]):
         if not self.future.done():
             self.future.set_result(results)
 
-    def event_ends(
+    def event_outcomes(
         self, end: Exception | Sequence[SendResult]
     ) -> Iterable[tuple[SendEvent, BaseException | Sequence[SendResult]]]:
         """Yield nothing: the event belongs to the whole `send_batch`, of which this may be a part."""
@@ -339,7 +338,7 @@ class ProducerBatch(BatchRequest[SendResult]):
         return dropped
 
     def split(self) -> list[SingleSend]:
-        """Return each message as a send of its own, with the same id and what is left of the time."""
+        """Return each message as a send of its own, with the same id and deadline."""
         events: Sequence[Sequence[SendEvent]] = [(event,) for event in self.events] or [()] * self.count
         return [
             SingleSend(

@@ -411,7 +411,7 @@ class Sender:
         del self._live[send]
         self._limiter.release(send.size, send.count)
         if send.events:
-            for event, own_end in send.event_ends(end):
+            for event, own_end in send.event_outcomes(end):
                 event.queue = send.queue
                 self._listeners.ended(event, own_end)
         if isinstance(end, Exception):

@@ -295,7 +295,7 @@ def test_queues_and_topics_are_cleaned(shell: Shell, caplog: pytest.LogCaptureFi
     assert done == {"deleted": "the queues of deleted topics", "cluster": shell.namesrv}
     assert "0 unused queues deleted" in caplog.text
     text = shell.text("broker", "clean-queues", "--cluster", "DefaultCluster", "--yes")
-    assert text.startswith("deleted queues without messages on every broker of cluster DefaultCluster of ")
+    assert text.startswith("deleted queues without messages on every master of cluster DefaultCluster of ")
     assert "0 expired queues deleted" in caplog.text
     assert "no cluster 'Nowhere'" in shell.fails("broker", "clean-queues", "--cluster", "Nowhere", "--yes")
 
@@ -426,7 +426,7 @@ def test_write_permission() -> None:
         assert lines[-1] == "nothing was changed (--dry-run)"
         assert len(admin.fetch_publish_message_queues("Moved")) == 2
         failed = shell.fails("broker", "drain", "broker-b", "--timeout", "1", "--yes")
-        assert "is hidden, but not drained after 1 s" in failed
+        assert "hidden, but not drained after 1 s" in failed
         assert [queue.broker_name for queue in admin.fetch_publish_message_queues("Moved")] == ["broker-a"]
         assert "no topics of broker other" in shell.fails("broker", "wipe-writes", "other", "--yes")
 
