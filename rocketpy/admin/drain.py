@@ -41,7 +41,7 @@ class DrainPlan(NamedTuple):
         cluster: The name of its cluster.
         address: The address of its master.
         topics: The topics whose producers move to other brokers, sorted.
-        stranded_topics: The topics that no other broker offers: their producers fail, or wait for the broker.
+        unmovable_topics: The topics that no other broker offers. Their producers fail, or wait for it.
         slaves: The addresses of its slaves. The drain waits for them, unless `is_elected`.
         is_elected: Whether it leads a DLedger group. Then another peer becomes the leader after its stop.
         is_hidden: Whether name servers hide it from producers already.
@@ -51,7 +51,7 @@ class DrainPlan(NamedTuple):
     cluster: str
     address: str
     topics: tuple[str, ...]
-    stranded_topics: tuple[str, ...]
+    unmovable_topics: tuple[str, ...]
     slaves: tuple[str, ...]
     is_elected: bool
     is_hidden: bool
@@ -108,7 +108,7 @@ class Drain:
             cluster=next((of for of, names in found.cluster_addr_table.items() if self._broker in names), ""),
             address=address,
             topics=tuple(sorted(own & elsewhere)),
-            stranded_topics=tuple(sorted(own - elsewhere)),
+            unmovable_topics=tuple(sorted(own - elsewhere)),
             slaves=tuple(one for id_, one in sorted(data.broker_addrs.items()) if id_ != MASTER_ID),
             is_elected=await self._is_elected(address),
             is_hidden=self._broker in hidden,
@@ -143,7 +143,7 @@ class Drain:
         if not plan.topics:
             reason = (
                 "no other broker has its topics, so its producers would fail"
-                if plan.stranded_topics
+                if plan.unmovable_topics
                 else "it has no writable topics, so there are no producers to move"
             )
             raise RouteNotFound(f"broker {self._broker} was not hidden: {reason}")

@@ -147,14 +147,14 @@ def drain(
         if options.as_json:
             print_json([_plan(plan)])
             return
-        names = ("topics", "stranded_topics")
+        names = ("topics", "unmovable_topics")
         print_fields(options, {**_plan(plan), **{name: _shortened(getattr(plan, name)) for name in names}})
         print("\nnothing was changed (--dry-run)")
         return
     where = f"broker {broker} of cluster {plan.cluster}"
     action = f"move producers of {len(plan.topics)} topics from {where} to other brokers"
-    if plan.stranded_topics:
-        action += f" (no other broker has {_shortened(plan.stranded_topics)}: their producers will fail)"
+    if plan.unmovable_topics:
+        action += f" (no other broker has {_shortened(plan.unmovable_topics)}: their producers will fail)"
     options.confirm(action, yes=yes)
     started = time.monotonic()
     options.run(_drain(options, broker, wait, timeout))

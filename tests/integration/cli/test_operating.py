@@ -418,7 +418,7 @@ def test_write_permission() -> None:
         shell.text("broker", "restore-writes", "broker-a", "--yes")
         assert len(admin.fetch_publish_message_queues("Moved")) == 2
         (plan,) = shell.rows("broker", "drain", "broker-b", "--dry-run")
-        assert (plan["broker_name"], plan["topics"], plan["stranded_topics"]) == ("broker-b", ["Moved"], [])
+        assert (plan["broker_name"], plan["topics"], plan["unmovable_topics"]) == ("broker-b", ["Moved"], [])
         lines = shell.text("broker", "drain", "broker-b", "--dry-run").splitlines()
         assert [line.split() for line in lines if line.startswith("topics")] == [
             ["topics", "1", "topics", "(Moved)"]

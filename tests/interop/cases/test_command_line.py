@@ -113,7 +113,7 @@ def test_topics_groups_and_brokers_are_shown(servers: Cluster, shell: Shell, fil
     assert shell.rows("broker", "config", "get", BROKER, "brokerName") == [{"brokerName": BROKER}]
     (plan,) = shell.rows("broker", "drain", BROKER, "--dry-run")
     assert (plan["cluster"], plan["topics"], plan["slaves"]) == (CLUSTER, [], [])
-    assert filled in plan["stranded_topics"]
+    assert filled in plan["unmovable_topics"]
     names = {row["name"]: row["value"] for row in shell.rows("namesrv", "config", "get")}
     assert names["orderMessageEnable"] in ("true", "false")
 

@@ -141,7 +141,7 @@ async def test_a_drain_waits_for_producers_and_slaves() -> None:
         (queue,) = [q for q in await producer.fetch_publish_queues("T") if q.broker_name == "broker-a"]
         await admin.topics.create("Both", 1)
         plan = await admin.brokers.plan_drain("broker-a")
-        assert (plan.cluster, plan.topics, plan.stranded_topics) == ("DefaultCluster", ("Both", "T"), ())
+        assert (plan.cluster, plan.topics, plan.unmovable_topics) == ("DefaultCluster", ("Both", "T"), ())
         (slave,) = plan.slaves
         assert (len(await admin.fetch_publish_message_queues("T")), plan.is_elected) == (2, False)
         steps: list[DrainProgress] = []
@@ -171,17 +171,17 @@ async def test_a_drain_counts_on_no_hidden_broker() -> None:
         await admin.topics.create("Both", 1)
         await admin.create_topic("Alone", 1, key="broker-a")
         plan = await admin.brokers.plan_drain("broker-a")
-        assert (plan.topics, plan.stranded_topics, plan.is_hidden) == (("Both",), ("Alone",), False)
+        assert (plan.topics, plan.unmovable_topics, plan.is_hidden) == (("Both",), ("Alone",), False)
         await admin.brokers.wipe_write_permission("broker-a")
         assert await admin.brokers.plan_drain("broker-a") == plan._replace(is_hidden=True)
         other = await admin.brokers.plan_drain("broker-b")
-        assert (other.topics, other.stranded_topics, other.is_hidden) == ((), ("Both",), False)
+        assert (other.topics, other.unmovable_topics, other.is_hidden) == ((), ("Both",), False)
 
 
 async def test_a_drain_names_what_cannot_move(cluster: EmbeddedCluster) -> None:
     """The only broker would be hidden, and every send fail."""
     async with AdminClient(cluster.namesrv_address) as admin:
-        assert (await admin.brokers.plan_drain("broker-a")).stranded_topics == ("T",)
+        assert (await admin.brokers.plan_drain("broker-a")).unmovable_topics == ("T",)
         with pytest.raises(RouteNotFound, match="was not hidden"):
             await admin.brokers.drain("broker-a")
         assert await admin.fetch_publish_message_queues("T")
