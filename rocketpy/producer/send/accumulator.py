@@ -66,10 +66,10 @@ class Accumulator:
         timeout_ms: int,
     ) -> None:
         """Accept a send into a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
-        tail = self.encoder.tail(message, event)
+        other_properties = self.encoder.other_properties(message, event)
         batch = self._open.get(publish_info if queue is None else queue)
         size = len(message.body)
-        wire_bytes = size + len(tail) * 4 + _RECORD_BYTES
+        wire_bytes = size + len(other_properties) * 4 + _RECORD_BYTES
         if (
             batch is None
             or batch.wait is not message.wait_store
@@ -81,7 +81,7 @@ class Accumulator:
         messages = batch.messages
         messages.append(message)
         batch.futures.append(future)
-        batch.tails.append(tail)
+        batch.other_properties.append(other_properties)
         if message.unique_id is not None:
             batch.has_ids = True
         if event is not None:

@@ -22,9 +22,9 @@ _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 class BatchBuilder:
     """An open batch of sends, with one entry for each message in the lists.
 
-    chosen_queue: by the callers, or None. tails: properties except UNIQ_KEY and WAIT. events: empty without
-    listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the messages.
-    timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
+    chosen_queue: by the callers, or None. other_properties: all except UNIQ_KEY and WAIT. events: empty
+    without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the
+    messages. timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
     stored records.
     """
 
@@ -42,7 +42,7 @@ class BatchBuilder:
         self.wait = wait
         self.messages: list[Message] = []
         self.futures: list[asyncio.Future[SendResult]] = []
-        self.tails: list[str] = []
+        self.other_properties: list[str] = []
         self.events: list[SendEvent] = []
         self.has_ids = False
         self.size = 0

@@ -182,7 +182,7 @@ class SendDispatcher:
             if batched:
                 self.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
                 return None
-            tail = self.encoder.tail(message, event)
+            other_properties = self.encoder.other_properties(message, event)
         except RocketError as error:
             listeners.ended(event, error)
             raise
@@ -190,7 +190,9 @@ class SendDispatcher:
             self.accumulator.flush_topic(publish_info)
         events = (event,) if event is not None else ()
         encoder = self.encoder
-        send = encoder.single(kind, publish_info, message, future, tail, queue, timeout_ms, events)
+        send = encoder.single(
+            kind, publish_info, message, future, other_properties, queue, timeout_ms, events
+        )
         if choose is not None:
             send.choose = choose
         encoder.send_single(send)

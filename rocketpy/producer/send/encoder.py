@@ -16,7 +16,7 @@ from rocketpy.message.message import Message
 from rocketpy.producer.send.batch_builder import BatchBuilder, check_sizes, split_batch
 from rocketpy.producer.send.pending import BatchSend, ProducerBatch, SingleRequest, SingleSend
 from rocketpy.producer.send.publish_info import TopicPublishInfo
-from rocketpy.producer.send.request_template import head_text, properties_text, tail_text
+from rocketpy.producer.send.request_template import head_text, other_properties_text, properties_text
 from rocketpy.producer.send.sender import Sender
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.message.batch import encode_batch
@@ -62,7 +62,7 @@ class MessageEncoder:
         self._loop = asyncio.get_running_loop()
         self._now_s = self._loop.time
 
-    def tail(self, message: Message, event: SendEvent | None) -> str:
+    def other_properties(self, message: Message, event: SendEvent | None) -> str:
         """Return a message's properties except UNIQ_KEY and WAIT. Raises MessageTooLarge."""
         has_own = message.properties or message.tags or message.keys or message.delay_level
         if event is None and self._adds_no_properties and not has_own:
@@ -73,7 +73,7 @@ class MessageEncoder:
         head_bytes = self._head_bytes
         if message.unique_id is not None:
             head_bytes = len(head_text(message.unique_id, wait_store=False))
-        return tail_text(message, head_bytes, self._checksum, extra)
+        return other_properties_text(message, head_bytes, self._checksum, extra)
 
     def send_single(self, send: SingleRequest[Any]) -> None:
         """Send one message in a request of its own, made by `single`."""
@@ -190,12 +190,12 @@ class MessageEncoder:
         publish_info: TopicPublishInfo,
         message: Message,
         future: asyncio.Future[R],
-        tail: str,
+        other_properties: str,
         queue: MessageQueue | None,
         timeout_ms: int,
         events: Sequence[SendEvent],
     ) -> SingleRequest[R]:
-        """Return the send of one message. tail: from `tail`."""
+        """Return the send of one message. other_properties: from the method of this name."""
         born_ms = time.time_ns() // 1_000_000
         message_id = message.unique_id or self._ids.next(born_ms)
         now_ms = self._now_s() * 1000
@@ -204,7 +204,7 @@ class MessageEncoder:
             message_id,
             future,
             message.body,
-            tail,
+            other_properties,
             on_attempt_end=self._on_attempt_end,
             publish_info=publish_info,
             size=len(message.body),
@@ -227,7 +227,7 @@ class MessageEncoder:
                 batch.publish_info,
                 batch.messages[0],
                 batch.futures[0],
-                batch.tails[0],
+                batch.other_properties[0],
                 batch.chosen_queue,
                 batch.timeout_ms,
                 batch.events,
@@ -240,7 +240,7 @@ class MessageEncoder:
             _own_ids(batch.messages, ids) if batch.has_ids else ids,
             _BATCH_PROPERTIES[batch.wait],
             batch.futures,
-            batch.tails,
+            batch.other_properties,
             batch.wait,
             on_attempt_end=self._on_attempt_end,
             publish_info=batch.publish_info,

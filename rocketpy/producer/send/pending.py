@@ -133,7 +133,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
 class SingleRequest(PendingSend[R]):
     """One message in a request of its own.
 
-    tail: its properties except UNIQ_KEY and WAIT. body: as sent, which may be compressed. There may be
+    other_properties: all except UNIQ_KEY and WAIT. body: as sent, which may be compressed. There may be
     100,000 instances, so each holds one future, and text that can be rebuilt for a retry is not kept.
     """
 
@@ -145,7 +145,7 @@ class SingleRequest(PendingSend[R]):
     message_id: str
     future: asyncio.Future[R]
     body: bytes
-    tail: str
+    other_properties: str
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -167,7 +167,7 @@ class SingleRequest(PendingSend[R]):
     @property
     def properties(self) -> str:
         """Its properties as sent."""
-        return head_text(self.message_id, wait_store=self.message.wait_store) + self.tail
+        return head_text(self.message_id, wait_store=self.message.wait_store) + self.other_properties
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
         return self.template.frame(
@@ -296,18 +296,18 @@ class CancelledMessages(NamedTuple):
 class ProducerBatch(BatchRequest[SendResult]):
     """Sends of several callers in one request; each caller gets a result of its own.
 
-    tails, wait: as in `BatchBuilder`.
+    other_properties, wait: as in `BatchBuilder`.
     """
 
     messages: list[Message]
     message_ids: list[str]
     futures: list[asyncio.Future[SendResult]]
-    tails: list[str]
+    other_properties: list[str]
     wait: bool
 
     def encode_body(self) -> bytes:
         """Return the body, built for each attempt and not kept."""
-        properties = encoded_properties(self.message_ids, self.tails, wait_store=self.wait)
+        properties = encoded_properties(self.message_ids, self.other_properties, wait_store=self.wait)
         return encode_batch(
             [
                 (message.flag, message.body, text)
@@ -330,7 +330,7 @@ class ProducerBatch(BatchRequest[SendResult]):
         dropped = CancelledMessages(len(sizes), sum(sizes), list(compress(self.events, gone)))
         self.messages = list(compress(self.messages, kept))
         self.futures = list(compress(self.futures, kept))
-        self.tails = list(compress(self.tails, kept))
+        self.other_properties = list(compress(self.other_properties, kept))
         self.message_ids = list(compress(self.message_ids, kept))
         self.events: Sequence[SendEvent] = list(compress(self.events, kept))
         self.count: int = self.count - dropped.messages
@@ -346,7 +346,7 @@ class ProducerBatch(BatchRequest[SendResult]):
                 message_id,
                 future,
                 message.body,
-                tail,
+                other_properties,
                 on_attempt_end=self.on_attempt_end,
                 publish_info=self.publish_info,
                 size=len(message.body),
@@ -357,8 +357,8 @@ class ProducerBatch(BatchRequest[SendResult]):
                 events=event,
                 attempts=self.attempts,
             )
-            for message, message_id, tail, future, event in zip(
-                self.messages, self.message_ids, self.tails, self.futures, events, strict=True
+            for message, message_id, other_properties, future, event in zip(
+                self.messages, self.message_ids, self.other_properties, self.futures, events, strict=True
             )
         ]
 

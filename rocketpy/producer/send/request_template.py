@@ -45,7 +45,7 @@ def properties_text(
     a listener; the user's properties take precedence. Raises MessageTooLarge above 32,767 bytes.
     """
     head = f"UNIQ_KEY\x01{unique_id}\x02"
-    return head + tail_text(message, len(head), checksum, extra)
+    return head + other_properties_text(message, len(head), checksum, extra)
 
 
 def head_text(unique_id: str, *, wait_store: bool) -> str:
@@ -53,15 +53,18 @@ def head_text(unique_id: str, *, wait_store: bool) -> str:
     return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if wait_store else 'false'}\x02"
 
 
-def encoded_properties(unique_ids: Sequence[str], tails: Sequence[str], *, wait_store: bool) -> list[bytes]:
-    """Return `head_text` and tail of several messages, as bytes."""
+def encoded_properties(
+    unique_ids: Sequence[str], other_properties: Sequence[str], *, wait_store: bool
+) -> list[bytes]:
+    """Return `head_text` and other properties of several messages, as bytes."""
     start, _, end = head_text("\0", wait_store=wait_store).partition("\0")
     return [
-        f"{start}{unique_id}{end}{tail}".encode() for unique_id, tail in zip(unique_ids, tails, strict=True)
+        f"{start}{unique_id}{end}{others}".encode()
+        for unique_id, others in zip(unique_ids, other_properties, strict=True)
     ]
 
 
-def tail_text(
+def other_properties_text(
     message: Message, head_bytes: int, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
     """Return the properties after those of `head_text`, which have `head_bytes`.

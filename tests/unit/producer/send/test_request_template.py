@@ -14,8 +14,8 @@ from rocketpy.producer.send.request_template import (
     ONEWAY_OPAQUE,
     SendTemplate,
     head_text,
+    other_properties_text,
     properties_text,
-    tail_text,
 )
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
@@ -159,7 +159,7 @@ def test_properties_text_is_that_of_the_codec() -> None:
     """Two ways to write properties would drift apart."""
     message = Message("T", b"x", tags="t")
     assert properties_text(message, "ID") == properties.encode({"UNIQ_KEY": "ID", "TAGS": "t"})
-    single = head_text("ID", wait_store=True) + tail_text(message, 0)
+    single = head_text("ID", wait_store=True) + other_properties_text(message, 0)
     assert single == properties.encode({"UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "t"})
 
 

@@ -133,13 +133,13 @@ async def test_properties_may_be_as_long_as_a_record_allows(address: bytes, uniq
     message_id = unique_id or "0" * (24 + 2 * len(address))
     own = len(head_text(message_id, wait_store=False)) + len("p\x01\x02")
 
-    def tail(size: int) -> str:
+    def other_properties(size: int) -> str:
         message = Message("T", b"x", properties={"p": "v" * (size - own)}, unique_id=unique_id)
-        return encoder.tail(message, None)
+        return encoder.other_properties(message, None)
 
-    assert len(head_text(message_id, wait_store=False) + tail(32_767)) == 32_767
+    assert len(head_text(message_id, wait_store=False) + other_properties(32_767)) == 32_767
     with pytest.raises(MessageTooLarge):
-        tail(32_768)
+        other_properties(32_768)
 
 
 # -- order --------------------------------------------------------------------------------------------------
