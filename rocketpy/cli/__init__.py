@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while modules are imported
         print("rocketpy: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    if arguments is not None:
-        return run(arguments)
-    gc.freeze()  # searching all modules for garbage, also at the end, would take a tenth of a short command
-    return run(sys.argv[1:])
+    if arguments is None:
+        arguments = sys.argv[1:]
+        gc.freeze()  # searching all modules for garbage would take a tenth of a short command
+    return run(arguments)
