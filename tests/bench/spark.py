@@ -189,8 +189,8 @@ class Bench:
 
         def make(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
-                for piece in columns.split_into_requests(batch, 0, lambda *_: None):
-                    columns.messages(piece, "run/0/0/")
+                for request in columns.split_into_requests(batch, 0, lambda *_: None):
+                    columns.messages(request, "run/0/0/")
             return iter(())
 
         return {

@@ -209,8 +209,8 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
     columns = Columns([("value", "double")], sink)
     batch = pa.record_batch({"value": pa.array([nan, inf, -inf, 1.5])})
     decode = msgspec.json.decode if format_ == "json" else msgspec.msgpack.decode
-    (piece,) = columns.split_into_requests(batch, 0, lambda *_: None)
-    found = [decode(message.body)["value"] for message in columns.messages(piece, "")]
+    (request,) = columns.split_into_requests(batch, 0, lambda *_: None)
+    found = [decode(message.body)["value"] for message in columns.messages(request, "")]
     assert repr(found) == repr(values)
 
 
