@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,20 @@ signal.pause()
 
 
 def processes_that_respond(url: str, program: Program, count: int) -> set[str]:
-    """The processes that respond to requests; each sends a message."""
+    """The processes that respond to requests; each sends a message.
+
+    Requests overlap, since an idle server may give one after another to the same process.
+    """
     found: set[str] = set()
 
     def all_have_responses() -> bool:
-        response = HTTP.get(url)
-        assert response.status_code == 200, program.output
-        found.add(re.findall(r"sent by process (\d+)", response.text)[0])
+        for response in pool.map(HTTP.get, [url] * count):
+            assert response.status_code == 200, program.output
+            found.add(re.findall(r"sent by process (\d+)", response.text)[0])
         return len(found) == count
 
-    wait_until(all_have_responses)
+    with ThreadPoolExecutor(count) as pool:
+        wait_until(all_have_responses)
     return found
 
 
@@ -91,7 +96,11 @@ def test_a_client_of_gunicorns_master_raises_in_the_workers(tmp_path: Path, name
 
 
 def test_uwsgi_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> None:
-    """The same for uWSGI, which runs Python inside of a C program."""
+    """The same for uWSGI, which runs Python inside of a C program.
+
+    It is stopped once all workers respond: uWSGI loses a signal to a worker that still starts, and kills that
+    worker after a minute.
+    """
     write_files("prefork", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -101,7 +110,7 @@ def test_uwsgi_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> No
     options = command.replace(":8000", address).split()
     with running(tmp_path, namesrv, "-c", start, *options) as server:
         server.wait_for(r"spawned uWSGI worker 4")
-        processes_that_respond(f"http://{address}/uwsgi", server, 2)
+        processes_that_respond(f"http://{address}/uwsgi", server, 4)
         server.stop()
     assert b"/uwsgi" in {message.body for message in stored(namesrv, "Visits")}
     assert "Traceback" not in server.output
