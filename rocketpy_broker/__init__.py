@@ -16,7 +16,7 @@ if sys.platform != "linux":
     )
 
 try:
-    # Asks whose package that is, and does not load the client.
+    # `__all__` shows which package this is. Reading it does not load the client.
     from rocketpy import __all__ as _client_names  # type: ignore[attr-defined]
 except ImportError as error:
     _reason: str | None = str(error)

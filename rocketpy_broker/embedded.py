@@ -59,7 +59,7 @@ _ELECTION_KEYS: Final = {
 }
 """Shorter than between machines, because there is no network between the peers."""
 _SYNC_MS: Final = 500
-"""Interval of copies of topics, groups and offsets; 10 s between machines."""
+"""Interval of copies of topics, groups and offsets (elsewhere 10 s), and delay of reconnects (5 s)."""
 _READY_S: Final = 60
 _SLAVES_MAX: Final = 8
 
@@ -276,10 +276,11 @@ class EmbeddedCluster(Lifecycle):
                 while not (self._has_masters() and self._has_slaves()):  # noqa: ASYNC110 - there is no common event
                     await asyncio.sleep(0.01)
         except TimeoutError as error:
-            lacking = "slave copies its master" if self._slaves else "leader was elected"
-            raise TimeoutError(
-                f"the embedded cluster is not ready after {_READY_S} s: no {lacking}"
-            ) from error
+            if not self._has_masters():
+                problem = "a broker has no registered master"
+            else:
+                problem = "a slave does not copy its master"
+            raise TimeoutError(f"the embedded cluster is not ready after {_READY_S} s: {problem}") from error
 
     def _has_masters(self) -> bool:
         return {broker.config.name for broker in self.brokers if broker.is_master} == set(self._names)

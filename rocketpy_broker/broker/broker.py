@@ -64,9 +64,9 @@ class BrokerHealth:
     """Health of a broker."""
 
     is_serving: bool
-    """Whether it handles requests."""
+    """Whether it handles requests and has no `failure`."""
     failure: str | None
-    """Why it does not accept messages; None while it does."""
+    """Failure or full disk that makes it reject messages; None without one. A slave has none by its role."""
     registered_at: tuple[str, ...]
     """Name servers where it is registered."""
     registration_problems: tuple[str, ...]
@@ -100,7 +100,7 @@ class Broker:
         self.store = _store(config, disk)
         self.recovery: RecoveryReport | None = None
         """Result of the recovery of the store, after the start."""
-        self.tasks = Tasks(f"broker {config.name}", self._tell_failure)
+        self.tasks = Tasks(f"broker {config.name}", self._log_failure)
         self.topics = TopicTable(config, config.store.root / "config" / "topics.json", self.tasks)
         self._access = create_access_guard(config.listen, BROKER_PERMISSIONS, self.tasks)
         self._endpoint = RequestRouter(self.tasks, self._access)
@@ -293,7 +293,7 @@ class Broker:
         is_sync = config.store.flush.disk_type is FlushDiskType.SYNC_FLUSH and not config.dledger.enabled
         tracing = self._tracing()
         responses = self._responses(host, tracing)
-        park = self._replication.park(responses, self._wait_for_disk)
+        park = self._replication.park(responses, self._is_flush_pending)
         if tracing is not None and park is not None:
             park = tracing.stage("replication wait", park)
         if is_sync:
@@ -339,7 +339,8 @@ class Broker:
         self._endpoint.serve(handlers, send=send, closed=consumers.closed)
         self._is_serving = True
 
-    def _wait_for_disk(self) -> bool:
+    def _is_flush_pending(self) -> bool:
+        """Whether sends wait for a flush."""
         return self._waiters is not None and self._waiters.are_waiting
 
     def _tracing(self) -> SendTracing | None:
@@ -433,16 +434,16 @@ class Broker:
         await self.topics.save()
         await self.consumers.save()
 
-    def _tell_failure(self, failure: RocketError) -> None:
+    def _log_failure(self, failure: RocketError) -> None:
         log.critical("broker %s has failed and must be restarted: %s", self.config.name, failure)
 
     # -- stopping -----------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Move producers to other brokers before `close`; return when they have left and slaves have all.
+        """Move producers to other brokers before `close`; return when slaves have all messages, too.
 
-        The broker serves on, but /readyz fails. There is no time limit: cancel it to stop waiting. It does
-        nothing on a slave.
+        The broker continues to serve, but /readyz fails. There is no time limit: cancel the call to stop
+        waiting. On a slave, it returns immediately.
         """
         if self._registrar is None or self._replication.is_slave:
             return
@@ -457,13 +458,13 @@ class Broker:
         """
         self._is_serving = False
         steps: list[tuple[str, Closable | Step | None]] = [
-            ("the change of its role", self._replication.stop_role_changes),
-            ("its role", self._role_changes),
-            ("the copy of topics and offsets from its master", self._sync),
+            ("a change of the role", self._replication.stop_role_changes),
+            ("timers of role changes", self._role_changes),
+            ("copies of topics and offsets from the master", self._sync),
             ("access control", self._access),
             ("metrics", self.metrics),
             ("consumers", self.consumers),
-            ("un-registration at its name servers", self._registrar),
+            ("unregistration at name servers", self._registrar),
             ("new requests", partial(self._endpoint.reject_all, "the broker is shutting down")),
             ("sends that wait for their topics", self.topics.saver.drain),
             ("delayed messages and transactions", self.deferred),

@@ -58,7 +58,7 @@ class BrokerContext(NamedTuple):
 class ConsumerServices:
     """Groups, clients, offsets, locks and held pulls of one broker.
 
-    Call `load` and `start` before the first request, and `close` after the last one.
+    Call `load` and `start` before the first request, and `close` when the broker stops.
     """
 
     def __init__(self, context: BrokerContext) -> None:

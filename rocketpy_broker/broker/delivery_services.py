@@ -75,7 +75,7 @@ class DeliveryServices:
 
         def written() -> None:
             if park is not None:
-                park([], store.max_physical_offset)  # hidden from readers until it is flushed
+                park([], store.max_physical_offset)  # consumers must not read it before its flush
             self._driver.schedule_dispatch()
 
         self._transactions = transactions = TransactionService(store, self._consumers.offsets, host)
@@ -139,14 +139,14 @@ class DeliveryServices:
     async def close(self) -> None:
         """Stop, and save the progress.
 
-        A former leader saves nothing: the next leader continues from the last saved progress.
+        A slave or former leader saves nothing: the master continues from the last saved progress.
         """
         is_master = self._store.rejection(Reason.SLAVE) is None
         await self.delay.close(saves=is_master)
         if self._checker is not None:
             await self._checker.close(saves=is_master)
 
-    # The registry stores channels as opaque objects.
+    # The registry does not know the type of its channels.
 
     def _producer(self, client_id: str) -> Channel | None:
         return cast(Channel | None, self._consumers.clients.producer_channel(client_id))

@@ -38,7 +38,7 @@ NOBODY: Final = -1
 """Broker id before the first role; see `Registrar`."""
 _POLL_S: Final = 0.01
 _DISPATCH_DELAY_S: Final = 0.005
-"""Commits may be single messages. This delay dispatches several together; readers do not wait for it."""
+"""A commit may cover a single message. The delay lets several be dispatched together; reads do not wait."""
 _CONNECTIONS_MIN: Final = 4
 _CONNECTIONS_MAX: Final = 256
 _VOTE_WAIT_MS_MAX: Final = 3000

@@ -36,7 +36,7 @@ _HEADERS: Final[dict[int, type[SendMessageRequestHeader]]] = {
 _NOT_SENT_TO: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX, "RMQ_SYS_")
 _NAMED_MAX: Final = 5
 _QUIET_S: Final = 2.0
-"""How long no send must have arrived. Producers that send all the time make shorter pauses."""
+"""Time without a send after which producers have left. Busy producers make shorter pauses."""
 _POLL_S: Final = 0.05
 
 
@@ -47,7 +47,7 @@ async def drain(
     router: RequestRouter,
     replication: HaReplication | DLedgerReplication,
 ) -> None:
-    """Return when producers have left a master and its slaves have all messages. It may never return.
+    """Move producers away from a master; return when its slaves have all messages, too. It may never return.
 
     Producers of topics that no other broker has are not moved: they would fail now, not only after the stop.
     """
@@ -62,7 +62,7 @@ async def drain(
         )
     if movable:
         await _move_producers(registrar, router, movable, config.registration.drain_wait_ms)
-    # Neither slaves nor sends have an event for what is waited for here and below.
+    # Neither slaves nor sends have an event to wait for, here and below.
     while any(slave.received >= 0 and slave.lag_bytes for slave in replication.slaves()):  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
 

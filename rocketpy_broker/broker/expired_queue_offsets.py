@@ -28,7 +28,7 @@ class ExpiredQueueOffsets:
         self._offsets = offsets
         self._next_offsets: dict[tuple[str, int], int] = {}
         self._requested: dict[str, int] = {}
-        """Start of the log at the request to the master, by topic. Later entries are in the log."""
+        """Topic -> start of the log when the master was asked. The log has all later entries."""
 
     async def copy_from_master(self, request: RequestTable) -> None:
         """Request unknown next offsets from the master. Raises RocketError."""
@@ -78,6 +78,6 @@ class ExpiredQueueOffsets:
             for queue_id, offset in queues.items():
                 if queue_id in known:
                     next_offsets[topic, queue_id] = max(offset, next_offsets.get((topic, queue_id), 0))
-        for (topic, queue_id), number in next_offsets.items():
-            if number > 0 and self._is_empty(topic, queue_id):
-                self._store.begin_queue(topic, queue_id, number)
+        for (topic, queue_id), offset in next_offsets.items():
+            if offset > 0 and self._is_empty(topic, queue_id):
+                self._store.begin_queue(topic, queue_id, offset)

@@ -32,7 +32,7 @@ log = logging.getLogger("rocketpy.broker.ha")
 
 
 class HaReplication:
-    """The HA port of one broker, or its connection to a master."""
+    """The HA port of one broker and, on a slave, its connection to the master."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, driver: StoreDriver, tasks: Tasks) -> None:
         self._config = config

@@ -122,7 +122,7 @@ class RequestRouter:
     def _run_saved(
         self, handler: Handler, channel: Channel, request: Command, size: int, failure: RocketError | None
     ) -> None:
-        """Run a handler again after a save. size: counted bytes of the request. failure: why it failed."""
+        """Run a handler again after a save. size: bytes of the request, as counted. failure: of the save."""
         channel.memory.add("waiting", -size)
         if channel.is_closed and request.code not in _APPENDING:
             return  # no client waits for the response. A message is stored, since it may be oneway.

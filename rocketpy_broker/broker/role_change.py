@@ -22,8 +22,8 @@ from rocketpy_broker.services.metadata.lost_state import restore_topics
 log = logging.getLogger("rocketpy.broker.dledger")
 
 _REGISTER_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
-"""A slave registers at these times after a new leader, to receive the address of the master that registers,
-too."""
+"""Times after a change of the leader at which a broker registers again. Responses contain the address of the
+new master once that has registered."""
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class RoleChangeHandler:
         self.sync.start()
 
     def leader_changed(self) -> None:
-        """Find the master after a change of the leader."""
+        """Stop copying from the old master, and register again to find the new one."""
         self.sync.unfollow()
         self._cancel_timers()
         loop = asyncio.get_running_loop()
@@ -87,7 +87,7 @@ class RoleChangeHandler:
         made = restore_topics(self._store, self._topics)
         if made:
             log.warning(
-                "topics that were not copied from the last leader are created again: %s", ", ".join(made)
+                "restored topics from the log that were not copied from the last leader: %s", ", ".join(made)
             )
         for topic in made:
             if topic.startswith(RETRY_TOPIC_PREFIX):
