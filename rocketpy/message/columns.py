@@ -20,7 +20,7 @@ class MessageColumns(Sequence[Message]):
         await producer.send_batch(MessageColumns("Orders", bodies, tags=tags, properties={"shop": shops}))
 
     Immutable, and a sequence whose elements are `Message` objects that are created on access. The messages
-    have no delay, and wait for the store. The columns must not be changed afterwards. For the speed see
+    have no delay and `wait_store`. The columns must not be changed afterwards. For the speed see
     `tests/bench/codecs.py`.
 
     Args:
@@ -29,7 +29,7 @@ class MessageColumns(Sequence[Message]):
         tags: A tag for each message, or None.
         keys: The keys for each message, separated by spaces, or None.
         properties: For each name, a value for each message, or None where it has no such property.
-        flags: 32 bits for each message; None for zeros.
+        flags: A signed 32-bit number for each message; None for zeros.
 
     Raises:
         TopicInvalid: The topic is invalid.
@@ -55,7 +55,7 @@ class MessageColumns(Sequence[Message]):
         self.properties: Final = properties
         self.flags: Final = flags
         if bodies and (set(map(type, bodies)) != {bytes} or not all(bodies)):
-            raise MessageInvalid("a body is empty, which RocketMQ brokers reject, or is not of bytes")
+            raise MessageInvalid("a body is empty, which RocketMQ brokers reject, or is not bytes")
         check_properties(properties)
         for name, column in {"tags": tags, "keys": keys, **properties}.items():
             if column is not None:
@@ -114,7 +114,7 @@ class MessageColumns(Sequence[Message]):
     def property_texts(self, unique_ids: Sequence[str], checksum: str = "") -> list[bytes]:
         """Encode the properties of each message with its unique id, as for a `Message` of a batch.
 
-        checksum: name of the end-to-end body checksum to add.
+        checksum: name of the end-to-end body checksum to add; empty for none.
         """
         template = "UNIQ_KEY\x01%s\x02"
         columns: list[Sequence[str]] = [unique_ids]
@@ -135,13 +135,13 @@ class MessageColumns(Sequence[Message]):
 
 def _check_length(name: str, column: Sequence[object], count: int) -> None:
     if len(column) != count:
-        raise MessageInvalid(f"{name} has {len(column)} values, for {count} bodies")
+        raise MessageInvalid(f"{name} has {len(column)} values for {count} bodies")
 
 
 def _check_column(name: str, column: Texts, count: int, *, skips_empty: bool) -> None:
     """Check all values together, and one by one if that finds a problem.
 
-    skips_empty: an empty value stands for none, as None does.
+    skips_empty: an empty value means the same as None.
     """
     _check_length(name, column, count)
     values = [value for value in column if value or (value is not None and not skips_empty)]

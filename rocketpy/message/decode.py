@@ -62,9 +62,11 @@ def decode_pull(
 ) -> PulledMessages:
     """Decode the messages of a pull from `offset`, as far as they can be read and inflated.
 
-    next_offset: from the broker; the result has the offset after the last decoded message when some are left.
-    Other arguments: see `decode_messages`. Raises RecordCorrupt when the length of the first record is not
-    reliable, and RemoteProtocolError when the offsets of messages are outside of the request.
+    next_offset: from the broker. When some messages are left, the result has the offset after the last
+    decoded one. Other arguments: see `decode_messages`.
+
+    Raises RecordCorrupt when the first record has an unreliable length, or is corrupt and has an offset
+    outside the request. Raises RemoteProtocolError when other messages have offsets outside the request.
     """
     decoded = decode_messages(data, queue, max_body_bytes, max_total_bytes, verify=verify)
     messages, limited, damage = decoded.messages, decoded.limited, decoded.damage
@@ -99,7 +101,7 @@ def check_offsets(offsets: list[int], queue: MessageQueue, begin: int, end: int)
             return
     raise RemoteProtocolError(
         f"broker {queue.broker_name} responded to a pull of {queue}, offsets {begin} to {end - 1}, with "
-        f"messages at {offsets[0]} to {offsets[-1]}, or in another order"
+        f"messages at {offsets[0]} to {offsets[-1]}, or not in ascending order"
     )
 
 
@@ -156,7 +158,7 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
 
 
 def undecodable(messages: Sequence[MessageExt], log: logging.Logger | None = None) -> list[MessageExt]:
-    """Return the messages with a `decode_error`. log: for a line about each of them."""
+    """Return the messages with a `decode_error`. log: if given, each of them is logged at ERROR."""
     found = [message for message in messages if message.decode_error is not None]
     if log is not None:
         for message in found:

@@ -56,8 +56,8 @@ class Message:
         delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`): 1 to 18 are 1 s to 2 h
             in the default table. The broker treats a level above its last as the last. `DelayLevels` converts
             a timedelta to a level.
-        wait_store: Whether the broker responds only after the flush and replication that it is configured to.
-        flag: Any 32 bits; kept unchanged.
+        wait_store: Whether the broker responds only after its configured flush and replication.
+        flag: Any signed 32-bit number; brokers keep it unchanged.
         properties: Properties of the user, without reserved names and empty values. The attribute
             `properties` also has those of `buyer_id` and `instance_id`.
         buyer_id: The property BUYER_ID, which brokers ignore.
@@ -153,7 +153,7 @@ class Message:
     ) -> Self:
         """Return a copy with reserved properties, such as those of a half message.
 
-        For internal use: the values are only checked for characters that cannot be encoded.
+        For internal use: the values are checked as in `check_value`, the names are not checked.
         """
         for name, value in reserved.items():
             check_value(f"property {name}", value)
@@ -212,7 +212,7 @@ def check_topic(topic: object) -> str:
     if not isinstance(topic, str) or not _NAME.fullmatch(topic):
         raise TopicInvalid(f"topic {topic!r} must be made of letters, digits and % | _ -")
     if len(topic) > MAX_TOPIC_BYTES:
-        raise TopicInvalid(f"topic of {len(topic)} characters, {MAX_TOPIC_BYTES} are allowed: {topic!r}")
+        raise TopicInvalid(f"the topic has {len(topic)} characters; {MAX_TOPIC_BYTES} are allowed: {topic!r}")
     if topic == DEFAULT_TOPIC:
         raise TopicInvalid(f"{DEFAULT_TOPIC} is the template of new topics; choose another topic")
     return topic
@@ -222,7 +222,7 @@ def check_message(message: object) -> Message:
     """Return the argument, if it is a `Message`. Raises MessageInvalid."""
     if not isinstance(message, Message):
         hint = (
-            "make a Message of what it has"
+            "create a Message from its topic and body"
             if isinstance(message, MessageExt)
             else "write Message(topic, body)"
         )
@@ -235,7 +235,9 @@ def check_group(group: object) -> str:
     if not isinstance(group, str) or not _NAME.fullmatch(group):
         raise GroupInvalid(f"group {group!r} must be made of letters, digits and % | _ -")
     if len(group) > MAX_GROUP_LENGTH:
-        raise GroupInvalid(f"group of {len(group)} characters, {MAX_GROUP_LENGTH} are allowed: {group!r}")
+        raise GroupInvalid(
+            f"the group has {len(group)} characters; {MAX_GROUP_LENGTH} are allowed: {group!r}"
+        )
     return group
 
 
@@ -246,18 +248,20 @@ def _bytes(body: object) -> bytes:
 
 
 def _check_numbers(delay_level: object, flag: object) -> None:
-    _check_number("delay_level", delay_level, range(2**31), "of 0 or more")
+    _check_number("delay_level", delay_level, range(2**31))
     check_flag(flag)
 
 
 def check_flag(flag: object) -> None:
-    """Raise MessageInvalid unless a flag has 32 bits."""
-    _check_number("flag", flag, _INT32, "of 32 bits")
+    """Raise MessageInvalid unless a flag is a signed 32-bit number."""
+    _check_number("flag", flag, _INT32)
 
 
-def _check_number(name: str, value: object, allowed: range, words: str) -> None:
+def _check_number(name: str, value: object, allowed: range) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-        raise MessageInvalid(f"{name} is {value!r}; it must be a whole number {words}")
+        raise MessageInvalid(
+            f"{name} is {value!r}; it must be a whole number from {allowed[0]} to {allowed[-1]}"
+        )
 
 
 def _checked_id(unique_id: object) -> str:
@@ -269,7 +273,9 @@ def _checked_id(unique_id: object) -> str:
 
 
 def check_value(name: str, value: object) -> str:
-    """Return a value of a property, of tags or keys, if it can be encoded. Raises MessageInvalid."""
+    """Return a value of a property, tags or keys, if it is not blank and can be encoded. Raises
+    MessageInvalid.
+    """
     if not isinstance(value, str) or not value.strip():
         raise MessageInvalid(f"{name} is {value!r}; it must be a string that is not empty")
     if "\x01" in value or "\x02" in value:
@@ -296,7 +302,7 @@ def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
     if type(properties) is not dict and not isinstance(properties, Mapping):
-        raise MessageInvalid(f"properties is a {type(properties).__name__}; it must be a dict of texts")
+        raise MessageInvalid(f"properties is a {type(properties).__name__}; it must be a dict of strings")
     for name, value in properties.items():
         _check_name(name)
         # Printable text has no control characters and no lone surrogates.
@@ -428,7 +434,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
 
     @property
     def sys_flag(self) -> int:
-        """Bits of `protocol.sysflag.MessageSysFlag`, as stored."""
+        """Bits of `protocol.message.sysflag.MessageSysFlag`, as stored."""
         return self._whole.sys_flag
 
     @property
