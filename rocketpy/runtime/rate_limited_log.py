@@ -6,15 +6,16 @@ import logging
 import time
 from typing import Any, Final
 
-_KINDS_MAX: Final = 256
+_KEYS_MAX: Final = 256
 _KEY_CHARACTERS_MAX: Final = 200
-"""Keys are cut: they may contain text from a peer."""
+"""Longer keys are cut, because they may contain text from a peer."""
 
 
 class RateLimitedLog:
-    """Logs at most one line for a key in `interval_s`; the next line has the number of suppressed ones.
+    """Logs at most one line for a key in `interval_s` seconds; the next line counts the suppressed ones.
 
-    Of more than 256 keys the oldest is dropped. Keys are compared by their first 200 characters.
+    At most 256 keys are kept; the one logged longest ago is dropped first. Keys are compared by their first
+    200 characters.
     """
 
     __slots__ = ("_interval_s", "_log", "_seen")
@@ -56,7 +57,7 @@ class RateLimitedLog:
             self._seen[key] = (since, skipped + 1)
             return
         self._seen.pop(key, None)
-        if len(self._seen) >= _KINDS_MAX:
+        if len(self._seen) >= _KEYS_MAX:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = (now, 0)
         if skipped:

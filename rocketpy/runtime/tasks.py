@@ -75,7 +75,7 @@ class Tasks:
         self.fail_with(failure)
 
     def fail_with(self, failure: RocketError) -> None:
-        """Fail the component because an inner component failed, which has logged it."""
+        """Fail the component because an inner component failed, which has logged the failure."""
         if self.failure is not None:
             return
         self.failure = failure
@@ -159,6 +159,6 @@ async def close_all(*steps: Closable | Step | None) -> None:
             if first is None:
                 first = error
             else:
-                log.error("another step of a close failed", exc_info=error)
+                log.error("another error while closing", exc_info=error)
     if first is not None:
         raise first

@@ -1,4 +1,4 @@
-"""Notifies the listeners of a client; an exception of one never reaches the message that it observes."""
+"""Notifies the listeners of a client; an exception in one never affects the observed message."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ log: Final = logging.getLogger("rocketpy.trace")
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The group of the producers that send reports. Source: RocketMQ TraceConstants."""
 SENDING: Final = ProducerConfig(send_timeout_ms=5000, max_in_flight=64, close_timeout_ms=1000)
-"""At most 64 messages of up to 100 reports each are in flight."""
+"""At most 64 trace messages are in flight."""
 
 _MESSAGE_CHARS: Final = 118_000
-"""A longer trace message is split. Source: RocketMQ AsyncTraceDispatcher."""
+"""A trace message ends with the report that reaches this length. Source: RocketMQ AsyncTraceDispatcher."""
 
 
 class _Processing(NamedTuple):
@@ -89,7 +89,7 @@ class MessageTrace:
         await self._sender.start(wait=wait)
 
     async def close(self) -> None:
-        """Send the collected reports, and wait for them at most a second."""
+        """Send the collected reports, and wait at most one second until they are stored."""
         if self._loop is not None:
             self._flush()
             self._loop = None
@@ -122,7 +122,7 @@ class MessageTrace:
         started_ns = event.failures[-1].time_ns if event.failures else event.state[self]
         for message, result in zip(event.messages, results, strict=False):
             if result.trace_on:
-                self.report(message.topic, _sent(event, message, result, started_ns, now_ns))
+                self.report(message.topic, _sent_record(event, message, result, started_ns, now_ns))
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """Do nothing: RocketMQ's clients report only messages with a response."""
@@ -192,9 +192,9 @@ class MessageTrace:
         except RocketError as error:
             self._drop(count, error)
         else:
-            future.add_done_callback(lambda done: self._sent(count, done))
+            future.add_done_callback(lambda done: self._on_sent(count, done))
 
-    def _sent(self, count: int, future: asyncio.Future[SendResult]) -> None:
+    def _on_sent(self, count: int, future: asyncio.Future[SendResult]) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
             self._drop(count, error)
@@ -207,7 +207,7 @@ class MessageTrace:
 
 
 def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]]:
-    """Yield bodies of bounded length with their keys and number of records."""
+    """Yield the bodies of trace messages, each with its keys and number of records."""
     texts: list[str] = []
     keys: set[str] = set()
     chars = 0
@@ -224,7 +224,9 @@ def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]
         yield "".join(texts), keys, len(texts)
 
 
-def _sent(event: SendEvent, message: Message, result: SendResult, started_ns: int, now_ns: int) -> Sent:
+def _sent_record(
+    event: SendEvent, message: Message, result: SendResult, started_ns: int, now_ns: int
+) -> Sent:
     if names.PROPERTY_TRANSACTION_PREPARED in message.properties:
         kind = MessageKind.HALF
     else:

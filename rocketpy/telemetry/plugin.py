@@ -162,7 +162,7 @@ def _load_installed() -> Telemetry | None:
             create = cast("Callable[[], Telemetry]", point.load())
             return create()
         except ImportError as error:
-            log.debug("telemetry %s is not installed: %s", point.name, error)
+            log.debug("telemetry plugin %s cannot be imported: %s", point.name, error)
         except Exception:  # a broken plugin must not stop a client
-            log.exception("telemetry %s failed to start", point.name)
+            log.exception("telemetry plugin %s failed to start", point.name)
     return None
