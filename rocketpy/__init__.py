@@ -1,4 +1,4 @@
-"""Asyncio-first client for Apache RocketMQ 4.x: the public names, nothing else.
+"""Asyncio-first client for Apache RocketMQ 4.6 to 5.3. This module only exports the public names.
 
 Each name is imported on its first use, so that a producer does not load what consumers need.
 
@@ -192,7 +192,9 @@ class _FormerPaths:
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__ = module.__spec__.loader_state  # the import system set that of the former path
+            module.__spec__ = (
+                module.__spec__.loader_state
+            )  # the import system has set the spec of the former path
 
 
 sys.meta_path.insert(0, _FormerPaths())  # before the finder that would load a module again

@@ -1,4 +1,4 @@
-"""``python -m rocketpy``: the command ``rocketpy``, where its script is not on the path."""
+"""``python -m rocketpy`` runs the command ``rocketpy``, also when its script is not on the PATH."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The version, and a warning where another package shares this directory.
+"""The version, and a warning when another package shares this directory.
 
-A module of its own, so that every other one can import the version without a cycle.
+This module imports nothing of rocketpy, so every other module can import it without a cycle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def warn_of_namesake() -> None:
-    """Warn where PyPI's `rocketpy`, a flight simulator, is installed into the same directory.
+    """Warn when PyPI's `rocketpy`, a flight simulator, is installed into the same directory.
 
     pip installs both without a warning, and each installation replaces files of the other.
     """

@@ -86,13 +86,13 @@ class CompressionConfig:
     """Brokers and clients of RocketMQ 4.x read zlib only; choose lz4 or zstd when every consumer is rocketpy
     or RocketMQ 5. They need the package lz4 or zstandard. RocketMQ (5.x): compressType."""
     above_bytes: int = 4096
-    """Bodies longer than this. RocketMQ: compressMsgBodyOverHowmuch."""
+    """Bodies longer than this are compressed. RocketMQ: compressMsgBodyOverHowmuch."""
     level: int = DEFAULT_LEVEL
-    """Level of zlib, 1 (fast) to 9 (small); default 5. RocketMQ: the system property
+    """Level of zlib and zstd, 1 (fast) to 9 (small); lz4 ignores it. RocketMQ: the system property
     rocketmq.message.compressLevel."""
     off_loop_above_bytes: int = 64 * 1024
-    """Bodies longer than this are compressed in a thread, except those sent to a given queue, to keep their
-    order. RocketMQ: none."""
+    """Bodies longer than this are compressed in a thread; for a batch, the sum of its long bodies counts.
+    Bodies sent to a given queue are compressed on the event loop, to keep their order. RocketMQ: none."""
 
     def __post_init__(self) -> None:
         if self.type not in COMPRESSION_TYPES:
@@ -106,7 +106,7 @@ class CompressionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """How `send_batch` splits a long list into requests, and how concurrent sends are combined to batches."""
+    """How `send_batch` splits a long list into requests, and how concurrent sends form batches."""
 
     max_bytes: int = 1024 * 1024
     """Bytes of the stored records of one request; 1 MiB, well below a broker's 4 MiB."""
@@ -150,7 +150,7 @@ class LatencyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTraceConfig:
-    """Reports about messages, to a topic that RocketMQ's tools read.
+    """Settings of message trace: reports about messages, sent to a topic that RocketMQ's tools read.
 
     See `rocketpy.telemetry.message_trace`.
     """
@@ -194,8 +194,8 @@ class ProducerConfig:
     """Name of a checksum (`protocol.message.checksum.BODY_CHECKSUMS`) that is sent with each message;
     consumers of rocketpy verify it, others ignore it. Empty for none. RocketMQ: none."""
     batching: bool = True
-    """Whether `send` and `send_nowait` combine concurrent sends to batches (`BatchConfig`). A broker adds its
-    CLUSTER property only to unbatched messages. RocketMQ: none."""
+    """Whether `send` and `send_nowait` combine concurrent sends into batches (`BatchConfig`). A broker adds
+    its CLUSTER property only to unbatched messages. RocketMQ: none."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -233,7 +233,8 @@ class ConsumerConfig:
     """Whether the broker may hold a pull at the end of a queue until a message arrives (long polling).
     RocketMQ: pullBlockIfNotFound."""
     suspend_timeout_ms: int = 20_000
-    """How long it may hold it; the timeout of the pull is added. RocketMQ: brokerSuspendMaxTimeMillis."""
+    """How long the broker may hold a pull. The client waits `pull_timeout_ms` longer for the response.
+    RocketMQ: brokerSuspendMaxTimeMillis."""
     max_body_bytes: int = 16 * 1024 * 1024
     """Limit of an inflated body, and of all inflated bodies of one pull; larger ones are not decoded.
     RocketMQ: none."""
@@ -381,7 +382,7 @@ def check_number(name: str, value: float, minimum: int, maximum: int | None = No
 
 
 def check_timeout(timeout_ms: float) -> int:
-    """Return the timeout of a call, if it is valid. Raises ConfigInvalid."""
+    """Return the timeout of a call, in ms. Raises ConfigInvalid unless it is a number of at least 1."""
     if type(timeout_ms) is not int or not 1 <= timeout_ms <= _LARGEST:
         check_number("timeout_ms", timeout_ms, 1)
     return timeout_ms  # type: ignore[return-value] # fractions of a ms are allowed

@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 
 
 class Outcome(Enum):
-    """Whether the message may be stored."""
+    """Whether a broker may have stored the message."""
 
     NOT_SENT = "not_sent"
     """No: no byte of it reached a broker, or the broker rejected it."""
@@ -49,7 +49,7 @@ class Retry(Enum):
     """The kind of retry that may succeed."""
 
     NONE = "none"
-    """Nothing: the same call fails again."""
+    """No retry: the same call fails again."""
     SAME_BROKER = "same_broker"
     """The same broker, a little later."""
     OTHER_BROKER = "other_broker"
@@ -114,7 +114,7 @@ class GroupInvalid(UsageError):
 
 
 class MessageInvalid(UsageError):
-    """A message that cannot be sent: it has no body, a reserved property, a bad delay level.
+    """A message that cannot be sent: it has no body, a reserved property or a bad delay level.
 
     What helps: correct what the text names. A body has at least one byte.
     """
@@ -246,8 +246,8 @@ class ReplyTimeout(TransportError):
 class RouteNotFound(RocketError):
     """No name server knows a broker that serves the topic.
 
-    What helps: create the topic (``rocketpy topic create``), or allow brokers to (``autoCreateTopicEnable``).
-    Check that its brokers run and are registered: ``rocketpy broker list``.
+    What helps: create the topic (``rocketpy topic create``), or let brokers create it
+    (``autoCreateTopicEnable``). Check that its brokers run and are registered: ``rocketpy broker list``.
     """
 
     default_outcome = Outcome.NOT_SENT
@@ -307,9 +307,9 @@ class BatchIncomplete(RocketError):
 
 
 class BrokersFailed(RocketError):
-    """Some brokers, or name servers, failed at an admin request that was sent to several.
+    """An admin request was sent to several brokers or name servers, and some of them failed.
 
-    The others have handled it. The same call may be repeated.
+    The others have handled the request. The same call may be repeated.
 
     What helps: see `errors` for the reason at each server, and repeat the call.
 

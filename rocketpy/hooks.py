@@ -6,7 +6,7 @@
 - `SendCheck` may reject a message before it is sent.
 - `RpcHook` observes every request and response, and may add fields to requests.
 
-Without listeners, a send costs one test of an empty tuple more.
+Without listeners, they cost a send only one test of an empty tuple.
 
 Source: RocketMQ 4.6 SendMessageHook, CheckForbiddenHook, RPCHook.
 """
@@ -59,7 +59,7 @@ class SendEvent:
             attempt was made.
         extra_properties: One dict for each message, empty at first; `SendListener.started` may add
             properties, which are sent with the message but never replace those of the user.
-        state: For the state of a listener, with the listener as the key.
+        state: The state of each listener, with the listener as the key.
     """
 
     messages: Sequence[Message]
@@ -80,7 +80,7 @@ class SendEvent:
         self._locate = locate
 
     def address(self, queue: MessageQueue) -> str | None:
-        """Return the address of the broker of a queue, from the current route; None when it has none."""
+        """Return the address of the broker of a queue; None when the current route has none."""
         return self._locate(queue)
 
 
@@ -94,7 +94,7 @@ class SendListener(Protocol):
         """The send was accepted; nothing was sent yet."""
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
-        """The broker has responded; a oneway send, without results, was written."""
+        """A broker has stored the messages. A oneway send was only written, and `results` is empty."""
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """The send failed. A cancelled send fails with CancelledError."""
@@ -142,7 +142,7 @@ class ProcessEvent:
         client_id: The id of the client.
         broadcasting: Whether each member of the group gets all messages.
         succeeded: Whether the handler returned success, even if late; set when the call has ended.
-        state: For the state of a listener, with the listener as the key.
+        state: The state of each listener, with the listener as the key.
     """
 
     messages: Sequence[MessageExt]
@@ -190,7 +190,7 @@ class SettleEvent(NamedTuple):
         started_ns: When the request began, in ns since 1970.
         ended_ns: When it ended, in ns since 1970.
         state: The end of the transaction: COMMIT, ROLLBACK or UNKNOWN; None for a nack.
-        asked: Whether the broker had checked the transaction.
+        asked: Whether the broker had asked for the state (a transaction check).
         delay_level: The delay of a nack: 0 is the default of the broker, -1 the dead letter queue.
         address: The address of the broker, if known.
         first_error: The error of the first attempt of a nack, when a second was needed.
@@ -214,8 +214,8 @@ class SettleEvent(NamedTuple):
 
 
 class SettleListener(Protocol):
-    """Observes ends of transactions, and messages that are sent back, in the task that does it. Must not
-    block.
+    """Observes ends of transactions, and messages that are sent back, in the task that sends the request.
+    Must not block.
 
     Exceptions are logged.
     """

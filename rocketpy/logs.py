@@ -48,7 +48,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a log record: `extra`, and those of its first queue or message argument."""
+    """Return the fields of a log record: `extra`, then those of its arguments and its exception.
+
+    When two of them have a field of one name, the first counts.
+    """
     fields = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
     arguments = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None

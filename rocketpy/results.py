@@ -27,9 +27,9 @@ class SendStatus(Enum):
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     """Stored, but not flushed in time by a broker with synchronous flush."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """Stored, but no slave had it in time, with a synchronous master."""
+    """Stored, but no slave of a synchronous master copied it in time."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """Stored, but there is no slave that keeps up, with a synchronous master."""
+    """Stored, but the synchronous master has no slave that keeps up."""
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +91,7 @@ class PullResult(msgspec.Struct, frozen=True):
         min_offset: The lowest offset of the queue at that time.
         max_offset: The offset that the next new message will get.
         messages: The messages.
-        suggested_broker_id: The member to pull from next: 0 for the master, else the id of a slave.
+        suggested_broker_id: The id of the broker to pull from next: 0 for the master, else a slave.
     """
 
     status: PullStatus
