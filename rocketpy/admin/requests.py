@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from rocketpy.client.admin import wait_until_known
-from rocketpy.client.broker_api import require_success, settle
+from rocketpy.client.broker_api import gather_by_broker, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import own_names, unwrap, unwrap_queue, wrap
 from rocketpy.errors import BrokerError, BrokersFailed, ConfigInvalid, RocketError, RouteNotFound
@@ -157,7 +157,7 @@ class AdminRequests:
             RocketError: The error of the only broker.
             BrokersFailed: Some of several brokers failed; it has their errors, and the other results.
         """
-        results, errors = await settle(list(calls), list(calls.values()))
+        results, errors = await gather_by_broker(list(calls), list(calls.values()))
         return _all_of(results, errors)
 
     async def members_at(self, address: str | None, broker: str, group: str) -> ConsumerConnection | None:

@@ -1,4 +1,4 @@
-"""The part that all clients share: connections, name servers, routes, heartbeats, requests to brokers."""
+"""Code that all clients share: connections, name servers, routes, heartbeats, requests to brokers."""
 
 from rocketpy.results import Health
 

@@ -15,7 +15,13 @@ from typing import Final
 from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
-from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult, gather
+from rocketpy.client.message_index import (
+    FOREVER_MS,
+    MAX_BODY_BYTES,
+    MessageIndex,
+    QueryResult,
+    gather_results,
+)
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import publish_route
 from rocketpy.config import check_number
@@ -35,7 +41,10 @@ _ROUTE_POLL_S: Final = 0.05
 
 
 class AdminApi(Lifecycle):
-    """Queries of any client. Every method raises ClientClosed, RouteNotFound, TransportError, BrokerError."""
+    """Queries, and the creation of topics.
+
+    Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError.
+    """
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -55,12 +64,14 @@ class AdminApi(Lifecycle):
         Args:
             topic: The name of the topic.
             queue_count: The number of read and write queues on each broker.
-            key: An existing topic; the topic is created on its brokers. Each broker has the default topic,
-                unless it creates no topics by itself, and a topic named like its cluster.
+            key: An existing topic, on whose brokers the new topic is created. Each broker has a topic with
+                the name of its cluster. It has the default topic unless autoCreateTopicEnable=false.
             topic_sys_flag: Bits of `TopicSysFlag`.
 
         Raises:
             ConfigInvalid: `queue_count` is below 1.
+            TopicInvalid: The name of the topic is not valid.
+            RequestTimeout: The topic was created, but the name server does not know it after 6 s.
         """
         client = self._running()
         check_number("queue_count", queue_count, 1)
@@ -82,7 +93,7 @@ class AdminApi(Lifecycle):
             topic_sys_flag=topic_sys_flag,
         )
         requests = [self._create_at(data, header) for data in masters]
-        created = await gather(masters, requests, partial=True)
+        created = await gather_results(masters, requests, partial=True)
         await wait_until_known(client, name, {data.broker_name for data in created})
 
     async def _create_at(self, data: BrokerData, header: CreateTopicRequestHeader) -> BrokerData:
@@ -122,10 +133,11 @@ class AdminApi(Lifecycle):
         """Return one message by its id.
 
         Without a topic, `message_id` is the broker's id (`SendResult.offset_message_id`). The message comes
-        from the broker in the id, or from a replica while that broker is unavailable. With a topic, it is the
-        unique id from the producer (`SendResult.message_id`). If no broker of the topic has that, it is taken
-        for a broker's id. Of several messages with one unique id, from a repeated send, the first is
-        returned.
+        from the broker in the id, or from a replica while that broker is unavailable.
+
+        With a topic, `message_id` is the unique id from the producer (`SendResult.message_id`). If no message
+        of the topic has that unique id, it is looked up as a broker's id. When a repeated send stored several
+        messages with one unique id, the first is returned.
 
         A message that cannot be decoded has its raw body and `MessageExt.decode_error`. Differs from
         RocketMQ, which reads a unique id as a broker's id first, and connects to the address in it.
@@ -185,9 +197,9 @@ class AdminApi(Lifecycle):
 
 
 async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]) -> None:
-    """Wait until brokers have registered a topic, which they do right after its creation.
+    """Wait until the name server's route of a topic has these brokers, which register it after its creation.
 
-    Raises RequestTimeout, with the outcome STORED.
+    brokers: broker names. Raises RequestTimeout after 6 s, with the outcome STORED.
     """
     until = time.monotonic() + _TIMEOUT_MS / 1000
     while True:

@@ -1,7 +1,7 @@
 """BrokerApi: requests that any client may send to a broker.
 
-Topics have the names that they have on the wire, with their namespace. Every method raises RouteNotFound,
-TransportError, BrokerError, and RemoteProtocolError for an offset below 0.
+Topic names include the namespace, as on the wire. Every method raises RouteNotFound, TransportError,
+BrokerError, and RemoteProtocolError for an offset below 0.
 
 Source: RocketMQ 4.6 MQAdminImpl, MQClientAPIImpl.
 """
@@ -62,7 +62,7 @@ _NO_SQL_ADVICE: Final = "set enablePropertyFilter=true in its broker.conf"
 
 
 class BrokerApi:
-    """Sends requests by a client. timeout_ms: for each response."""
+    """Sends requests to brokers through a client instance. timeout_ms: for each response."""
 
     def __init__(self, client: ClientInstance, timeout_ms: float) -> None:
         self.client: Final = client
@@ -112,10 +112,10 @@ class BrokerApi:
         Differs from RocketMQ: when that host does not respond, the request goes to its replicas. Their logs
         are equal, and each record names the host that wrote it, so a wrong message is recognized.
 
-        only_known: connect only to addresses in a route; the argument may be another id. max_body_bytes,
-        verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`. Raises
-        MessageInvalid for a malformed id, BrokerError if the message does not exist, TransportError if no
-        broker that may have it responds. Raises RecordCorrupt if the response is not a record.
+        only_known: connect only to addresses in a cached route, for an argument that may be a unique id.
+        max_body_bytes, verify: see `decode_messages`. A message that cannot be decoded has a `decode_error`.
+        Raises MessageInvalid for a malformed id, BrokerError if the message does not exist, TransportError if
+        no broker that may have it responds. Raises RecordCorrupt if the response is not a record.
         """
         client = self.client
         try:
@@ -132,7 +132,7 @@ class BrokerApi:
             undecodable([found], log)
             return found.with_topic(unwrap(client.config.namespace, found.topic))
 
-        failure: RocketError = RouteNotFound(f"no route names a broker at {address}")
+        failure: RocketError = RouteNotFound(f"no cached route has a broker at {address}")
         if name is not None or not only_known:
             try:
                 return await view(address, name or address)
@@ -149,7 +149,10 @@ class BrokerApi:
         raise failure
 
     async def _other_brokers(self, address: str, name: str | None) -> AsyncIterator[tuple[str, str]]:
-        """Yield address and name of each broker except the one at `address`; members of its group first."""
+        """Yield address and name of every other broker, members of its own broker group first.
+
+        Yields nothing when no name server responds.
+        """
         try:
             brokers = await self.client.brokers()
         except RocketError as error:
@@ -167,9 +170,9 @@ class BrokerApi:
     async def request(
         self, address: str, broker: str, command: Command, timeout_ms: float | None = None
     ) -> Command:
-        """Send an idempotent request; return its response. Raises BrokerError unless it is a success.
+        """Send an idempotent request; return its response. Raises BrokerError for any code but SUCCESS.
 
-        broker: its name, for errors.
+        broker: the name of the broker, for errors. timeout_ms: None for that of the object.
         """
         response = await self.client.request(address, command, timeout_ms or self.timeout_ms)
         return require_success(response, broker)
@@ -188,10 +191,13 @@ class BrokerApi:
         return response.header_as(response_class)
 
 
-async def settle(
+async def gather_by_broker(
     brokers: Sequence[str], calls: Sequence[Awaitable[R]]
 ) -> tuple[dict[str, R], dict[str, RocketError]]:
-    """Await a call to each of some brokers concurrently; return their results, and their errors, by name."""
+    """Await one call per broker concurrently; return the results and the errors, by broker name.
+
+    brokers: the broker names, in the order of `calls`. Raises exceptions other than RocketError.
+    """
     results: dict[str, R] = {}
     errors: dict[str, RocketError] = {}
     for name, end in zip(brokers, await asyncio.gather(*calls, return_exceptions=True), strict=True):
@@ -205,21 +211,21 @@ async def settle(
 
 
 def require_success(response: Command, broker: str) -> Command:
-    """Return the response, if it is a success. Raises BrokerError."""
+    """Return the response. Raises BrokerError unless its code is SUCCESS."""
     if response.code != ResponseCode.SUCCESS:
         raise broker_error(response, broker)
     return response
 
 
 def checked_offset(offset: int, what: str, queue: MessageQueue) -> int:
-    """Return the offset in a response. Raises RemoteProtocolError for one below 0."""
+    """Return the offset. Raises RemoteProtocolError if it is below 0. what: its name, for the error."""
     if offset < 0:
         raise RemoteProtocolError(f"broker {queue.broker_name} sent {offset} as the {what} of {queue}")
     return offset
 
 
 def broker_error(response: Command, broker: str) -> BrokerError:
-    """Return the error for a response that is not a success."""
+    """Return the error for a response with a code other than SUCCESS."""
     retry = _RETRY_BY_CODE.get(response.code, Retry.NONE)
     advice = _NO_SQL_ADVICE if _NO_SQL in (response.remark or "") else ""
     return BrokerError(

@@ -1,7 +1,7 @@
 """Connection pool: at most one connection for each peer, opened on first use, by one attempt at a time.
 
-Requests leave through `PeerConnection`, which calls the RPC hooks and signs. The producer's preformatted
-frames bypass it; their template signs them.
+`PeerConnection` sends requests, after it called the RPC hooks and signed them. The producer writes its
+preformatted frames directly to the channel; their template signs them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,23 @@ from rocketpy.transport import Channel, ChannelOptions, ClientOnlyEndpoint, conn
 
 log: Final = logging.getLogger("rocketpy.client")
 
-Then = Callable[[RocketError | None], None]
+OpenCallback = Callable[[RocketError | None], None]
+"""Called with None when a connection is open, or with the error of the attempt."""
 RequestHandler = Callable[[Channel, Command], Command | bytes | None]
 
 
 class PeerConnection:
-    """The connection to one peer, reopened on use. channel: the open channel or None; never cache it."""
+    """The connection to one peer, reopened on use.
+
+    channel: the open channel or None; never cache it. last_error: why the last attempt failed or the
+    connection ended; None while it is open.
+    """
 
     __slots__ = ("_pool", "_waiting", "address", "channel", "last_error")
 
     def __init__(self, pool: ConnectionPool, address: str) -> None:
         self._pool = pool
-        self._waiting: list[Then] = []
+        self._waiting: list[OpenCallback] = []
         self.address: str = address
         self.channel: Channel | None = None
         self.last_error: Exception | None = None
@@ -62,7 +67,7 @@ class PeerConnection:
         """Whether a caller waits for the connection."""
         return bool(self._waiting)
 
-    def when_open(self, then: Then) -> None:
+    def when_open(self, then: OpenCallback) -> None:
         """Call `then(None)` when the connection is open, or `then(error)` when the attempt has failed.
 
         Concurrent calls share one attempt. Their callbacks run in the order of the calls, without a gap, so
@@ -95,7 +100,10 @@ class PeerConnection:
         return self._require_channel()
 
     async def request(self, command: Command, timeout_ms: float) -> Command:
-        """Send a request and wait for its response, which may have any code. Raises TransportError."""
+        """Send a request and wait for its response, which may have any code.
+
+        Raises TransportError, ClientClosed, and LocalProtocolError when an RPC hook fails.
+        """
         if not self.is_open:
             await self.open()
         return await self.put(command, timeout_ms)
@@ -170,7 +178,7 @@ class _ClientEndpoint(ClientOnlyEndpoint):
         return self._connection.handle(channel, request)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """Release the channel, so that the next request opens a new one."""
+        """Forget the channel, so that the next request opens a new one."""
         if self._connection.channel is channel:
             self._connection.channel = None
             self._connection.last_error = error
@@ -180,10 +188,10 @@ class _ClientEndpoint(ClientOnlyEndpoint):
 class ConnectionPool:
     """All connections of a client.
 
-    opened: called with each new connection before its first request. handlers: of requests from peers, by
-    request code. signer: signs requests. hooks: called before that. rejection: the error of every request,
-    once set. scheme: of addresses without one, as in RocketMQ's routes. name_servers: addresses of name
-    servers, for error texts.
+    opened: called with each new connection before its first request. handlers: functions that handle
+    requests from peers, by request code. signer: signs requests. hooks: called before a request is signed.
+    rejection: once set, every request fails with it. scheme: for addresses without one, as in RocketMQ's
+    routes. name_servers: the addresses of name servers; all others are brokers.
     """
 
     tasks: Tasks
@@ -209,7 +217,7 @@ class ConnectionPool:
         return address if "://" in address else f"{self.scheme}://{address}"
 
     def with_peer_name(self, address: str, error: ConnectFailed) -> ConnectFailed:
-        """Return the error with the kind of the peer in its text."""
+        """Return the error with "name server" or "broker" in front of its text."""
         if address in self.name_servers:
             refused = os.strerror(ECONNREFUSED).lower() in str(error)
             hint = "; is one running there? (`rocketpy-broker dev` starts one)" if refused else ""
@@ -246,7 +254,7 @@ class ConnectionPool:
         return signed
 
     def notify_response(self, address: str, request: Command, response: asyncio.Future[Command]) -> None:
-        """Pass a response to the hooks, if there is one."""
+        """Pass a response to the hooks; not called for errors and cancelled requests."""
         if response.cancelled() or response.exception() is not None:
             return
         for hook in self.hooks:
@@ -280,7 +288,7 @@ class ConnectionPool:
                 connection.channel = None
 
     async def close(self) -> None:
-        """Close all connections and wait until they have ended."""
+        """Close all connections, and abort those that have not ended within 1 s."""
         channels = [
             connection.channel for connection in self._connections.values() if connection.channel is not None
         ]

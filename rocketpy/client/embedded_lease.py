@@ -36,7 +36,7 @@ class EmbeddedServers(Protocol):
 
 
 class Lease:
-    """One use of the servers at an address."""
+    """A client's use of the embedded servers at one address."""
 
     def __init__(self, pool: _ServerPool) -> None:
         self._pool = pool
@@ -48,22 +48,22 @@ class Lease:
         return self._pool.namesrv_address
 
     async def close(self) -> None:
-        """End this use; the last one stops the servers."""
+        """End this lease; the last one to end stops the servers. Safe to call again."""
         if not self._ended:
             self._ended = True
             await self._pool.release()
 
 
 def is_embedded(namesrv: str) -> bool:
-    """Whether an address is that of servers in this process."""
+    """Return whether an address has the scheme ``embedded:``."""
     return namesrv.startswith(_SCHEME)
 
 
 async def lease(namesrv: str) -> Lease:
-    """Return a use of the servers at an address, which start with the first one in this event loop.
+    """Return a lease on the servers at an address. The first lease in this event loop starts them.
 
     Raises ConfigInvalid when the address is malformed, its options are unknown or differ from those of the
-    open store, or when no package provides servers. Also raises errors of their start, such as StoreLocked.
+    open store, or when no package provides servers. Also raises what their start raises, such as StoreLocked.
     """
     address = _parse(namesrv)
     pools = _server_pools.setdefault(asyncio.get_running_loop(), {})
@@ -109,14 +109,14 @@ class _ServerPool:
         return self._servers is not None or self._lock.locked()
 
     async def acquire(self) -> None:
-        """Start the servers if they are not in use yet."""
+        """Add a lease; start the servers if they do not run."""
         async with self._lock:
             if self._servers is None:
                 self._servers = await _find_open()(self._address.path, dict(self._address.options))
             self._leases += 1
 
     async def release(self) -> None:
-        """Stop the servers when the last lease ends."""
+        """End a lease; stop the servers if it was the last one."""
         async with self._lock:
             self._leases -= 1
             if self._leases == 0 and self._servers is not None:

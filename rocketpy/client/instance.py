@@ -1,7 +1,7 @@
 """ClientInstance: the connections, routes and heartbeats that the clients of one event loop share.
 
 It holds one connection to each broker, caches routes, and sends heartbeats. A route is fetched on first use
-and refreshed every 30 s; connections to brokers without a route are closed.
+and then refreshed regularly, which also closes idle connections to brokers that are in no route.
 
 Source: RocketMQ 4.6 MQClientInstance, MQClientManager.
 """
@@ -65,8 +65,8 @@ P = TypeVar("P")
 class ClientInstance:
     """The client of one event loop and configuration; `acquire` and `release` count its users.
 
-    on_fork: called in a forked child with the error of every later use. thread: the id of the thread in which
-    the event loop last ran.
+    address: the local IP address, packed. on_fork: called in a forked child with the error that every later
+    use raises. thread: the id of the thread in which the event loop last ran.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -105,8 +105,8 @@ class ClientInstance:
     async def acquire(cls, config: ClientConfig, *, wait: bool = True) -> ClientInstance:
         """Return the started instance of this event loop for this configuration.
 
-        wait: until a name server responds, at most `request_timeout_ms`. Raises ConfigInvalid, and
-        TransportError when no name server responds.
+        wait: whether to wait until a name server responds, at most `request_timeout_ms`. Raises
+        ConfigInvalid, and TransportError when no name server responds.
         """
         config = replace(
             config,
@@ -129,7 +129,7 @@ class ClientInstance:
         return client
 
     async def release(self) -> None:
-        """End one use; the last one closes the connections and cancels the background tasks."""
+        """Stop using the instance; its last user closes the connections and cancels the background tasks."""
         self._users -= 1
         if self._users or self._closed or self.is_forked_copy:
             return
@@ -160,9 +160,8 @@ class ClientInstance:
             random.randrange(1 << 16),
         )
         if all(address.startswith("tls://") for address in servers.addresses):
-            self.connections.scheme = (
-                "tls"  # a route's addresses have no scheme; RocketMQ's useTLS is for all, too
-            )
+            # Addresses in routes have no scheme. RocketMQ's useTLS also applies to all connections.
+            self.connections.scheme = "tls"
         return servers
 
     async def _start(self, servers: NameServers, *, wait: bool) -> None:
@@ -258,7 +257,7 @@ class ClientInstance:
     # -- routes -------------------------------------------------------------------------------
 
     def topic(self, name: str) -> CachedRoute:
-        """Return the cache entry of a topic; its route is refreshed from now on."""
+        """Return the cache entry of a topic. Once it was fetched, its route is refreshed regularly."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = CachedRoute(name)
@@ -300,13 +299,12 @@ class ClientInstance:
         except RocketError as error:
             topic.error = error.with_traceback(None)  # callers see their own frames, not those of this task
         finally:
-            topic.asked_at = asyncio.get_running_loop().time()
             waiting, topic.waiting = topic.waiting, []
             for then in waiting:
                 then(topic.error)
 
     async def _refresh(self) -> None:
-        """Fetch every route again. A cached route stays when no name server responds, as in RocketMQ."""
+        """Fetch all routes in use again. After an error the cached route stays, as in RocketMQ."""
         for topic in list(self._topics.values()):
             if topic.changed or topic.route is not None:
                 with contextlib.suppress(RocketError):
@@ -318,17 +316,18 @@ class ClientInstance:
         for broker in self._broker_connections():
             busy = broker.channel is not None and broker.channel.in_flight > 0
             if wanted and broker.address not in wanted and not busy and self.connections.drop(broker.address):
-                log.info("closed the connection to broker %s, which no route has any longer", broker.address)
+                log.info("closed the connection to broker %s, which is now in no route", broker.address)
 
     # -- brokers ------------------------------------------------------------------------------
 
     async def find_broker(
         self, topic: str, broker_name: str, broker_id: int = MASTER_ID, *, only: bool = False
     ) -> tuple[str, int]:
-        """Return address and broker id of a member of a broker group, or of another member in its absence.
+        """Return address and broker id of the broker with this name and id.
 
-        only: raise instead of returning another member. The master is preferred to slaves, and a slave with a
-        lower id to one with a higher. Raises RouteNotFound, and what `route` raises.
+        If the route lacks this id, another member of the broker group is returned: the master, or else the
+        slave with the lowest id. only: raise RouteNotFound instead. Raises RouteNotFound for an unknown
+        broker name, and what `route` raises.
         """
         for fresh in (False, True):
             route = await self.route(topic, fresh=fresh)
@@ -403,16 +402,17 @@ class ClientInstance:
             )
 
     def shared(self, make: Callable[[ClientInstance], P]) -> P:
-        """Return the one object that this factory made for the client, created on first use."""
+        """Return the object that `make` creates for this client; created once, on first use."""
         if make not in self._parts:
             self._parts[make] = make(self)
         return cast(P, self._parts[make])
 
     async def ensure_registered(self, topic: str, timeout_ms: float | None = None) -> None:
-        """Send heartbeats to the masters that may call this client back about a topic.
+        """Send heartbeats to the masters that may send requests to this client about a topic.
 
-        These are the masters of the topic and of the reply topics of their clusters. Runs once for a topic
-        and set of producer groups; the next heartbeat makes up for failures.
+        These are the masters of the topic and of the reply topics of their clusters. After a success, later
+        calls with the same topic and producer groups do nothing. Errors are ignored, since the periodic
+        heartbeat follows. Takes at most half of `timeout_ms`, by default of `request_timeout_ms`.
         """
         done = (topic, tuple(sorted(self._producers)))
         if done in self._registered:
@@ -451,7 +451,7 @@ class ClientInstance:
         """
         if group in self._consumers:
             raise ConfigInvalid(
-                f"group {group} has a consumer in this client already; give the other one its own client: "
+                f"group {group} already has a consumer in this client; give the other one its own client: "
                 'ClientConfig(instance_name="...")'
             )
         self._consumers[group] = describe
@@ -509,7 +509,7 @@ class ClientInstance:
     async def _broadcast(
         self, targets: list[PeerConnection], make: Callable[[], Command], timeout_ms: float
     ) -> list[tuple[str, Command]]:
-        """Send a request to each; return the responses by address, and log the errors."""
+        """Send a request to each target; return (address, response) pairs, and log the errors."""
         results = await asyncio.gather(
             *(target.request(make(), timeout_ms) for target in targets), return_exceptions=True
         )

@@ -33,8 +33,8 @@ class Lifecycle:
     async def _connect(self, config: ClientConfig, what: str, *, wait: bool) -> ClientInstance:
         """Acquire the client instance, once. what: the name of this object, for errors.
 
-        Raises ConfigInvalid if this object was started before, and ClientClosed if that was before a fork.
-        Raises what `acquire` raises; `start` can then be called again.
+        Raises ConfigInvalid if this object was started before, and ClientClosed if it was started before a
+        fork. Also raises what `ClientInstance.acquire` raises; then `start` can be called again.
         """
         if self._client is not None:
             self._client.check_process()
@@ -48,11 +48,11 @@ class Lifecycle:
         return self._client
 
     def _running(self) -> ClientInstance:
-        """Return the client instance. Raises ClientClosed unless it runs, in the event loop of the caller."""
+        """Return the client instance. Raises ClientClosed unless it runs in the current event loop."""
         raise NotImplementedError
 
     def _left_open(self) -> str | None:
-        """Return the name of this object if it was started and not closed."""
+        """Return the name of this object if it was started and not closed; else None."""
         return None
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from rocketpy.client.broker_api import require_success, settle
+from rocketpy.client.broker_api import gather_by_broker, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import member_to_read
@@ -57,9 +57,9 @@ class MessageIndex:
         self._namespace = client.config.namespace if namespace is None else namespace
 
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt | None:
-        """Return the oldest message with a unique id; None if no broker has one.
+        """Return the message with a unique id that was stored first; None if no broker has one.
 
-        Raises MessageInvalid for a malformed id.
+        Raises MessageInvalid for a malformed id, and what `by_key` raises.
         """
         try:
             begin_ms = unique_id_time_ms(unique_id, time.time_ns() // 1_000_000) - 1000
@@ -69,7 +69,11 @@ class MessageIndex:
         return min(found.messages, key=lambda message: message.store_timestamp, default=None)
 
     async def by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Return the messages that have a key."""
+        """Return the messages that have a key, at most `max_count` of each broker.
+
+        begin_ms, end_ms: range of the store times, in ms since 1970. Raises RouteNotFound, TransportError and
+        BrokerError; unless `partial`, also BrokersFailed, and RecordCorrupt for an unreadable response.
+        """
         return await self._query(topic, key, max_count, begin_ms, end_ms, unique=False)
 
     async def _query(
@@ -86,12 +90,12 @@ class MessageIndex:
         )
         brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
         requests = [self._query_at(data, header) for data in brokers]
-        parts = await gather(brokers, requests, partial=self._partial)
+        parts = await gather_results(brokers, requests, partial=self._partial)
         messages = [
             message.with_topic(topic)
             for part in parts
             for message in part.messages
-            # The index holds hashes of keys, so other messages may be among them.
+            # The index holds only hashes of keys, so a broker may also return messages with other keys.
             if (message.message_id == key if unique else key in message.keys)
         ]
         return QueryResult(messages, max((part.index_updated_ms for part in parts), default=0))
@@ -118,14 +122,15 @@ class MessageIndex:
         return QueryResult(messages, found.index_last_update_timestamp)
 
 
-async def gather(
+async def gather_results(
     brokers: Sequence[BrokerData], requests: Sequence[Awaitable[R]], *, partial: bool
 ) -> list[R]:
-    """Return the results of the brokers that gave one; raise the first error when no broker did.
+    """Await one request per broker concurrently; return the results of the brokers that succeeded.
 
-    Unless `partial`, raises BrokersFailed when some of several brokers failed.
+    Raises the first error when every broker failed, and BrokersFailed when only some did. partial: log the
+    errors of these instead.
     """
-    found, errors = await settle([data.broker_name for data in brokers], requests)
+    found, errors = await gather_by_broker([data.broker_name for data in brokers], requests)
     if errors and not found:
         raise next(iter(errors.values()))
     if errors and not partial:

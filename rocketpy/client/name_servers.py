@@ -1,7 +1,7 @@
 """NameServers: requests to the current name server, and to the next one when that fails.
 
-Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: a name server without a route may
-just have started, so the request is sent to the others too.
+Source: RocketMQ NettyRemotingClient's choice of a name server. Differs: a name server that does not know a
+topic may just have started, so the others are asked too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
 
     Args:
         text: The addresses.
-        tls: TCP addresses stand for TLS addresses.
+        tls: Use TLS for TCP addresses.
 
     Raises:
         ConfigInvalid: An address is malformed, there is none, or only some are at ``tls://``. The scheme of
@@ -80,7 +80,7 @@ def split_addresses(text: str, *, tls: bool = False) -> tuple[str, ...]:
 
 
 def require_tls(addresses: tuple[str, ...]) -> None:
-    """Raise ConfigInvalid when one of these addresses would be reached by TCP without TLS."""
+    """Raise ConfigInvalid if a connection to one of these addresses would be TCP without TLS."""
     for address in addresses:
         if "://" not in address:
             raise ConfigInvalid(
@@ -115,7 +115,7 @@ class NameServers:
     async def request_each(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> dict[str, Command | TransportError]:
-        """Send a request to every name server; return the response, or the error, of each by its address."""
+        """Send a request to every name server; return the response or the error of each, by address."""
         send = self._request(code, header, body)
 
         async def request(address: str) -> Command | TransportError:
@@ -151,6 +151,8 @@ class NameServers:
     def _request(
         self, code: int, header: Header | None, body: bytes = b""
     ) -> Callable[[PeerConnection], Awaitable[Command]]:
+        """Return a function that sends this request to one name server. It raises TransportError."""
+
         async def send(connection: PeerConnection) -> Command:
             response = await connection.request(Command.request(code, header, body), self._timeout_ms)
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALWAYS_SUPPORTED:
@@ -165,9 +167,10 @@ class NameServers:
     async def _first(
         self, number: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
     ) -> tuple[int, T]:
-        """Try one name server after the other, from `number` on; return the number of the first success.
+        """Call `use` with one name server after the other, until one does not raise a TransportError.
 
-        limit_ms: the timeout of each, for the error text; `timeout_ms` when None.
+        number: the index of the first. limit_ms: the timeout of each, for the error text; `timeout_ms` when
+        None. Returns the index of the successful one, with its result. Raises the last TransportError.
         """
         error: RocketError = ConnectFailed("no name server is configured; set namesrv")
         for _ in self.addresses:
@@ -179,7 +182,7 @@ class NameServers:
         raise error.with_traceback(None)  # callers see their own frames, not those of the last attempt
 
     def _with_server(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
-        """Return the error with the name server in its text, and without hints about lost requests."""
+        """Return the error with the name server in its text, and without the hint `MAYBE_HANDLED`."""
         if isinstance(error, ConnectFailed):
             return error  # its text names the name server
         text = f"name server {address} did not respond within {limit_ms} ms; check that it is a name server"

@@ -1,4 +1,4 @@
-"""Namespaces: how several tenants share brokers without seeing each other's topics and groups.
+"""Namespaces: let several tenants share brokers without seeing each other's topics and groups.
 
 A client with a namespace writes ``namespace%topic`` and ``namespace%group`` on the wire; its application sees
 the plain names. System names of RocketMQ are never wrapped.
@@ -39,12 +39,12 @@ def unwrap(namespace: str, name: str) -> str:
 
 
 def own_names(namespace: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the servers' names that are in the namespace, without it, sorted."""
+    """Return the names that belong to the namespace, unwrapped and sorted. names: as on the wire."""
     return tuple(sorted(own for name in names if wrap(namespace, own := unwrap(namespace, name)) == name))
 
 
 def wrap_queue(namespace: str, queue: MessageQueue) -> MessageQueue:
-    """Add the namespace to the topic of a queue. Raises UsageError for another type."""
+    """Add the namespace to the topic of a queue. Raises UsageError if it is not a MessageQueue."""
     given: object = queue
     if not isinstance(given, MessageQueue):
         raise UsageError(f"{given!r} is not a MessageQueue")

@@ -1,1 +1,1 @@
-"""Routes: which queues of which brokers serve a topic, and which of them is next."""
+"""Routes: the queues of a topic on its brokers, and the choice of a queue for each message."""

@@ -1,11 +1,11 @@
 """Latency fault tolerance: avoid a broker for a while after it was slow or failed.
 
-Two lists of numbers configure it. After an attempt that took at least the n-th latency, the broker is avoided
-for the n-th time; a failed attempt counts as a latency of 30 s. While every broker is avoided, one of the
-faster half is used, round-robin.
+`LatencyConfig` has two lists of numbers. After an attempt that took at least the n-th of `latency_ms`, the
+broker is avoided for the n-th of `not_available_ms`. A failed attempt counts as a latency of `failed_ms`.
+While every broker is avoided, the faster half of them is used, round-robin.
 
-Source: RocketMQ 4.6 MQFaultStrategy, LatencyFaultToleranceImpl. Differs: RocketMQ, once an attempt has
-failed, considers only queues of that broker; here it is avoided.
+Source: RocketMQ 4.6 MQFaultStrategy, LatencyFaultToleranceImpl. Differs: after a failed attempt RocketMQ
+considers only queues of the failed broker; here it is avoided.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class BrokerLatencies:
     not_available_ms: Sequence[int]
     failed_ms: int
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Broker name to its last latency and the time when it is available again."""
+    """Broker name to its last latency and the time when it is available again, in ms."""
     _next_index: int = 0
-    """For round robin among slow brokers."""
+    """Position of the round robin while every broker is avoided."""
 
     def update(self, broker_name: str, latency_ms: float, now_ms: float, *, failed: bool = False) -> None:
-        """Record the latency of an attempt, or its failure."""
+        """Record the latency of an attempt. failed: record `failed_ms` instead of `latency_ms`."""
         latency_ms = self.failed_ms if failed else latency_ms
         index = bisect_right(self.latency_ms, latency_ms)
         not_available_ms = self.not_available_ms[index - 1] if index else 0
         self._seen[broker_name] = (latency_ms, now_ms + not_available_ms)
 
     def is_available(self, broker_name: str, now_ms: float) -> bool:
-        """Whether a broker is not avoided now."""
+        """Return whether a broker may be used at this time."""
         seen = self._seen.get(broker_name)
         return seen is None or now_ms >= seen[1]
 
@@ -69,7 +69,10 @@ class BrokerLatencies:
         return lambda queues, index, avoid_broker: self.select(queues, index, now_ms, avoid_broker)
 
     def _least_slow(self, names: Sequence[str], now_ms: float) -> str:
-        """Return one of the faster half: available brokers first, then by latency, then by time of return."""
+        """Return a broker of the faster half, round-robin.
+
+        Brokers are sorted by availability, then by latency, then by the time when they are available again.
+        """
 
         def slowness(name: str) -> tuple[bool, float, float]:
             return (not self.is_available(name, now_ms), *self._seen.get(name, (0.0, 0.0)))

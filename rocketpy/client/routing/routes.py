@@ -1,4 +1,4 @@
-"""From a name server's route to queues, and which of them is next.
+"""Derives the queues of a topic from a name server's route, and selects the next queue.
 
 Source: RocketMQ 4.6 MQClientInstance topicRouteData2TopicPublishInfo and ..SubscribeInfo.
 """
@@ -28,22 +28,21 @@ _DIGITS_MAX: Final = len(str(QUEUES_MAX))
 
 
 RouteCallback = Callable[[RocketError | None], None]
-"""Called when a route was fetched, or with the error."""
+"""Called with None when a route was fetched, or with the error."""
 
 
 class CachedRoute:
     """The cached route of a topic.
 
-    route: from the last response of a name server that had one. asked_at: loop time of the last response.
-    error: why that response had no route. changed: called after each change of the route.
+    route: from the last response that had one. error: why the last request got no route, or None. waiting:
+    callbacks of the current request. changed: called after each change of the route.
     """
 
-    __slots__ = ("asked_at", "changed", "error", "name", "route", "waiting")
+    __slots__ = ("changed", "error", "name", "route", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name: str = name
         self.route: TopicRouteData | None = None
-        self.asked_at: float = float("-inf")
         self.error: RocketError | None = None
         self.waiting: list[RouteCallback] = []
         self.changed: list[Callable[[], None]] = []
@@ -53,8 +52,8 @@ class CachedRoute:
 class PublishRoute:
     """Where messages of a topic can be sent.
 
-    queues: in round-robin order. masters: broker name to address. ordered: whether the queues come from the
-    order configuration of the topic, whose number of queues does not depend on available brokers.
+    queues: in round-robin order. masters: broker name to the address of its master. ordered: whether the
+    queues come from the topic's order configuration, so that their number is independent of failed brokers.
     brokers_without_master: names of writable brokers whose master has failed, or is being elected.
     """
 
@@ -90,8 +89,8 @@ def check_route(topic: str, route: TopicRouteData) -> None:
 def publish_route(topic: str, route: TopicRouteData) -> PublishRoute:
     """Return the writable queues of `topic` whose broker has a master.
 
-    With an order configuration, all of its queues are returned, even of brokers that are away, because the
-    queue of a message must not change. Raises RemoteProtocolError for a malformed one.
+    With an order configuration, all of its queues are returned, even those of failed brokers, because the
+    queue of a message must not change. Raises RemoteProtocolError for a malformed order configuration.
     """
     masters = _masters(route)
     if route.order_topic_conf:
@@ -130,7 +129,7 @@ def borrow_route(topic: str, template: TopicRouteData, queues_max: int) -> Publi
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Return the readable queues, sorted."""
+    """Return the readable queues, sorted by broker name and queue id."""
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=_broker_name)
@@ -183,7 +182,10 @@ def _ordered_queues(topic: str, order_topic_conf: str) -> list[MessageQueue]:
 
 
 def order_counts(topic: str, order_topic_conf: str) -> list[tuple[str, int]]:
-    """Read ``broker-a:4;broker-b:2``. Raises RemoteProtocolError."""
+    """Parse an order configuration such as ``broker-a:4;broker-b:2`` into broker names and queue counts.
+
+    Raises RemoteProtocolError when it is malformed or has too many queues.
+    """
     counts: list[tuple[str, int]] = []
     for part in filter(None, order_topic_conf.split(";")):
         broker_name, _, text = part.partition(":")

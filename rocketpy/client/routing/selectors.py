@@ -1,9 +1,7 @@
-"""Selectors: how an application chooses the queue of a message, such as one queue for all messages of an
-order.
+"""Selectors: choose the queue of a message, such as one queue for all messages of an order.
 
-A selector is a callable with the queues of the topic, the message and the argument of the send; it returns
-one of the queues. It is called once for each send, in the event loop; the send has one attempt, at that
-queue.
+A selector is called with the queues of the topic, the message and the argument of the send; it returns one of
+the queues. It is called once for each send, in the event loop. The send has one attempt, to that queue.
 
     await producer.send(message, selector=by_hash, arg=order_id)
 
@@ -40,7 +38,7 @@ def by_hash(queues: Sequence[MessageQueue], _message: Message, arg: object) -> M
 
     Args:
         queues: The queues of the topic.
-        arg: A string or a number; the string form of any other value.
+        arg: A string or an integer; any other value is hashed as its string form.
     """
     return queues[abs(java_hash(arg)) % len(queues)]
 
@@ -51,7 +49,7 @@ def by_random(queues: Sequence[MessageQueue], _message: Message, _arg: object) -
 
 
 class RoundRobin:
-    """Selects the queues of each topic round-robin. The object has the positions: keep it between sends."""
+    """Selects the queues of each topic round-robin. The object has the positions: reuse it for all sends."""
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()
