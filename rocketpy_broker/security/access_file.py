@@ -38,9 +38,10 @@ class AccessStore:
         self._clock = clock
         self._written = AccessFile()
         self._stamp: _Stamp | None = None
+        """Of the file at the last attempt to read it; None before the first one, and while it is missing."""
 
     def load(self) -> None:
-        """Read the file. Raises ConfigInvalid with its name, and leaves the rules unchanged."""
+        """Read the file. Raises ConfigInvalid, which names the file; the rules are then unchanged."""
         try:
             stamp = self._read_stamp()
             self._apply(read_access_file(self.path.read_text("utf-8")))
@@ -60,14 +61,16 @@ class AccessStore:
         try:
             stamp = self._read_stamp()
         except OSError as error:
-            log.error("%s: %s; the previous rules remain in effect", self.path, error)
+            if self._stamp is not None:  # logged once, not at every check
+                log.error("%s: %s; the previous rules remain in effect", self.path, error)
+            self._stamp = None
             return
         if stamp == self._stamp:
             return
         try:
             self.load()
         except ConfigInvalid as error:
-            self._stamp = stamp  # logged once, not at every check
+            self._stamp = stamp  # logged once, too
             log.error("%s; the previous rules remain in effect", error)
         else:
             log.warning("%s has changed and has %d accounts now", self.path, len(self.rules.accounts))
@@ -77,14 +80,14 @@ class AccessStore:
         return state.st_mtime_ns, state.st_size, state.st_ino
 
     def _apply(self, written: AccessFile) -> None:
-        self.rules = AccessList.of(written)  # raises before anything has changed
+        self.rules = AccessList.of(written)  # if it raises, nothing has changed
         self._written = written
 
-    # -- what administrators ask --------------------------------------------------------------
+    # -- requests of administrators -----------------------------------------------------------
 
     @property
     def version(self) -> DataVersion:
-        """Number of changes by request, and the time of the last one."""
+        """Number of changes that administrators requested, and the time of the last one."""
         versions = self._written.data_version
         return versions[0] if versions else DataVersion()
 
@@ -114,7 +117,7 @@ class AccessStore:
         return self._written.accounts or []
 
     def _save(self, **changes: Any) -> None:
-        """Validate, write, then apply a change: a change that cannot be written does not apply."""
+        """Validate and write a change, then apply it. A change that cannot be written is not applied."""
         version = [self.version.next(self._clock())]
         written = msgspec.structs.replace(self._written, data_version=version, **changes)
         AccessList.of(written)

@@ -21,7 +21,7 @@ from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, DataVersion, PlainAccessC
 from rocketpy_broker.security.addresses import AddressPattern
 
 KEY_CHARACTERS_MIN: Final = 7
-"""Least length of access and secret keys: 4.6.0 requires more than 6 characters."""
+"""Minimum length of access and secret keys: 4.6.0 requires more than 6 characters."""
 _INTERNAL_PREFIX: Final = "RMQ_SYS_"
 _INTERNAL_TOPICS: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "OFFSET_MOVED_EVENT"}
@@ -109,7 +109,7 @@ class AccessFile(msgspec.Struct, kw_only=True, rename="camel"):
     global_white_remote_addresses: list[str] | None = None
     accounts: list[PlainAccessConfig] | None = None
     data_version: list[DataVersion] | None = None
-    """One element: number of changes by request, and the time of the last one."""
+    """One element: number of changes that administrators requested, and the time of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class AccessList:
 
     @classmethod
     def of(cls, contents: AccessFile) -> AccessList:
-        """Return the rules of a file. Raises ConfigInvalid with the account and the setting."""
+        """Return the rules of a file. Raises ConfigInvalid, which names the account or the pattern."""
         accounts = [_account(config) for config in contents.accounts or []]
         return cls(
             tuple(AddressPattern(text) for text in contents.global_white_remote_addresses or []),
@@ -211,5 +211,5 @@ def _right(text: str | None) -> Right:
 def _named_right(text: str) -> tuple[str, Right]:
     name, sign, right = text.partition("=")
     if not name.strip() or not sign:
-        raise ConfigInvalid(f"{text!r} is not NAME=RIGHT")
+        raise ConfigInvalid(f"{text!r} is not of the form NAME=RIGHT")
     return name.strip(), _right(right)

@@ -6,8 +6,8 @@
 | ``10.1.2.3,10.1.2.4``                | each of these addresses                              |
 | ``10.1.2.{3,4}`` ``2001:db8::{1,2}`` | each of these addresses                              |
 | ``10.1.2.*`` ``10.1.2-9.*``          | a range in one part, any value in the next           |
-| ``*`` ``*.*.*.*``                    | everybody, also peers without an IP address          |
-| an empty text                        | nobody                                               |
+| ``*`` ``*.*.*.*``                    | every client, also without an IP address             |
+| an empty text                        | no client                                            |
 
 Source: RemoteAddressStrategyFactory of RocketMQ 4.6.0. Differs: every part may be a range, and an invalid
 pattern is an error.
@@ -73,23 +73,24 @@ def _alternatives(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _parts(one: str, pattern: str) -> Parts:
-    base, limit = (16, 0xFFFF) if ":" in one else (10, 0xFF)
+def _parts(alternative: str, pattern: str) -> Parts:
+    base, limit = (16, 0xFFFF) if ":" in alternative else (10, 0xFF)
     try:
-        texts = _groups(one) if base == 16 else one.split(".")
+        texts = _groups(alternative) if base == 16 else alternative.split(".")
         parts = tuple(_range(text.strip(), base, limit) for text in texts)
     except ValueError as error:
-        raise ConfigInvalid(f"address pattern {pattern!r} is not understood: {error}") from None
-    if len(parts) != (8 if base == 16 else 4):
-        raise ConfigInvalid(f"address pattern {pattern!r} is not understood: it has {len(parts)} parts")
+        raise ConfigInvalid(f"invalid address pattern {pattern!r}: {error}") from None
+    expected = 8 if base == 16 else 4
+    if len(parts) != expected:
+        raise ConfigInvalid(f"invalid address pattern {pattern!r}: {len(parts)} parts, expected {expected}")
     return parts
 
 
-def _groups(one: str) -> list[str]:
+def _groups(alternative: str) -> list[str]:
     """Return the 8 groups of an IPv6 pattern, with zeros for ``::``."""
-    if one.count("::") > 1:
+    if alternative.count("::") > 1:
         raise ValueError("it contains :: twice")
-    head, gap, tail = one.partition("::")
+    head, gap, tail = alternative.partition("::")
     before, after = (half.split(":") if half else [] for half in (head, tail))
     return [*before, *["0"] * (8 - len(before) - len(after) if gap else 0), *after]
 
@@ -101,5 +102,5 @@ def _range(text: str, base: int, limit: int) -> tuple[int, int]:
     low = int(low_text, base)
     high = int(high_text, base) if dash else low
     if not 0 <= low <= high <= limit:
-        raise ValueError(f"{text} is not from 0 to {limit:{'x' if base == 16 else 'd'}}")
+        raise ValueError(f"{text} is not a number or range from 0 to {limit:{'x' if base == 16 else 'd'}}")
     return low, high

@@ -56,7 +56,7 @@ _RELOAD_S: Final = 0.5
 """Interval of checks for a changed file; as in 4.6.0."""
 _DIGITS_MAX: Final = 15
 _TRUSTED: Final = ""
-"""In place of the account of a connection from an address on the allow list."""
+"""Account name of a connection from an address on the allow list."""
 _V2_NEEDED: Final = (
     "Signature version 2 is required here (aclSignatureV2Required=true), which RocketMQ's clients do not "
     "have; sign with Credentials(signature_version=2) or ROCKETMQ_SIGNATURE_VERSION=2"
@@ -68,8 +68,8 @@ class AccessGuard:
     """Accepts or rejects the requests of one server.
 
     permissions: the permission of each request code. unsigned_timeout_ms: a connection without an accepted
-    request is closed after this time. requires_v2: RocketMQ's signature is rejected. A broker calls `connect`
-    before the first request, so that requests are checked against its records and clients.
+    request is closed after this time. requires_v2: RocketMQ's signature is rejected. A broker must call
+    `connect` before the first request.
     """
 
     store: AccessStore
@@ -90,7 +90,7 @@ class AccessGuard:
         self._sweeper = PeriodicCalls(self.tasks)
 
     def connect(self, lookups: BrokerLookups) -> None:
-        """Check requests against the records and clients of a broker."""
+        """Check requests against the records and clients of a broker from now on."""
         self._lookups = lookups
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class AccessGuard:
         self._cancel_timeout(channel)
 
     def _cancel_timeout(self, channel: Channel) -> None:
-        """Keep a connection open."""
+        """Cancel the authentication timeout of a connection."""
         timer = self._unauthenticated.pop(channel, None)
         if timer is not None:
             timer.cancel()
@@ -225,7 +225,10 @@ class AccessGuard:
         return self._may_reply_to(account, required.name)
 
     def _may_reply_to(self, account: Account, client_id: str) -> bool:
-        """Whether a client may have sent a request to this account. An unknown client may be any."""
+        """Whether this account may read a topic that the client may send requests to.
+
+        An unknown client is treated as one that may send to all topics.
+        """
         requester = None if self._lookups is None else self._lookups.requester(client_id)
         rules = self.store.rules
         if requester is None or rules.is_on_allow_list(requester.remote_host):
@@ -236,7 +239,7 @@ class AccessGuard:
         return account.may_read_from(None if other.allow_list.matches(requester.remote_host) else other)
 
     def deny_if_revoked(self, channel: Channel, request: Command) -> Command | None:
-        """Return the response that rejects a held request, if its account has lost the rights; else None."""
+        """Return the response that rejects a held request whose account has lost the rights; else None."""
         try:
             if self.permits(channel, required_permissions(request, request.ext_fields(), self._lookups)):
                 return None
@@ -244,10 +247,13 @@ class AccessGuard:
             return self._deny(channel, request, str(error))
         return self._deny(channel, request, "The rights of the account have changed")
 
-    # -- rights of connections -----------------------------------------------------------
+    # -- rights of connections ----------------------------------------------------------------
 
     def account_of(self, channel: Channel) -> str:
-        """Return the account of a connection; empty for a white address, or before an accepted request."""
+        """Return the access key of a connection's account.
+
+        Empty for an address on the allow list, and before the first accepted request.
+        """
         return self._accounts.get(channel, _TRUSTED)
 
     def permits(self, channel: Channel, wanted: Iterable[RequiredPermission]) -> bool:
@@ -259,14 +265,14 @@ class AccessGuard:
         account = rules.accounts.get(self.account_of(channel))
         if account is None:
             return False
-        is_free = account.allow_list.matches(host) or not account.is_limited
-        return is_free or self._first_denied(account, wanted) is None
+        is_exempt = account.allow_list.matches(host) or not account.is_limited
+        return is_exempt or self._first_denied(account, wanted) is None
 
 
 def create_access_guard(
     listen: ListenConfig, permissions: Mapping[int, Permission], tasks: Tasks
 ) -> AccessGuard | None:
-    """Return the guard of a server, not started; None without access control."""
+    """Return the guard of a server, not yet started; None without access control."""
     if listen.acl_file is None:
         return None
     store = AccessStore(listen.acl_file)

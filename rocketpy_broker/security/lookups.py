@@ -16,14 +16,14 @@ from rocketpy_broker.store import MessageStore
 class BrokerLookups:
     """Finds the records that requests refer to, and clients by the ids in their heartbeats.
 
-    A record counts only if its queue has it. Otherwise a sender could put a whole record of another topic
-    into the body of a message. The check would then use the rights for that topic.
+    A record is accepted only if a consume queue refers to it. Otherwise a sender could put a whole record of
+    another topic into the body of a message. The guard would then check the rights for that topic.
     """
 
     def __init__(
         self, store: MessageStore, clients: ClientRegistry, cluster_name: str, write_run: Callable[[], None]
     ) -> None:
-        """write_run: writes messages that were appended, but are not in the log yet."""
+        """write_run: writes the run, the appended messages that are not in the log yet."""
         self.reply_topic = cluster_name + REPLY_TOPIC_SUFFIX
         """Topic of stored replies. Every account may send them there."""
         self._store = store

@@ -1,7 +1,8 @@
 """The permission that each request code needs. Servers reject request codes that are not in their table.
 
-They apply with access control: CLIENT needs a signed request and the rights that `required_permissions` finds
-in it; BROKER and ADMIN need an administrator's account or an address on the allow list.
+The permissions apply with access control. CLIENT needs a signed request and the rights that
+`required_permissions` returns for it. BROKER and ADMIN need an administrator's account or an address on the
+allow list.
 
 Deny by default: a handler for a new request code is not called until the code has a permission here. With
 access control, only administrators may use the code until `required_permissions` has a rule for it.
@@ -20,7 +21,7 @@ class Permission(Enum):
     """The permission that a request code needs."""
 
     CLIENT = "client"
-    """Every account."""
+    """Every account, if it has the rights that the request needs."""
     BROKER = "broker"
     """Brokers of the cluster."""
     ADMIN = "admin"

@@ -1,12 +1,12 @@
 """Detects replayed requests with signature version 2: each nonce is accepted once.
 
-A nonce is ``session-number``. A signer numbers its requests one after the other. For each session the server
-stores the highest number, and which of the 1,024 numbers below it came, as IPsec does (RFC 4303). So memory
-does not grow with requests: up to 4,096 sessions for each account, about 400 bytes each.
+A nonce is ``session-number``. A signer numbers its requests consecutively. For each session the server has an
+anti-replay window, as IPsec does (RFC 4303): the highest number, and which of the 1,023 numbers below it were
+received. So memory does not grow with requests: up to 4,096 sessions for each account, about 400 bytes each.
 
-A session is forgotten when all its signatures are too old to be accepted. If an account has too many
-sessions, the server drops the least recently used one and keeps its time. New sessions of the account must be
-younger. After a restart, the server accepts only signatures from after its start.
+A session is removed when all its signatures are too old to be accepted. If an account has too many sessions,
+the server removes the least recently used one. From then on, a new session of the account must be signed
+later than that one. After a restart, the server accepts only signatures from after its start.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 LATE_MS_MAX: Final = 300_000
-"""Largest difference between the clocks of signer and server, plus the time of transfer."""
+"""Limit of the clock difference between signer and server, plus the transfer time."""
 SESSIONS_MAX: Final = 4096
 """Limit for one account."""
-_NUMBERS: Final = 1024
-"""Range below the highest number: requests of a signer may overtake each other by this many."""
-_MASK: Final = (1 << _NUMBERS) - 1
+_WINDOW: Final = 1024
+"""Numbers in the window, which ends at the highest one: requests may overtake fewer than so many others."""
+_MASK: Final = (1 << _WINDOW) - 1
 _NONCE_CHARACTERS_MAX: Final = 64
 
 
 @dataclass(slots=True)
 class _Session:
-    """seen: bit n is set if number `highest - n` came. newest_ms: time of the newest signature."""
+    """seen: bit n is set if number `highest - n` was received. newest_ms: time of the newest signature."""
 
     highest: int
     seen: int
@@ -36,7 +36,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Account:
-    """Sessions, the least recently used one first. floor_ms: new sessions must be younger."""
+    """Sessions, the least recently used one first. floor_ms: a new session must not be signed earlier."""
 
     floor_ms: int
     sessions: OrderedDict[str, _Session] = field(default_factory=OrderedDict)
@@ -55,10 +55,12 @@ class ReplayGuard:
             return (
                 f"The request was signed {abs(now_ms - signed_ms) / 1000:.0f} s "
                 f"{'before' if signed_ms < now_ms else 'after'} this server's time, "
-                f"{LATE_MS_MAX // 1000} s are allowed; set the clocks"
+                f"{LATE_MS_MAX // 1000} s are allowed; synchronize the clocks"
             )
         if signed_ms < self._start_ms:
-            return "The request was signed before this server started; sign it again, or set the clocks"
+            return (
+                "The request was signed before this server started; sign it again, or synchronize the clocks"
+            )
         session, _, digits = nonce.rpartition("-")
         try:
             number = int(digits, 16)
@@ -87,7 +89,7 @@ def _open_session(account: _Account, session: str, number: int, signed_ms: int, 
         _, oldest = sessions.popitem(last=False)
         account.floor_ms = max(account.floor_ms, oldest.newest_ms + 1)
     if signed_ms < account.floor_ms:
-        return "The request may be an old one: the account has too many signers; sign it again"
+        return f"The request may be a replay: the account has more than {SESSIONS_MAX} signers; sign it again"
     sessions[session] = _Session(number, 1, signed_ms)
     return None
 
@@ -95,10 +97,12 @@ def _open_session(account: _Account, session: str, number: int, signed_ms: int, 
 def _accept(known: _Session, number: int, signed_ms: int) -> str | None:
     ahead = number - known.highest
     if ahead > 0:
-        known.seen = (known.seen << ahead if ahead < _NUMBERS else 0) & _MASK | 1
+        known.seen = (known.seen << ahead if ahead < _WINDOW else 0) & _MASK | 1
         known.highest = number
-    elif -ahead >= _NUMBERS or known.seen >> -ahead & 1:
-        return "The request came before: a signature is accepted once"
+    elif -ahead >= _WINDOW:
+        return f"The number in the nonce is {-ahead} below the newest one; sign the request again"
+    elif known.seen >> -ahead & 1:
+        return "The nonce was used before: each signature is accepted once; sign the request again"
     else:
         known.seen |= 1 << -ahead
     known.newest_ms = max(known.newest_ms, signed_ms)

@@ -6,7 +6,7 @@
 | names ``%RETRY%g``                   | the same as the group g                                             |
 | names a consumer group               | SUB for the group                                                   |
 | sends or ends a half message         | PUB for its real topic, and any right for its producer group        |
-| has an offset or a message id        | SUB for the real topic of that record, and SUB for the group of a   |
+| names a record by offset or id       | SUB for the real topic of that record, and SUB for the group of a   |
 |                                      | record that a consumer sent back                                    |
 | has the client id of the sender      | that no connection of another account has the same client id        |
 | replies to a client                  | SUB for a topic that the requesting account may send to             |
@@ -56,13 +56,13 @@ class Subject(Enum):
     TOPIC = "topic"
     GROUP = "group"
     CLIENT = "client id"
-    """Id that a client gives itself."""
+    """Client id of the sender."""
     REQUESTER = "replies to client"
-    """Id of the client that receives a reply."""
+    """Client id of the requester, which receives the reply."""
 
 
 class RequiredPermission(NamedTuple):
-    """One right that an account needs. right: any of its bits is enough; without a meaning for client ids."""
+    """One right that an account needs. right: one of its bits is enough; ignored for CLIENT and REQUESTER."""
 
     name: str
     kind: Subject
@@ -154,7 +154,10 @@ def _property(record: Record, name: str) -> str | None:
 
 
 def _stored(request: _Request, offset: int) -> _Required:
-    """Return the rights to read the record at an offset; none without a record, as the handler rejects it."""
+    """Return the rights to read the record at an offset.
+
+    The list is empty if there is no record: the handler then rejects the request.
+    """
     record = request.record_at(offset)
     return [] if record is None else permissions_to_read(record)
 
@@ -214,7 +217,10 @@ def _view(request: _Request) -> _Required:
 
 
 def _end(request: _Request) -> _Required:
-    """Return the rights to end a transaction; none for another record, as the handler rejects it."""
+    """Return the rights to end a transaction.
+
+    If the record is not a half message, only the producer group counts: the handler rejects the request.
+    """
     found = _group(request.field("producerGroup"), _ANY)
     record = request.record_at(request.command.header_as(EndTransactionRequestHeader).commit_log_offset)
     is_half = record is not None and record.topic == HALF_TOPIC
@@ -228,7 +234,7 @@ def _resume(request: _Request) -> _Required:
     return permissions_to_end_transaction(record) if record and is_half else []
 
 
-def _directly(request: _Request) -> _Required:
+def _consume_directly(request: _Request) -> _Required:
     msg_id = request.command.header_as(ConsumeMessageDirectlyResultRequestHeader).msg_id
     return _group(request.field("consumerGroup")) + _stored(request, decode_message_id(msg_id or "")[1])
 
@@ -307,7 +313,7 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.GET_PRODUCER_CONNECTION_LIST: _about_group("producerGroup", _ANY),
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _consume(group="group", right=_ANY),
     RequestCode.GET_CONSUMER_RUNNING_INFO: _about_group("consumerGroup"),
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _directly,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
     RequestCode.GET_TOPIC_CONFIG: _about_topic(),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _about_group("group"),
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _nothing,

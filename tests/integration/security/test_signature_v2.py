@@ -66,7 +66,7 @@ async def test_a_request_is_taken_once_and_as_it_was_signed(servers: Servers, co
     signer = SignerV2(*MINE)
     signed = signer.sign(send_fields("Mine"), b"x", code=code)
     assert await send(servers, request_of(signed), codec) == ""
-    assert "came before" in await send(servers, request_of(signed), codec)
+    assert "used before" in await send(servers, request_of(signed), codec)
     fresh = signer.sign(send_fields("Mine"), b"x", code=code)
     wrong = "Check signature failed for accessKey=my-account (version 2)"
     changed = [
@@ -94,7 +94,7 @@ async def test_old_and_early_requests_are_rejected(servers: Servers) -> None:
         signer = SignerV2(*MINE, now=lambda late_s=late_s: time.time() + late_s)  # type: ignore[misc] # a default
         reason = await send(servers, request_of(signer.sign(send_fields("Mine"), b"x", code=code)))
         assert says in reason
-        assert "set the clocks" in reason
+        assert "synchronize the clocks" in reason
     signer = SignerV2(*MINE, now=lambda: time.time() - 100)
     reason = await send(servers, request_of(signer.sign(send_fields("Mine"), b"x", code=code)))
     assert "before this server started" in reason

@@ -19,7 +19,7 @@ def test_a_nonce_is_taken_once() -> None:
     """An attacker who reads the traffic could replay a request."""
     replays = guard()
     assert replays.deny_reason("a", "s-0", NOW, NOW) is None
-    assert "came before" in (replays.deny_reason("a", "s-0", NOW, NOW) or "")
+    assert "used before" in (replays.deny_reason("a", "s-0", NOW, NOW) or "")
     assert replays.deny_reason("b", "s-0", NOW, NOW) is None
     assert replays.deny_reason("a", "t-0", NOW, NOW) is None
     assert replays.deny_reason("a", "s-1", NOW, NOW) is None
