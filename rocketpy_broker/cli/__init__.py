@@ -22,24 +22,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A stop that takes too long ends the process with exit status 3.
 
     Args:
-        arguments: The words after the command; those of the process when None.
+        arguments: The words after the command; None for those of the process.
 
     Returns:
-        The exit status: 0 after a requested stop, 1 after a failure, 2 for wrong usage. 130 after Ctrl-C
-        before a server has started, or during another command.
+        The exit status: 0 after a requested stop, 1 after a failure, or the status that a command's help
+        names. 130 after Ctrl-C before a server has started, or during another command.
+
+    Raises:
+        SystemExit: With 2 for wrong usage, and 0 after ``--help`` and ``--version``.
     """
     status = 0
     try:
         from rocketpy_broker.cli.app import run_command  # noqa: PLC0415 - Ctrl-C may come while it is imported
 
         if arguments is None:
-            gc.freeze()  # searching all modules for garbage would take a tenth of a short command
+            gc.freeze()  # collecting garbage in all modules would take a tenth of a short command's time
         status = run_command(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("rocketpy-broker: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head(1), has enough
+    except BrokenPipeError:  # the reader, such as head(1), has closed the pipe
         # The interpreter flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -1,9 +1,10 @@
 """The command ``rocketpy-broker``: starts a name server, a broker, or both in one process.
 
-It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"), and one that says how to
-connect. SIGTERM and SIGINT stop it cleanly: it unregisters at its name servers, flushes, and marks its store
-as closed. A second signal, or a stop that takes longer than --stop-timeout, ends it immediately with exit
-status 3. SIGUSR1 drains a broker before it stops, which ``rocketpy-broker stop --drain`` requests.
+It prints one line when it is ready to serve ("broker-a ready at 127.0.0.1:10911"), and a second line that
+says how to connect. SIGTERM and SIGINT stop it cleanly: it unregisters at its name servers, flushes, and
+marks its store as closed. A second signal, or a stop that takes longer than --stop-timeout, ends it
+immediately with exit status 3. SIGUSR1 drains a broker before it stops, which
+``rocketpy-broker stop --drain`` requests.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _set_up_logging(level: str, form: str) -> None:
 class _Parser(argparse.ArgumentParser):
     """Rejects unknown arguments, so that the error shows the usage of the command.
 
-    argparse leaves that to the parser of the whole line.
+    With argparse's own parser, the error shows the usage of ``rocketpy-broker``.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
@@ -185,23 +186,29 @@ def _namesrv(options: argparse.Namespace) -> Service:
     config = load_namesrv_config(options.config, _overrides(options), source=_SOURCE)
     server = NameServer(config)
     return _serve(
-        "namesrv", server, _at_once, lambda: f"clients and brokers connect with --namesrv {server.address}"
+        "namesrv", server, _no_drain, lambda: f"clients and brokers connect with --namesrv {server.address}"
     )
 
 
 def _broker(options: argparse.Namespace) -> Service:
     config = load_broker_config(options.config, _overrides(options), source=_SOURCE)
     broker = Broker(config)
-    servers = ";".join(map(str, config.registration.namesrv)) or "that it registers at; it has none"
-    return _serve(config.name, broker, broker.drain, lambda: f"clients connect to the name servers {servers}")
+    servers = ";".join(map(str, config.registration.namesrv))
+    hint = f"clients connect to the name servers {servers}"
+    if not servers:
+        hint = "clients cannot find this broker: it has no name servers (namesrvAddr)"
+    return _serve(config.name, broker, broker.drain, lambda: hint)
 
 
-async def _at_once() -> None:
-    """The drain of a server without producers to move: a name server, or servers for development."""
+async def _no_drain() -> None:
+    """Drain servers that have no producers to move: a name server, or servers for development."""
 
 
 def _serve(name: str, server: Broker | NameServer, drain: Drain, hint: Callable[[], str]) -> Service:
-    """Return what runs a server. hint: how to connect to it, once it has its address."""
+    """Return a function that runs a server until it is stopped.
+
+    hint: returns how to connect to the server; called when its address is known.
+    """
 
     async def serve(guard: ShutdownGuard) -> None:
         guard.report_phases_of(server)
@@ -231,7 +238,7 @@ def _dev(options: argparse.Namespace) -> Service:
                 f'connect with namesrv="{cluster.namesrv_address}", or from a shell: '
                 f"rocketpy --namesrv {cluster.namesrv_address} topic list"
             )
-            await _stopped_or_failed(guard, _at_once, *cluster.servers)
+            await _stopped_or_failed(guard, _no_drain, *cluster.servers)
         _print("namesrv and broker stopped")
 
     return serve
@@ -263,9 +270,9 @@ async def _is_free(host: str, port: int) -> bool:
 
 
 async def _stopped_or_failed(guard: ShutdownGuard, drain: Drain, *servers: Broker | NameServer) -> None:
-    """Return after a signal and the drain that it wants, or raise the failure of a server.
+    """Wait for SIGTERM, SIGINT, the end of a drain, or the failure of a server, which is raised.
 
-    Either begins the stop.
+    Then the time limit of the stop begins.
     """
     tune_memory()
     if not guard.requested.is_set():

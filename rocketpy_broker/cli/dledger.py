@@ -40,11 +40,11 @@ def add_dledger_commands(commands: Any) -> None:
     target = status.add_mutually_exclusive_group()
     target.add_argument("--namesrv", metavar="ADDR", help="query all its brokers; default: NAMESRV_ADDR")
     target.add_argument("-c", "--config", metavar="FILE", help="query the peers in a broker.conf")
-    target.add_argument("--peers", metavar="PEERS", help="query these: n0-host:port;n1-host:port;…")
+    target.add_argument("--peers", metavar="PEERS", help="query these peers: n0-host:port;n1-host:port;…")
     status.add_argument("--group", metavar="NAME", help="dLegerGroup of --peers")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status(options, _reports, _nobody(options), _table, _has_problems)
+        action=lambda options: print_status(options, _reports, _empty_text(options), _table, _has_problems)
     )
     text = "not supported: DLedger 0.1 cannot transfer leadership"
     transfer = actions.add_parser("transfer", help=text, description=text)
@@ -77,7 +77,8 @@ async def _reports(options: argparse.Namespace) -> list[PeerReport]:
     return [report for report in found if report.group or not report.responds]
 
 
-def _nobody(options: argparse.Namespace) -> str:
+def _empty_text(options: argparse.Namespace) -> str:
+    """Return the error text if no broker reports a group."""
     named = f" named {options.name}" if options.name else ""
     return (
         f"no broker{named} at {given_name_servers(options)} reports a DLedger group; "

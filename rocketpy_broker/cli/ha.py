@@ -1,8 +1,9 @@
 """``rocketpy-broker ha status``: masters and their slaves, and the lag of the slaves.
 
 It works with RocketMQ's brokers, too, which report only the end of their logs. Exit status 0: every broker
-responds and every slave copies a master. 1: one does not. 2: no broker could be reached. Brokers with access
-control need ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.
+responds, and every slave of rocketpy copies its master. 1: otherwise, or no broker is registered. 2: no name
+server responds, or its address is invalid. Brokers with access control need ROCKETMQ_ACCESS_KEY and
+ROCKETMQ_SECRET_KEY in the environment.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def add_ha_commands(commands: Any) -> None:
     targets.add_argument("--broker", metavar="ADDR", help="query only this broker")
     add_status_options(status)
     status.set_defaults(
-        action=lambda options: print_status(options, _replicas, _nobody(options), _table, _has_problems)
+        action=lambda options: print_status(options, _replicas, _empty_text(options), _table, _has_problems)
     )
 
 
@@ -95,13 +96,14 @@ async def _replicas(options: argparse.Namespace) -> list[BrokerReport]:
     return await find_brokers(name_servers(options), options.name)
 
 
-def _nobody(options: argparse.Namespace) -> str:
+def _empty_text(options: argparse.Namespace) -> str:
+    """Return the error text if no broker is registered."""
     named = f" named {options.name}" if options.name else ""
     return f"no broker{named} is registered at {given_name_servers(options)}"
 
 
 def _has_problems(replicas: Sequence[BrokerReport]) -> bool:
-    """Whether a broker does not respond, or a slave of this project does not copy."""
+    """Whether a broker does not respond, or a slave of rocketpy does not copy its master."""
     return any(
         not replica.responds or replica.state not in ("", HaClientState.COPIES.name) for replica in replicas
     )

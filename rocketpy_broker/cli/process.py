@@ -1,10 +1,11 @@
 """Process control for service managers: signals, a stop with a time limit, sd_notify.
 
-SIGUSR1 drains a broker and then stops it; see `rocketpy_broker.broker.drain`. Other servers stop immediately.
+SIGUSR1 drains a broker and then stops it; see `rocketpy_broker.broker.drain`. It stops other servers
+immediately.
 
 The first SIGTERM or SIGINT stops the server cleanly. A second one, or a stop that takes too long, prints the
-current step and ends the process immediately with exit status 3. That runs in a thread, because a hanging
-disk may block the event loop.
+current step and ends the process immediately with exit status 3. Signals and the time limit are handled in
+threads, because a hanging disk may block the event loop.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ShutdownGuard:
 
     def __init__(self, timeout_s: float) -> None:
         self.requested: Final = asyncio.Event()
-        """Set by the first signal, or if that is SIGUSR1, by the next SIGTERM or SIGINT."""
+        """Set by the first SIGTERM or SIGINT."""
         self.drain_requested: Final = asyncio.Event()
         """Set by SIGUSR1."""
         self._timeout_s = timeout_s

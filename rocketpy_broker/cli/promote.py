@@ -1,7 +1,7 @@
 """``rocketpy-broker promote``: makes a stopped slave the master after its master has failed.
 
 Run it with the configuration file of the stopped slave. It queries the other brokers with the same brokerName
-that the name servers know. It promotes the slave only if that has all messages of the others, and if the
+that the name servers know. It promotes the slave only if it has all messages of the others, and if the
 master does not respond. A stopped slave cannot respond: start all slaves, then stop only the one to promote.
 
 The command changes brokerRole and brokerId in the file, and starts a new epoch. The other slaves follow the
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _promote(config: BrokerConfig, *, force: bool) -> int:
-    """Begin an epoch; return the end of the log. Raises RocketError if the slave must not be promoted."""
+    """Start a new epoch; return the end of the log. Raises RocketError if the slave must not be promoted."""
     if not config.store.commit_log_directory.is_dir():
         raise StoreError(f"there is no store in {config.store.root} (storePathRootDir of the file)")
     with MessageStore(config.store) as store:

@@ -4,8 +4,8 @@ Run it on the broker's machine, as the same user. The process is the one that ho
 With ``--drain`` it first moves producers to other brokers: name servers hide it from them. It continues to
 serve until they have fetched new routes (drainWaitMs, 30 s), no send arrives, and its slaves have all
 messages. Producers may write to it again after its next start. A DLedger group elects another leader after
-the stop. RocketMQ's own brokers are drained by ``rocketpy broker drain``. Exit status 0: stopped. 1: not, or
-not drained in time.
+the stop. RocketMQ's own brokers are drained by ``rocketpy broker drain``. Exit status 0: stopped. 1: not
+stopped, or stopped without a complete drain.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def add_stop_command(commands: Any, seconds: Callable[[str], float]) -> None:
     stop = commands.add_parser("stop", help="stop a broker of this machine", description=__doc__)
     target = stop.add_mutually_exclusive_group(required=True)
     target.add_argument("--store", metavar="DIR", type=Path, help="directory of its store")
-    target.add_argument("-c", "--config", metavar="FILE", type=Path, help="its file, for storePathRootDir")
+    target.add_argument(
+        "-c", "--config", metavar="FILE", type=Path, help="its broker.conf, which names the store"
+    )
     stop.add_argument(
         "--drain", action="store_true", help="first move producers to other brokers, as for a rolling restart"
     )
@@ -44,7 +46,7 @@ def add_stop_command(commands: Any, seconds: Callable[[str], float]) -> None:
         metavar="SECONDS",
         type=seconds,
         default=_DRAIN_TIMEOUT_S,
-        help="stop without waiting any longer, with exit status 1 (default: %(default)g)",
+        help="limit of the drain, and then of the stop; beyond it, exit status 1 (default: %(default)g)",
     )
     stop.set_defaults(action=_run)
 
@@ -71,7 +73,7 @@ def _find_process(store: Path) -> tuple[int, int]:
             f"{store} is open in a process of another machine or container; run the command there"
         )
     handle = os.pidfd_open(process)
-    # From here on the id cannot become that of another process unnoticed.
+    # The pidfd keeps this process, even if another one gets its id.
     if lock_holder(store / "lock") != process:
         os.close(handle)
         raise StoreError(f"process {process} has closed {store} just now")
@@ -86,8 +88,8 @@ def _stop(process: int, handle: int, options: argparse.Namespace) -> int:
         if _has_ended(handle, options.timeout):
             return 0
         print(
-            f"rocketpy-broker stop: process {process} was not drained within {options.timeout:g} s; it stops "
-            "without",
+            f"rocketpy-broker stop: process {process} was not drained within {options.timeout:g} s; stopping "
+            "it anyway",
             file=sys.stderr,
         )
         status = 1
@@ -102,13 +104,13 @@ def _check_drains(process: int) -> None:
     found = _BLOCKED.search(Path(f"/proc/{process}/status").read_text("ascii"))
     if found is None or not int(found[1], 16) >> (DRAIN_SIGNAL - 1) & 1:
         raise StoreError(
-            f"process {process} cannot drain: it is RocketMQ's own broker, or an earlier rocketpy. "
-            "Run rocketpy broker drain, and stop it without --drain"
+            f"process {process} cannot drain: it is RocketMQ's own broker, or an old version of rocketpy. "
+            "Run rocketpy broker drain, then stop it without --drain"
         )
 
 
 def _has_ended(handle: int, timeout_s: float) -> bool:
-    """Wait until the process of a pidfd has ended; return whether it has."""
+    """Wait for the end of the process of a pidfd; return False after the timeout."""
 
     async def wait() -> None:
         ended = asyncio.Event()
