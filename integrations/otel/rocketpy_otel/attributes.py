@@ -20,13 +20,13 @@ Attributes = dict[str, Value]
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
 _DELIVERY_PROPERTY: Final = "TIMER_DELIVER_MS"
-"""Set by clients of 5.x."""
+"""Delivery time, in ms since 1970; set by clients of RocketMQ 5.x."""
 _MS_DIGITS_MAX: Final = 18
-"""Maximum digits: senders may set any text, and attributes are 64-bit numbers."""
+"""Longer times are omitted: senders may set any text, and attributes are 64-bit numbers."""
 
 
 def operation(name: str, kind: str, topic: str) -> Attributes:
-    """Common attributes of spans and metrics."""
+    """Return the common attributes of spans and metrics. kind: the operation type, such as `send`."""
     return {
         names.SYSTEM: names.SYSTEM_ROCKETMQ,
         names.OPERATION_NAME: name,

@@ -22,7 +22,7 @@ from rocketpy_otel.instruments import SCOPE
 from rocketpy_otel.tracing import Contexts
 
 _CACHE_S: Final = 0.5
-"""A reader queries each instrument separately; values are collected for the first and reused for the rest."""
+"""How long collected values are reused, in seconds: a metric reader queries each instrument separately."""
 
 Collect = Callable[[], Sequence[Measured]]
 
@@ -39,7 +39,7 @@ class BrokerInstruments:
         self._collected_s = float("-inf")
 
     def add(self, collect: Collect) -> Callable[[], None]:
-        """Report a broker; the returned function stops that."""
+        """Report the metrics of a broker, until the returned function is called."""
         key = id(collect)
         self._brokers[key] = collect
         for measured in collect():

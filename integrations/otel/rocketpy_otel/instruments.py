@@ -23,7 +23,7 @@ class Instruments:
         self._operation = meter.create_histogram(
             names.OPERATION_DURATION,
             unit="s",
-            description="Duration of a messaging operation that a client began",
+            description="Duration of a messaging operation of a producer or consumer",
             explicit_bucket_boundaries_advisory=boundaries,
         )
         self._process = meter.create_histogram(
@@ -36,14 +36,14 @@ class Instruments:
             names.SENT_MESSAGES, unit="{message}", description="Messages that producers tried to send"
         )
         self._consumed = meter.create_counter(
-            names.CONSUMED_MESSAGES, unit="{message}", description="Messages that consumers got"
+            names.CONSUMED_MESSAGES, unit="{message}", description="Messages that consumers received"
         )
         self._failures = meter.create_counter(
             names.CLIENT_FAILURES, unit="{failure}", description="Bugs that ended background work of clients"
         )
 
     def sent(self, topic: str, address: str | None, count: int, seconds: float, error: str | None) -> None:
-        """A send has ended."""
+        """Record a completed send. seconds: its duration. error: the error type; None if it succeeded."""
         attributes = _attributes("send", "send", topic, address, None, error)
         self._operation.record(seconds, attributes)
         self._sent.add(count, attributes)
@@ -51,29 +51,32 @@ class Instruments:
     def received(
         self, topic: str, address: str | None, group: str, count: int, seconds: float, error: str | None
     ) -> None:
-        """A pull has ended. count: the number of decoded messages."""
+        """Record a completed pull. count: the number of decoded messages. error: as for `sent`."""
         attributes = _attributes("receive", "receive", topic, address, group, error)
         self._operation.record(seconds, attributes)
         if count:
             self._consumed.add(count, attributes)
 
     def undecodable(self, topic: str, address: str | None, group: str, count: int, error: str) -> None:
-        """A pull returned messages that cannot be decoded. error: the error type."""
+        """Count messages of a pull that cannot be decoded. error: the error type."""
         self._consumed.add(count, _attributes("receive", "receive", topic, address, group, error))
 
     def processed(self, topic: str, group: str | None, seconds: float, error: str | None) -> None:
-        """Messages were processed."""
+        """Record the processing of messages of one topic. error: as for `sent`."""
         self._process.record(seconds, _attributes("process", "process", topic, None, group, error))
 
     def client_failed(self, client: str, error: str) -> None:
-        """A bug ended background work of a client."""
+        """Count a bug that ended background work of a client. error: the error type."""
         attributes = {names.SYSTEM: names.SYSTEM_ROCKETMQ, names.CLIENT: client, names.ERROR_TYPE: error}
         self._failures.add(1, attributes)
 
     def settled(
         self, name: str, topic: str, address: str | None, group: str | None, seconds: float, error: str | None
     ) -> None:
-        """An acknowledgement or return of a message has ended."""
+        """Record the end of a transaction, or the return of a message to its broker.
+
+        name: `end_transaction` or `nack`. error: as for `sent`.
+        """
         self._operation.record(seconds, _attributes(name, "settle", topic, address, group, error))
 
 

@@ -56,4 +56,4 @@ CLIENT: Final = "rocketpy.client"
 DURATION_BOUNDARIES: Final = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
-"""Seconds."""
+"""Bucket boundaries of the histograms, in seconds."""

@@ -31,7 +31,7 @@ _LINKS_MAX = 128
 
 
 class _Running(NamedTuple):
-    """A running span. started_s: monotonic."""
+    """A span that has not ended. started_s: its start, by `time.perf_counter`."""
 
     span: Span
     token: Token[Context]
@@ -124,7 +124,7 @@ class Processing:
     def span(
         self, messages: Sequence[MessageExt], group: str | None, consumption_model: str | None
     ) -> Iterator[Span]:
-        """A current span that fails if the block raises. See `OpenTelemetry.process`."""
+        """Run the block in a span, which fails if the block raises. See `OpenTelemetry.process`."""
         if not messages:
             yield trace.INVALID_SPAN
             return

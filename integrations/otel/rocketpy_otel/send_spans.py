@@ -1,6 +1,8 @@
-"""Spans of sends: one PRODUCER span per message; a batch also has a CLIENT span linked to them.
+"""Spans of sends.
 
-A send span ends with the broker's response, so its duration is the caller's wait, including retries.
+A single message has a PRODUCER span. A batch has a CLIENT span, linked to a PRODUCER span for each message;
+without `batch_create_spans`, it has one PRODUCER span. A send span ends with the broker's response, so its
+duration includes retries.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rocketpy_otel.tracing import Tracing, is_suppressed
 
 
 class _Started(NamedTuple):
-    """A started send. started_s: monotonic."""
+    """A send that has not ended. started_s: its start, by `time.perf_counter`."""
 
     span: Span
     started_s: float
@@ -111,7 +113,7 @@ class SendSpans:
     # -- helpers ------------------------------------------------------------------------------
 
     def _create(self, event: SendEvent, message: Message) -> Span:
-        """Create the span of one message of a batch."""
+        """Create and end the span of one message of a batch."""
         span = self._tracing.tracer.start_span(
             f"create {message.topic}",
             kind=SpanKind.PRODUCER,

@@ -1,4 +1,4 @@
-"""OpenTelemetry: the `rocketpy.telemetry.Telemetry` that reports to OpenTelemetry providers."""
+"""The `rocketpy.telemetry.Telemetry` that reports to OpenTelemetry providers."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ class OpenTelemetry:
         return _is_real(self._tracers()) or _is_real(self._meters())
 
     def send_listener(self, namespace: str) -> SendListener:
-        """Spans and metrics of producers."""
+        """Return a listener that reports spans and metrics of producers."""
         return SendSpans(self._tracing(namespace), batch_create_spans=self._batch_create_spans)
 
     def receive_listener(self, namespace: str) -> ReceiveListener:
-        """Spans and metrics of pulls."""
+        """Return a listener that reports spans and metrics of pulls."""
         return ReceiveSpans(self._tracing(namespace))
 
     def process_listener(self, namespace: str) -> ProcessListener:
-        """Spans and metrics of push consumers' handlers."""
+        """Return a listener that reports spans and metrics of push consumers' handlers."""
         return Processing(self._tracing(namespace), as_child=self._process_as_child)
 
     def settle_listener(self, namespace: str) -> SettleListener:
-        """Spans and metrics of ended transactions and returned messages."""
+        """Return a listener that reports spans and metrics of ended transactions and returned messages."""
         return SettleSpans(self._tracing(namespace), as_child=self._process_as_child)
 
     def client_failed(self, client: str, error: BaseException) -> None:
@@ -91,7 +91,7 @@ class OpenTelemetry:
         self._broker_spans.sent(send)
 
     def observe_broker(self, collect: Callable[[], Sequence[Measured]]) -> Callable[[], None]:
-        """Report a broker's metrics as observable instruments; the returned function stops that."""
+        """Report a broker's metrics as observable instruments, until the returned function is called."""
         if self._brokers is None:
             self._brokers = BrokerInstruments(self._meters())
         return self._brokers.add(collect)
@@ -105,14 +105,14 @@ class OpenTelemetry:
         consumption_model: str | None = None,
         as_child: bool | None = None,
     ) -> AbstractContextManager[Span]:
-        """A current span around the processing of messages of one topic, linked to their senders.
+        """Run the block in a span for the processing of messages of one topic, linked to their senders.
 
             with telemetry.process(message, group="billing"):
                 bill(message)
 
         For pulled messages; push consumers create these spans automatically. as_child: `process_as_child`
         for this span; None for the constructor's value. consumption_model: clustering or broadcasting. An
-        exception in the block marks the span as failed. For an empty pull, nothing is reported.
+        exception in the block marks the span as failed. Without messages, nothing is reported.
         """
         child = self._process_as_child if as_child is None else as_child
         processing = self._processing.get((namespace, child))

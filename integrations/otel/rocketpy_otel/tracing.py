@@ -45,7 +45,7 @@ class Contexts:
         return context if trace.get_current_span(context).get_span_context().is_valid else None
 
     def links(self, carriers: Iterable[Mapping[str, str]]) -> list[Link]:
-        """Links to the distinct contexts of carriers."""
+        """Return links to the distinct contexts of carriers."""
         links: dict[tuple[int, int], Link] = {}
         for carrier in carriers:
             if not self.present_in(carrier):
@@ -58,7 +58,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Tracing:
-    """Dependencies of the span listeners of one client. namespace: the client's."""
+    """Dependencies of the span listeners of one client. namespace: the namespace of that client."""
 
     tracer: Tracer
     instruments: Instruments
