@@ -83,7 +83,7 @@ def test_many(rocketmq, assert_sent):
     result.stdout.fnmatch_lines([
         "E * no message to 'Orders' with body=b'latte', tags='hot', size='small' was stored within 0.1 s. *",
         "E * 'Orders' tags='hot' keys='o-1' body=b'espresso'",
-        "E * this test sent no message. Do its clients have client=rocketmq.client?",
+        "E * this test sent no message. Give client=rocketmq.client to its producers",
         "E * (1 earlier ones)",
     ])  # fmt: skip
     assert "cluster.py" not in result.stdout.str()

@@ -1,10 +1,10 @@
-"""A pytest plugin: a name server and a broker for tests, and what went wrong in them.
+"""A pytest plugin: a name server and a broker for tests, assertions on sent messages, and faults.
 
 The fixtures are `rocketmq`, `rocketmq_producer`, `assert_sent` and `rocketmq_settings`. pytest loads this
 module in every run, so it imports rocketpy only when a test uses a fixture.
 
-pytest rewrites the assertions of all packages in the distribution of a plugin. `_PlainImports` excludes those
-without assertions of tests: rewriting them takes 1 s, in each run where no bytecode can be cached.
+pytest rewrites the assertions of all packages in the distribution of a plugin. `_PlainImports` excludes the
+packages that contain no test assertions: rewriting them takes 1 s in each run without a bytecode cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _PlainImports:
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module in one of the packages."""
+        """Return the spec of a module in one of the packages; None for any other module."""
         return PathFinder.find_spec(name, path, target) if name.partition(".")[0] in _PLAIN else None
 
 
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the fixture for pytest-asyncio, where that is loaded."""
+    """Register the fixture for pytest-asyncio if that plugin is loaded."""
     if config.pluginmanager.hasplugin("asyncio"):
         from pytest_rocketpy import for_asyncio  # noqa: PLC0415 - it needs pytest-asyncio
 
@@ -82,7 +82,7 @@ def _rocketmq_cluster(rocketmq_settings: dict[str, Any]) -> Iterator[ClusterThre
 def rocketmq(_rocketmq_cluster: ClusterThread) -> Iterator[RocketMQ]:
     """A name server and a broker, with a namespace of its own for each test.
 
-    The servers start with the first test that uses them, and run on a thread of their own until the session
+    The servers start with the first test that uses them, and run on a separate thread until the session
     ends. Give `rocketmq.client` to producers and consumers.
     """
     from pytest_rocketpy.cluster import RocketMQ  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The servers of a test session, and what one test sees of them."""
+"""The servers of a test session, and the view of one test, which has its own namespace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GROUP: Final = "pytest-producers"
 
 
 class ClusterThread:
-    """An embedded cluster on a thread of its own, so that tests with any event loop, or none, can use it.
+    """An embedded cluster on a separate thread, so that tests with any event loop, or none, can use it.
 
     Args:
         settings: Keys of broker.conf.
@@ -57,7 +57,7 @@ class ClusterThread:
         return self._loop.run(work)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the thread of the servers."""
+        """Start a coroutine on the thread of the servers; return the future of its result."""
         return self._loop.submit(work)
 
     async def stop_broker(self) -> BrokerConfig:
@@ -74,7 +74,7 @@ class ClusterThread:
         self.cluster.brokers.append(broker)
 
     async def set_delay(self, seconds: float) -> None:
-        """Delay each request from now on."""
+        """Delay each request from now on; 0 ends the delay."""
         self.faults.delay_s = seconds
 
     async def set_rejection(self, reason: Reason, error: StoreError | None) -> None:
@@ -88,7 +88,7 @@ class ClusterThread:
 
 
 class RocketMQ:
-    """The servers as one test sees them: topics and groups are in a namespace of its own.
+    """One test's view of the servers: its topics and groups have a separate namespace.
 
     Attributes:
         client: Settings for producers and consumers, ``Producer("orders", client=rocketmq.client)``.
@@ -112,11 +112,11 @@ class RocketMQ:
             self._servers.run(self._producer.close())
 
     def producer(self, group: str = _GROUP) -> Producer:
-        """Return a producer in the test's namespace, which is not started yet."""
+        """Return a producer in the test's namespace. It is not started yet."""
         return Producer(group, client=self.client)
 
     def send(self, message: Message) -> SendResult:
-        """Send a message and wait until it is stored. For tests that are not async too.
+        """Send a message, and block until it is stored. Tests that are not async can call it, too.
 
         Raises the errors of `rocketpy.Producer.send`.
         """
@@ -130,10 +130,10 @@ class RocketMQ:
         return await self._producer.send(message)
 
     def sent(self, topic: str | None = None) -> list[MessageExt]:
-        """Return the messages that are stored in this test's namespace, of one topic or of all.
+        """Return the messages that are stored in this test's namespace, of one topic or of all topics.
 
-        In the order in which the broker stored them. A delayed or transactional message is among them when
-        consumers can read it.
+        They are in the order in which the broker stored them. A delayed or transactional message is included
+        once consumers can read it.
         """
         return [message for message in self._servers.run(self._read()) if topic in (None, message.topic)]
 
@@ -143,7 +143,7 @@ class RocketMQ:
     def wait_stored(
         self, is_match: Callable[[MessageExt], bool], timeout_s: float
     ) -> Future[MessageExt | None]:
-        """Return the future of the first stored message that matches; its result is None after the time."""
+        """Return the future of the first stored message that matches; None if none matches in time."""
         return self._servers.submit(self._wait_stored(is_match, timeout_s))
 
     async def _wait_stored(
@@ -162,7 +162,7 @@ class RocketMQ:
     @contextmanager
     def broker_down(self) -> Iterator[None]:
         """Stop the broker. At the end of the block it starts again, at the same port, with its messages."""
-        self.sent()  # remembered while the store is closed
+        self.sent()  # reads the messages now: the store is closed inside the block
         config = self._servers.run(self._servers.stop_broker())
         try:
             yield
@@ -171,7 +171,7 @@ class RocketMQ:
 
     @contextmanager
     def slow_broker(self, seconds: float) -> Iterator[None]:
-        """Let the broker wait before it handles each request."""
+        """Delay each request to the broker by `seconds`."""
         self._servers.run(self._servers.set_delay(seconds))
         try:
             yield
@@ -186,7 +186,7 @@ class RocketMQ:
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """Let the broker reject messages as with a full disk; stored messages can be read."""
+        """Let the broker reject messages as with a full disk; stored messages remain readable."""
         with self._rejecting(Reason.DISK_FULL, DISK_FULL):
             yield
 

@@ -1,4 +1,4 @@
-"""Faults of a broker that still runs: slow, busy, its disk full."""
+"""Faults of a running broker: delayed requests, overload, a full disk."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DISK_FULL: Final = DiskFull("the disk is full; this fault was set by the test")
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of now. delay_s: wait of each request. rejections: why the store takes no messages."""
+    """The active faults. delay_s: delay of each request. rejections: errors that reject messages."""
 
     delay_s: float = 0
     rejections: dict[Reason, StoreError] = field(default_factory=dict)
 
 
 class FaultyEndpoint:
-    """Gives the requests of clients to a broker, with the faults of the moment.
+    """Passes requests to the endpoint of a broker, and applies the active faults.
 
     store: returns the store of that broker.
     """
@@ -49,7 +49,7 @@ class FaultyEndpoint:
 
     def _handle(self, channel: Channel, request: Command) -> Command | bytes | None:
         for reason, error in self._faults.rejections.items():
-            self._store().reject(reason, error)  # each time: the store's own samples end rejections
+            self._store().reject(reason, error)  # before each request: the store's own checks end rejections
         return self._inner.handle(channel, request)
 
     def _handle_late(self, channel: Channel, request: Command) -> None:

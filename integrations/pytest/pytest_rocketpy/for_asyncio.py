@@ -1,4 +1,4 @@
-"""The producer's fixture for pytest-asyncio, whose strict mode requires its own fixture decorator."""
+"""The producer fixture for pytest-asyncio, whose strict mode requires its own fixture decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which messages a test sent: read from the broker's store, waited for, and listed when one is missing."""
+"""Finds the messages that a test sent in the broker's store, and lists them if an expected one is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 5.0
 
 
 class StoredMessages:
-    """The messages in a namespace, read once each from the store. Used on the thread of the servers."""
+    """Reads each message of a namespace from the store once. Used only on the thread of the servers."""
 
     def __init__(self, cluster: EmbeddedCluster, namespace: str) -> None:
         self._cluster = cluster
@@ -31,10 +31,13 @@ class StoredMessages:
         self._messages: list[MessageExt] = []
 
     def read(self) -> list[MessageExt]:
-        """Return all messages so far, in the order of the log; of a stopped broker, those read before."""
+        """Return all messages so far, in the order of the commit log.
+
+        While the broker is stopped, only messages that were read before are returned.
+        """
         found: list[MessageExt] = []
         for broker in self._cluster.brokers:
-            broker.store.dispatch()  # makes the queues of new topics
+            broker.store.dispatch()  # creates the consume queues of new topics
             for topic, queue_id in list(broker.store.queues.queues):
                 own = unwrap(self._namespace, topic)
                 if own != topic:
@@ -56,7 +59,7 @@ class StoredMessages:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a message must have; None: anything."""
+    """The fields that a message must have; None accepts any value."""
 
     topic: str
     body: bytes | None
@@ -66,7 +69,7 @@ class Expected:
     matching: Callable[[MessageExt], bool] | None
 
     def is_met_by(self, message: MessageExt) -> bool:
-        """Whether a message has all of it."""
+        """Whether a message has all expected fields."""
         return (
             message.topic == self.topic
             and self.body in (None, message.body)
@@ -110,19 +113,21 @@ class AssertSent:
         matching: Callable[[MessageExt], bool] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> MessageExt:
-        """Return the first message that has all that is given. It may be stored before or after the call.
+        """Return the first message that matches all arguments. It may be stored before or after the call.
 
         Args:
             topic: The topic, without a namespace.
-            body: The body; a text is UTF-8.
+            body: The body; a str is encoded as UTF-8.
             tags: The tag.
             keys: One of the keys.
-            properties: Properties that it has, perhaps among others.
-            matching: Called on the servers' thread with messages that have the rest; it must not block.
+            properties: Properties that the message must have; it may have others, too.
+            matching: Returns whether a message matches. It is called on the servers' thread, with messages
+                that match the other arguments, and must not block.
             timeout_s: How long to wait, in seconds.
 
         Raises:
-            AssertionError: No such message is stored in time; the text lists those that are.
+            AssertionError: No such message is stored within `timeout_s`. The text lists the test's last
+                messages.
         """
         __tracebackhide__ = True
         expected = _expected(topic, body, tags, keys, properties, matching)
@@ -167,7 +172,7 @@ def _failure(expected: Expected, timeout_s: float, messages: list[MessageExt]) -
     """Return the text of a failed assertion."""
     text = f"no message {expected} was stored within {timeout_s:g} s"
     if not messages:
-        return f"{text}; this test sent no message. Do its clients have client=rocketmq.client?"
+        return f"{text}; this test sent no message. Give client=rocketmq.client to its producers"
     lines = [_line(message) for message in messages[-_LISTED_MAX:]]
     if left_out := len(messages) - len(lines):
         lines.insert(0, f"  ({left_out} earlier ones)")
