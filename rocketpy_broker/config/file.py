@@ -1,8 +1,8 @@
 """Reads broker.conf and namesrv.conf, which have RocketMQ's own keys, into configuration objects.
 
 Every key of 4.6.0 is in one of the tables of `keys`. It is supported, or ignored, or rejected because
-ignoring it would be unsafe. An unknown key causes a warning. It is rejected if it looks like a key of access
-control or TLS in other letters.
+ignoring it would be unsafe. An unknown key causes a warning. It is rejected if it differs from a key that
+protects the server only in upper and lower case.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Values = dict[str, dict[str, Any]]
 """Constructor arguments by group."""
 _REMOTE: Final = "remoteConfigUpdateEnable"
 _TLS_FILE: Final = "tls.config.file"
-"""Names another file, RocketMQ's tls.properties. The settings of the naming file take precedence over it."""
+"""Key with the path of RocketMQ's tls.properties. All other settings take precedence over that file."""
 _SECURITY_KEYS: Final = frozenset({
     "aclEnable", "aclSignatureV2Required", "rocketmq.acl.plain.file", "haSecret", "dLegerSecret",
     "replicaCertNames", _TLS_FILE,
@@ -79,7 +79,7 @@ def load_broker_config(
     Args:
         path: A broker.conf; None for the defaults.
         overrides: RocketMQ's keys, with texts as in the file, numbers or booleans. They take precedence.
-        source: What error messages call the overrides.
+        source: Name of the overrides in error messages.
 
     Raises:
         ConfigInvalid: A setting is wrong; the message names file and line.
@@ -104,7 +104,7 @@ def load_broker_config(
 
 
 def _credentials(listen: Mapping[str, Any]) -> Credentials | None:
-    """Return the account in the environment. The broker signs as it requires it from its clients."""
+    """Return the account in the environment. It signs as the broker requires of its clients."""
     found = Credentials.from_environment()
     if found is None or not listen.get("requires_signature_v2"):
         return found
@@ -184,7 +184,7 @@ def _check_other_key(key: str, text: str, place: str, *, known: Iterable[str]) -
     if accepted is not None:
         if text.strip() not in accepted:
             raise ConfigInvalid(
-                f"{place}: {key}={text} is not implemented, and ignoring it would break a promise; "
+                f"{place}: {key}={text} is not supported, and ignoring it would be unsafe; "
                 f"supported values: {', '.join(map(repr, accepted))}"
             )
     elif key in IGNORED_KEYS:

@@ -1,4 +1,4 @@
-"""RocketMQ 4.6.0's configuration keys: those with a meaning here, and the reason for each one without.
+"""RocketMQ 4.6.0's configuration keys: the supported ones, and the reason for each one without an effect.
 
 Keys of brokers, stores and name servers stand next to their fields (`setting`); this module collects them.
 Source: BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, NamesrvConfig.
@@ -145,7 +145,7 @@ _REASONS: Final = {
     "filter servers, which 4.6.0 deprecates, are not supported": "filterServerNums",
     "a slave holds a pull from an offset that it does not have": "offsetCheckInSlave",
     "a log is not replayed from a copy; replicas are slaves or DLedger peers": "duplicationEnable",
-    "how far consumers are behind is reported as a metric": "diskFallRecorded",
+    "the lag of consumers is reported as a metric": "diskFallRecorded",
     "a query by unique id returns up to 32 messages, its default": "defaultQueryMaxNum",
     "the broker always sends its registration, which name servers compare by version": "forceRegister",
     "a client certificate is always verified, if one is required": "tls.server.authClient",

@@ -1,7 +1,7 @@
 """Settings of a broker and a name server, built in code or from RocketMQ's files (`load_broker_config`).
 
-A field that mirrors a key of RocketMQ's files names it (`setting`). It keeps the default of RocketMQ 4.6.0
-unless its description gives a reason.
+A field for a key of RocketMQ's files names this key (`setting`). It has the default of RocketMQ 4.6.0 unless
+its description gives a reason.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ListenConfig:
 
     @property
     def is_open(self) -> bool:
-        """Whether any host may read every message. Replicas need no authentication then."""
+        """Whether replicas need no authentication: with `insecure`, or local and without access control."""
         return self.insecure or (self.is_local and self.acl_file is None)
 
     @property
@@ -119,7 +119,7 @@ class TopicsConfig(CheckedSettings):
     auto_create: bool = setting("autoCreateTopicEnable", True, change=LIVE)
     """Whether a message to an unknown topic creates the topic, after the template topic TBW102."""
     default_queue_nums: int = setting("defaultTopicQueueNums", 8, change=NEXT_START)
-    """Queues of TBW102, and the most queues of a topic that is created automatically."""
+    """Queues of TBW102, and the maximum number of queues of a topic that is created automatically."""
     cluster_topic: bool = setting("clusterTopicEnable", True, change=NEXT_START)
     """Whether there is a system topic with the name of the cluster."""
     broker_topic: bool = setting("brokerTopicEnable", True, change=NEXT_START)
@@ -129,10 +129,10 @@ class TopicsConfig(CheckedSettings):
     trace_topic_name: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
     """Name of the topic for message traces."""
     topics_max: int = setting("maxTopics", 20_000, limits=(1, 1_000_000))
-    """Most topics besides system topics (not in RocketMQ). The broker itself may create as many again, for
-    the retries and dead letters of groups."""
+    """Maximum number of topics besides system topics (not in RocketMQ). The broker itself may create as many
+    again, for the retries and dead letters of groups."""
     queues_max: int = setting("maxTopicQueues", 1024, limits=(1, 65_536))
-    """Most read queues and most write queues of a new topic (not in RocketMQ)."""
+    """Maximum number of read queues, and of write queues, of a new topic (not in RocketMQ)."""
 
     def __post_init__(self) -> None:
         self._check_limits()
@@ -215,13 +215,13 @@ class ConsumeConfig(CheckedSettings):
     property_filter: bool = setting("enablePropertyFilter", False, change=LIVE)
     """Whether consumers may filter by SQL92 expressions."""
     filter_retries: bool = setting("filterSupportRetry", False, change=LIVE)
-    """Whether the filter of the original topic applies to retried messages, too."""
+    """Whether retried messages must pass the SQL92 filter of their original topic."""
     groups_max: int = setting("maxConsumerGroups", 20_000, limits=(1, 1_000_000))
-    """Most groups besides those of the system (not in RocketMQ)."""
+    """Maximum number of groups besides those of the system (not in RocketMQ)."""
     new_groups_max: int = setting("maxNewGroupsPerHeartbeat", 256, limits=(1, 1_000_000))
-    """Most unknown groups in one heartbeat (not in RocketMQ)."""
+    """Maximum number of unknown groups in one heartbeat (not in RocketMQ)."""
     offsets_max: int = setting("maxConsumerOffsets", 1_000_000, limits=(1, 100_000_000))
-    """Most offsets, one for each queue and group, that are stored (not in RocketMQ)."""
+    """Maximum number of stored offsets, one for each queue and group (not in RocketMQ)."""
 
 
 class BrokerRole(Enum):
@@ -245,15 +245,14 @@ class HaConfig(CheckedSettings):
     silence_ms: int = setting("haHousekeepingInterval", 20_000, limits=(1, _HOUR_MS), change=NEXT_START)
     """A peer that sends nothing for this long is disconnected."""
     batch_bytes: int = setting("haTransferBatchSize", 32 * 1024, limits=(1, 4 << 20), change=NEXT_START)
-    """Most bytes of the log in one frame."""
+    """Maximum bytes of the log in one frame."""
     behind_bytes_max: int = setting("haSlaveFallbehindMax", 256 << 20, limits=(0, 2**62), change=NEXT_START)
     """With all slaves further behind, a SYNC_MASTER responds SLAVE_NOT_AVAILABLE."""
     secret: str = setting("haSecret", "", is_private=True)
     """Shared secret of master and slaves (not in RocketMQ, whose replicas have none). Empty: replicas are not
     authenticated, and a broker with access control accepts no slave."""
     handshake_required: bool = setting("haHandshakeRequired", False)
-    """Whether a SYNC_MASTER ignores slaves without this project's handshake, as RocketMQ's (not in
-    RocketMQ)."""
+    """Whether a SYNC_MASTER waits only for slaves of rocketpy, which send a handshake (not in RocketMQ)."""
     reconnect_ms: int = 5000
     """How long a slave waits before it connects to its master again (fixed in RocketMQ)."""
     sync_interval_ms: int = 10_000
@@ -286,8 +285,8 @@ class DLedgerConfig(CheckedSettings):
     """``quorum`` or ``async``: whether a majority flushes a message before it is acknowledged (not in
     RocketMQ). DLedger 0.1 flushes every 10 ms."""
     heartbeat_ms: int = setting("dLegerHeartbeatMillis", 2000, limits=(10, 60_000))
-    """Interval of the leader's heartbeats (not in RocketMQ; heartBeatTimeIntervalMs in DLedger 0.1). It must
-    be the same at every peer, as the three that follow."""
+    """Interval of the leader's heartbeats (not in RocketMQ; heartBeatTimeIntervalMs in DLedger 0.1). It and
+    the next three settings must be the same at every peer."""
     heartbeats_missed_max: int = setting("dLegerHeartbeatsMissed", 3, limits=(2, 1000))
     """Missed heartbeats after which a follower starts an election (not in RocketMQ; maxHeartBeatLeak)."""
     vote_interval_ms_min: int = setting("dLegerVoteMillisMin", 300)
@@ -341,7 +340,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerConfig(CheckedSettings):
-    """One broker."""
+    """Settings of one broker."""
 
     store: StoreConfig
     """The message store. The broker replaces its `store_host` by its own address."""
@@ -371,7 +370,7 @@ class BrokerConfig(CheckedSettings):
     )
     """How often the progress of delayed messages is saved."""
     permission: int = setting("brokerPermission", PERM_READ | PERM_WRITE, limits=(0, 7), change=LIVE)
-    """4: read, 2: write."""
+    """4 to read, 2 to write, 6 for both. A value without both replaces the permissions of topics."""
     topics: TopicsConfig = field(default_factory=TopicsConfig)
     registration: RegistrationConfig = field(default_factory=RegistrationConfig)
     send: SendConfig = field(default_factory=SendConfig)
@@ -379,7 +378,7 @@ class BrokerConfig(CheckedSettings):
     consume: ConsumeConfig = field(default_factory=ConsumeConfig)
     updatable_file: Path | None = None
     """remoteConfigUpdateEnable (not in RocketMQ): file whose settings administrators may change by
-    request."""
+    request. None: they may change nothing."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ha: HaConfig = field(default_factory=HaConfig)
     dledger: DLedgerConfig = field(default_factory=DLedgerConfig)
@@ -417,13 +416,13 @@ class BrokerConfig(CheckedSettings):
         why = "with aclEnable" if listen.is_local else f"at {listen.address}, which other machines can reach,"
         if self.dledger.enabled:
             raise ConfigInvalid(
-                f"{why} the DLedger port would let anybody into the group: set dLegerSecret to the same long "
-                "random text at every peer, or replicaCertNames with TLS; RocketMQ's peers support neither, "
-                "and join only with insecure=true"
+                f"{why} the DLedger port would let any host join the group: set dLegerSecret to the same "
+                "long random text at every peer, or replicaCertNames with TLS; RocketMQ's peers support "
+                "neither, and join only with insecure=true"
             )
         if not listen.is_local or self.ha.role is BrokerRole.SYNC_MASTER:
             raise ConfigInvalid(
-                f"{why} the HA port would give anybody every message: set haSecret to the same long "
+                f"{why} the HA port would let any host copy all messages: set haSecret to the same long "
                 "random text at master and slaves, or replicaCertNames with TLS; RocketMQ's slaves support "
                 "neither, and copy only with insecure=true"
             )
@@ -453,7 +452,7 @@ class BrokerConfig(CheckedSettings):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamesrvConfig(CheckedSettings):
-    """One name server."""
+    """Settings of one name server."""
 
     listen: ListenConfig = field(
         default_factory=lambda: ListenConfig(address=Address("tcp", "127.0.0.1", DEFAULT_NAMESRV_PORT))
@@ -467,14 +466,14 @@ class NamesrvConfig(CheckedSettings):
     scan_interval_ms: int = setting(None, 5000, limits=(1, _HOUR_MS))
     """How often the name server looks for such brokers (RocketMQ: 10 s)."""
     kv_value_bytes_max: int = setting("maxKvValueBytes", 64 * 1024, limits=(1, 1 << 20))
-    """Most bytes of a key-value setting with its names (not in RocketMQ)."""
+    """Maximum bytes of a key-value setting with its names (not in RocketMQ)."""
     kv_bytes_max: int = setting("maxKvTotalBytes", 4 << 20, limits=(1, 8 << 20))
-    """Most bytes of all key-value settings together (not in RocketMQ). The response to each registration
+    """Maximum bytes of all key-value settings together (not in RocketMQ). The response to each registration
     holds all order configurations."""
     routes_max: int = setting("maxRoutes", 1_000_000, limits=(1, 100_000_000))
-    """Most brokers, pairs of a cluster and a broker, and pairs of a topic and a broker (not in RocketMQ). A
-    registration with more is rejected."""
+    """Limit of the sum of brokers, pairs of a cluster and a broker, and pairs of a topic and a broker (not in
+    RocketMQ). A registration that exceeds it is rejected."""
     updatable_file: Path | None = None
-    """As of a broker."""
+    """See `BrokerConfig.updatable_file`."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    """As of a broker. A name server has probes, but no metrics."""
+    """Port and host of the HTTP server. A name server has probes, but no metrics."""

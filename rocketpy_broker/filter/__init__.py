@@ -1,4 +1,4 @@
-"""Filters of subscriptions: by tag, or by an SQL92 expression over properties. Pure."""
+"""Filters of subscriptions: by tag, or by an SQL92 expression over properties. No I/O."""
 
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
 from rocketpy_broker.filter.subscription import (

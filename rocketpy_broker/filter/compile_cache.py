@@ -1,7 +1,7 @@
 """Caches compiled subscriptions, and errors of invalid ones.
 
-A pull contains its filter as a text, and the filter of a push consumer is checked at each pull. So the same
-few texts are compiled repeatedly.
+Each pull needs its filter, a text in the request or in the last heartbeat. Without a cache, the same few
+texts would be compiled again and again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rocketpy_broker.filter.tokens import ExpressionInvalid
 T = TypeVar("T")
 
 CACHED_CHARACTERS_MAX: Final = 1 << 20
-"""Most characters of all texts of one kind. A compiled text takes up to 50 bytes for each character."""
+"""Maximum characters of all texts of one kind. A compiled text takes up to 50 bytes for each character."""
 
 _ENTRY_CHARACTERS: Final = 200
 """Added to the length of each text, so that the number of short texts is limited, too."""
@@ -24,8 +24,8 @@ _ENTRY_CHARACTERS: Final = 200
 class CompileCache(Generic[T]):
     """Compiles each text once with `compile_text`; the oldest entries are evicted first.
 
-    An error is cached like a result. characters_max: limit of one text. Thread-safe, because each broker in a
-    process has its own thread.
+    An error is cached like a result. characters_max: limit of one text. Thread-safe, because
+    event loops in several threads may each run a broker.
     """
 
     def __init__(self, compile_text: Callable[[str], T], characters_max: int) -> None:

@@ -127,7 +127,7 @@ class _Parser:
             elif self._accept("word", "IS"):
                 is_not = self._accept("word", "NOT")
                 self._expect("word", "NULL")
-                null = self._node("boolean", _equals(left.evaluate, _nothing), left.depth + 1)
+                null = self._node("boolean", _equals(left.evaluate, _null), left.depth + 1)
                 left = self._not(null) if is_not else null
             else:
                 return left
@@ -315,7 +315,7 @@ _INVERTIBLE: Final = frozenset({("word", "BETWEEN"), ("word", "IN")})
 _LITERALS: Final[dict[str, bool | None]] = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
-def _nothing(_: Mapping[str, str]) -> Value:
+def _null(_: Mapping[str, str]) -> Value:
     return None
 
 

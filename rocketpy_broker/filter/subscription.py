@@ -88,12 +88,12 @@ def bounded(subscription: SubscriptionData) -> SubscriptionData:
 def filter_of(subscription: SubscriptionData, *, find: Find | None = None) -> MessageFilter:
     """Return the filter of a subscription. Raises ExpressionInvalid.
 
-    find: if given, the filter of the original topic applies to retried messages, too.
+    find: if given, messages of a retry topic must only pass the SQL92 filter of their original topic.
     """
     if subscription.class_filter_mode:
         return EVERYTHING
     if find is not None and subscription.topic.startswith(RETRY_TOPIC_PREFIX):
-        return MessageFilter(None, _retried(find))
+        return MessageFilter(None, _retry_check(find))
     if is_tag_type(subscription.expression_type):
         codes = _tag_codes(subscription)
         return EVERYTHING if codes is None else _by_codes(codes)
@@ -111,7 +111,7 @@ def _by_expression(expression: Expression) -> MessageFilter:
     found = _shared.get(expression.text)
     if found is None:
         size = _CHARACTER_BYTES * len(expression.text)
-        found = _shared[expression.text] = MessageFilter(None, _by(expression), size)
+        found = _shared[expression.text] = MessageFilter(None, _expression_check(expression), size)
     return found
 
 
@@ -139,11 +139,11 @@ def _compile_tags(text: str) -> frozenset[int]:
 _codes_of: Final = CompileCache(_compile_tags, TAGS_CHARACTERS_MAX)
 
 
-def _by(expression: Expression) -> Callable[[bytes], bool]:
+def _expression_check(expression: Expression) -> Callable[[bytes], bool]:
     return lambda raw: expression.matches(props.decode(raw))
 
 
-def _retried(find: Find) -> Callable[[bytes], bool]:
+def _retry_check(find: Find) -> Callable[[bytes], bool]:
     def accepts(raw: bytes) -> bool:
         topic = props.find(raw, _RETRY_TOPIC)
         subscription = find(topic.decode("utf-8", "replace")) if topic else None

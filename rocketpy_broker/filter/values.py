@@ -42,9 +42,7 @@ def is_equal(left: Value, right: Value) -> bool | None:
 
 
 def compare_ordered(left: Value, right: Value) -> int | None:
-    """Return a number below, at or above 0 for ``<``, ``>`` and similar; None for NULL. Raises
-    NotComparable.
-    """
+    """Compare two values for ``<``, ``>`` and similar; see `compare`. None for NULL. Raises NotComparable."""
     if left is None or right is None:
         return None
     if isinstance(left, str) and isinstance(right, str):
@@ -53,7 +51,7 @@ def compare_ordered(left: Value, right: Value) -> int | None:
 
 
 def compare(left: str | bool | float, right: str | bool | float) -> int:
-    """Return a number below, at or above 0. Raises NotComparable."""
+    """Return a negative number, 0 or a positive number, as Java's compareTo. Raises NotComparable."""
     if isinstance(left, bool) or isinstance(right, bool):
         return _compare_booleans(left, right)
     if isinstance(left, str):
