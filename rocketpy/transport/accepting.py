@@ -1,7 +1,8 @@
 """TcpListener: accepts connections at TCP ports, a few at a time.
 
-asyncio's own accept loop accepts up to a whole backlog of connections in a row. It logs a traceback for each
-one for which no file descriptor is left. This one accepts a few, and logs such errors at a limited rate.
+asyncio's own accept loop accepts up to a whole backlog of connections in a row. When no file descriptor is
+left, it logs a traceback for each connection. `TcpListener` accepts a few in a row, and limits the rate of
+such log lines.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from rocketpy.transport.tls_detection import readable
 log: Final = logging.getLogger("rocketpy.transport")
 
 Adopt = Callable[[socket.socket], Coroutine[Any, Any, None]]
-"""Makes a connection of an accepted socket; closes the socket when it raises."""
+"""Starts the protocol of an accepted socket, after TLS; closes the socket when it raises."""
 
 _BACKLOG: Final = 1024
 _ACCEPTS_PER_TURN: Final = 4
-"""Connections that are accepted before the event loop handles them; until then no limit counts them."""
+"""Connections that are accepted in a row. They count towards the limits only in the next loop iteration."""
 _PAUSE_S: Final = 0.2
 """Pause after an error, in which connections may end and free their descriptors."""
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _UNFINISHED_SHARE: Final = 4
-"""At most this part of maxConnections may wait for their first byte or TLS handshake."""
+"""Connections that wait for their first byte or TLS handshake: at most maxConnections divided by this."""
 
 
 async def listening_sockets(host: str, port: int) -> list[socket.socket]:
@@ -59,7 +60,8 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
 class TcpListener:
     """Accepts connections at its sockets until `close`.
 
-    adopt: see `Adopt`. A connection is unfinished while it runs; of too many, the oldest is closed.
+    adopt: see `Adopt`. A connection is unfinished while `adopt` runs. Above the limit of unfinished ones, the
+    oldest is closed; above the limit of its host, the new one.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class TcpListener:
         self._sockets = sockets
         self._adopt = adopt
         self._options = options
-        self._unfinished: dict[asyncio.Task[None], str] = {}  # with the hosts that they are from
+        self._unfinished: dict[asyncio.Task[None], str] = {}  # task -> host of the peer
         self._unfinished_max = max(_ACCEPTS_PER_TURN, options.max_connections // _UNFINISHED_SHARE)
         self._limited_log = RateLimitedLog(log)
         self.tasks: Final = Tasks(f"the listener at {self.address}")
@@ -138,9 +140,9 @@ class TcpListener:
             self._limited_log.exception("adopt", "a connection could not be accepted")
 
     def _log_accept_error(self, error: OSError) -> None:
-        text = "cannot accept connections at %s: %s; those that are open are served on"
+        text = "cannot accept connections at %s: %s; open connections continue"
         if error.errno in _OUT_OF_DESCRIPTORS:
-            text += ", and others wait until one ends. Raise the limit of open files (ulimit -n)"
+            text += ", new ones wait until one of them ends. Raise the limit of open files (ulimit -n)"
         self._limited_log.error(str(error.errno), text, self.address, os.strerror(error.errno or 0))
 
 

@@ -1,7 +1,8 @@
 """Addresses, limits, and the interface of a transport.
 
-A transport moves bytes; the channel on top of it sends and receives frames, and is the same over each. To add
-a transport (QUIC, a proxy), implement `Transport` and register it under a scheme with `register_transport`.
+A transport carries bytes. The channel on top of it sends and receives frames, and is the same for every
+transport. To add a transport (QUIC, a proxy), implement `Transport` and register it under a scheme with
+`register_transport`.
 """
 
 from __future__ import annotations
@@ -86,20 +87,20 @@ class ChannelOptions:
     max_unanswered: int = 4096
     """Unanswered requests above which reading from the peer pauses."""
     connect_timeout_ms: int = 3000
-    """Timeout of connecting, including TLS."""
+    """Time-out for connecting, including the TLS handshake."""
     idle_timeout_ms: int = 120_000
     """A server closes a connection without input for this long (RocketMQ: 120 s). Its peer has the same time
     again to read unsent bytes."""
     frame_timeout_ms: int = 15_000
     """A server closes a connection whose frame is incomplete for this long."""
     max_connections: int = 8192
-    """Maximum number of connections of a listener. Beyond it, the oldest connection without input is closed,
-    or else the new one."""
+    """Maximum number of connections of a listener. Beyond it, the oldest connection that has not sent a
+    complete frame is closed; if there is none, the new one."""
     max_connections_per_host: int | None = None
     """Maximum number of connections from one host. None: 1024, and no limit for the local machine."""
     ssl: Tls | None = field(default=None, repr=False)
-    """For tls://: files, which are reloaded when they change, or a context. None: the authorities that the
-    system trusts (clients only)."""
+    """For tls://: files, which are reloaded when they change, or a context. None: trust the system's
+    certificate authorities (clients only)."""
     also_plain: bool = False
     """At a tls:// port: also serve clients without TLS, recognized by their first byte."""
     connection_bytes_max: int | None = None
@@ -107,7 +108,7 @@ class ChannelOptions:
     subscriptions. Beyond it pulls are not held, heartbeats get SYSTEM_BUSY, and other use closes the
     connection. None: a whole frame, `write_limit_bytes` and 8 MiB."""
     total_bytes_max: int | None = None
-    """Maximum memory of a server for all connections; beyond it the connections that use most are closed.
+    """Maximum memory of a server for all connections. Beyond it, the connections that use most are closed.
     None: 16 times `connection_bytes_max`."""
 
     __setstate__ = set_fields

@@ -1,10 +1,10 @@
 """Channel: the asyncio shell of one remoting connection, the same for clients and servers.
 
 A socket buffer is handled as a whole: its frames are decoded, plain functions handle the requests, and all
-responses leave in one write. Other frames leave at the end of the event loop iteration in which they are
-written.
+responses are sent in one write. Other frames are sent at the end of the event loop iteration in which they
+are written.
 
-Slow requests and large responses end the turn of a connection. The rest of its buffer becomes a backlog,
+Slow requests and large responses end the turn of a connection. The rest of its buffer then waits as a backlog
 until the other connections had a turn and the peer has read its responses. Between two polls of the sockets
 only one backlogged connection has a turn.
 """
@@ -35,7 +35,7 @@ log: Final = logging.getLogger("rocketpy.transport")
 
 _SMALL_READ_BYTES = 16 * 1024
 _FRAMES_MAX: Final = 512
-"""Maximum number of frames in one write."""
+"""Number of frames that `write` gathers before it sends them."""
 _TURN_S: Final = 0.001
 """Maximum duration of the turn of a connection."""
 
@@ -58,7 +58,7 @@ class Endpoint(Protocol):
         """All frames of one socket buffer were handled, including responses to this side."""
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
-        """The connection has ended; error is None when either side closed it in order."""
+        """The connection has ended; error is None when either side closed it without an error."""
 
 
 class ClientOnlyEndpoint:
@@ -144,7 +144,7 @@ class Channel(StreamProtocol):
         self._swept_ms = float("inf")
         """Time of the next sweep: a request with an earlier deadline needs an earlier timer."""
         self._backlog: deque[Command] = deque()
-        """Received requests that wait for their turn. Nothing is read meanwhile."""
+        """Received requests that wait for the connection's turn. Reading is paused meanwhile."""
         self._unanswered = 0
         self._reading_paused = False
         self._writable = asyncio.Event()
@@ -154,13 +154,13 @@ class Channel(StreamProtocol):
         self._close_log = close_log
         self._budget = budget
         self.memory: ConnectionMemory = ConnectionMemory(None)
-        """The memory that the server uses for it."""
+        """The memory that the server uses for this connection."""
         self._frame_bytes = self._response_bytes = 0
-        """What `memory` counts at present for the incomplete frame and for unsent responses."""
+        """The sizes last passed to `memory` for the incomplete frame and for unsent responses."""
         self._closed = self._loop.create_future()
         self._closed_here = False
         self._is_ending = False
-        """The peer has closed the connection, and oneway requests from it wait for their turn."""
+        """Whether the peer has closed the connection while oneway requests from it still wait."""
         self._error: Exception | None = None
         self.remote_address: str = ""
         self.remote_host: str = ""
@@ -282,7 +282,7 @@ class Channel(StreamProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close the connection immediately; unsent bytes and waiting requests are lost."""
+        """Close the connection immediately; unsent bytes are dropped, and requests in flight fail."""
         self._closed_here = True
         if self._is_ending:
             self._end(None)
@@ -474,7 +474,7 @@ class Channel(StreamProtocol):
             self._out += (response,) if isinstance(response, bytes) else self._parts(response)
 
     def _parts(self, response: Command | bytes) -> tuple[bytes, ...]:
-        """Return the frame of a response; of one with a large body the two parts, so that none is copied.
+        """Return the frame of a response, for a large body in two parts, so that it is not copied.
 
         A response that exceeds the frame limit becomes an error response.
         """
@@ -556,7 +556,10 @@ class Channel(StreamProtocol):
             self.frame_started = self.last_received  # a new frame began in this buffer
 
     def _update_reading(self) -> None:
-        """Pause reading while the peer does not read responses, or has too many requests open."""
+        """Pause reading while requests wait in the backlog or too many are unanswered.
+
+        A server also pauses while the peer does not read.
+        """
         too_many = self._unanswered > self._options.max_unanswered
         paused = too_many or bool(self._backlog) or (self._served and not self._writable.is_set())
         if self._transport is None or self._transport.is_closing() or paused == self._reading_paused:

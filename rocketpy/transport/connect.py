@@ -1,4 +1,4 @@
-"""connect and serve: open channels and servers over every transport."""
+"""connect and serve: open channels and servers over any transport."""
 
 from __future__ import annotations
 
@@ -100,9 +100,10 @@ def _reason(error: OSError | UnicodeError, address: Address) -> str:
 
 
 async def local_address(address: Address) -> str | None:
-    """Return the local ``host:port`` of connections to an address, without connecting to it.
+    """Return ``host:port`` with the local IP address of connections to an address, without connecting to it.
 
-    None when the address is not IP, or its host name is not resolved within 200 ms.
+    The port has no meaning: it belongs to a temporary UDP socket. None when the scheme is neither ``tcp`` nor
+    ``tls``, there is no route to the host, or its name is not resolved within 200 ms.
     """
     if address.scheme not in ("tcp", "tls"):
         return None
@@ -199,7 +200,7 @@ class Server:
         self._schedule_sweep()
 
     async def close(self) -> None:
-        """Stop accepting, close every channel and wait until all have ended."""
+        """Stop accepting, and close every channel; those that have not ended within 1 s are aborted."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._listener is not None:
@@ -239,8 +240,9 @@ class Server:
         stuck_since = now - self._options.frame_timeout_ms / 1000
         for channel in list(self._channels):
             if channel.frame_started is not None and channel.frame_started < stuck_since:
-                text = "closing connection to %s: its frame does not end"
-                self._close_log.warning("unfinished", text, channel.remote_address)
+                text = "closing connection to %s: it has sent no complete frame within frameTimeoutMillis=%d"
+                limit_ms = self._options.frame_timeout_ms
+                self._close_log.warning("unfinished", text, channel.remote_address, limit_ms)
                 channel.abort()
             elif now - channel.last_received > 2 * idle_s:
                 channel.abort()  # it is closing, and its peer does not read the unsent bytes

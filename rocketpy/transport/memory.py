@@ -27,7 +27,7 @@ class MemoryTransport:
     async def connect(
         self, address: Address, protocol: Callable[[], StreamProtocol], options: ChannelOptions
     ) -> None:
-        """Connect to a listener of this process and this event loop."""
+        """Connect to a listener of this process and this event loop. Raises ConnectFailed."""
         listener = self._listeners.get(address.host)
         if listener is None:
             raise ConnectFailed(f"nothing listens at {address} in this process")
@@ -46,14 +46,14 @@ class MemoryTransport:
     ) -> MemoryListener:
         """Listen under a name. Raises ConfigInvalid when it is in use."""
         if address.host in self._listeners:
-            raise ConfigInvalid(f"{address} is in use already")
+            raise ConfigInvalid(f"{address} is already in use; choose another name")
         listener = MemoryListener(self._listeners, address, protocol)
         self._listeners[address.host] = listener
         return listener
 
 
 class MemoryListener:
-    """A name at which connections are accepted."""
+    """Accepts connections at a ``memory://`` name."""
 
     def __init__(
         self, names: dict[str, MemoryListener], address: Address, protocol: Callable[[], StreamProtocol]

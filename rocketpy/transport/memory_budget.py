@@ -107,7 +107,7 @@ class MemoryBudget:
             if connection is requester or connection.total < wanted:
                 break
             connection.close(
-                f"this connection uses more server memory than all others, {connection.total} bytes; all "
+                f"this connection uses more server memory than any other, {connection.total} bytes; all "
                 f"connections use {self.total} bytes, and the limit is {self.total_bytes_max}"
             )
             if self.total + needed <= self.total_bytes_max * _LOW_WATERMARK:

@@ -1,8 +1,8 @@
-"""StreamProtocol: a buffered protocol of asyncio that passes whole socket buffers on as bytes.
+"""StreamProtocol: an asyncio.BufferedProtocol that passes each read on as bytes.
 
-With a plain `asyncio.Protocol`, asyncio allocates 256 KiB for every read and gives most of it back;
-with glibc that takes five times as long as the read itself. A buffered protocol reads into one
-buffer that is reused.
+With a plain `asyncio.Protocol`, asyncio allocates 256 KiB for every read and frees most of it again; with
+glibc that takes five times as long as the read itself. A buffered protocol reads into one buffer, which is
+reused.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _thread = threading.local()
 
 
 class StreamProtocol(asyncio.BufferedProtocol):
-    """Takes the bytes of one connection by `data_received`.
+    """Receives the bytes of one connection in `data_received`.
 
-    asyncio calls the methods of its BufferedProtocol; a transport that already has bytes calls
-    `data_received`.
+    For a socket, asyncio calls `get_buffer` and `buffer_updated`. The memory transport calls `data_received`
+    directly.
     """
 
     _transport: asyncio.Transport | None = None
@@ -38,7 +38,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def drop_socket(self) -> None:
-        """In a forked child: drop its copy of the socket; the connection is that of the parent.
+        """In a forked child: drop its copy of the socket; the connection belongs to the parent.
 
         The descriptor is replaced by one of the null device. Closing the transport would end the connection
         in the parent's event loop, and a closed descriptor's number could soon belong to another file.
@@ -54,7 +54,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass the bytes of the read on."""
+        """Pass the bytes that were read to `data_received`."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:

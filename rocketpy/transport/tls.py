@@ -260,7 +260,7 @@ def _signature(path: Path) -> object:
 
 
 def _first_certificate(path: Path) -> str:
-    """Return the first certificate in a file, which is the own one."""
+    """Return the first certificate in a file: that of this side, before those of its chain."""
     text = path.read_text("ascii", "replace")
     return text[text.index(_BEGIN) : text.index(_END) + len(_END)] + "\n"
 
@@ -299,7 +299,7 @@ def certificate_names(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 
 _WITHOUT_AUTHORITY: Final = (18, 19, 20, 21)
-"""OpenSSL's numbers of: self-signed, or signed by an unknown authority."""
+"""OpenSSL's verification errors of certificates that are self-signed or signed by an unknown authority."""
 _UNTRUSTED: Final = "it is not signed by a trusted authority"
 _NO_TLS: Final = "the peer does not speak TLS"
 _NO_CLIENT_CERTIFICATE: Final = (
@@ -323,7 +323,7 @@ _REASONS: Final = {
 
 
 _NO_RESPONSE: Final = (
-    " before any response: it may require a client certificate, or not trust the given one; see its log"
+    " before any response: the peer may require a client certificate, or not trust the given one; see its log"
 )
 """With TLS 1.3 a client gets the reason only after its first request, and often not at all."""
 
@@ -335,7 +335,7 @@ def ending_hint(transport: asyncio.BaseTransport | None) -> str:
 
 
 def tls_reason(error: BaseException) -> str:
-    """Return why TLS with a peer failed; the plain text for other errors."""
+    """Return why TLS with a peer failed; for other errors their text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = _UNTRUSTED if error.verify_code in _WITHOUT_AUTHORITY else error.verify_message
         return f"the peer's certificate was rejected: {why}"
