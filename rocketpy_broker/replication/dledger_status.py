@@ -1,7 +1,7 @@
 """Queries the status of the peers of DLedger groups.
 
-rocketpy's peers report all of it over the broker's port for clients (getBrokerRuntimeInfo, names that begin
-with ``dledger``). RocketMQ's do not. All of them report their leader over the peer's own port (METADATA).
+rocketpy's peers report their whole status over the broker's port for clients (getBrokerRuntimeInfo, keys that
+begin with ``dledger``). RocketMQ's peers report only their leader, over the peer's own port (METADATA).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _TIMEOUT_MS: Final = 3000
 class PeerReport:
     """The status of one peer. Values that it did not report are empty, or -1.
 
-    group, peer: dLegerGroup and dLegerSelfId. address: of its broker, or its own. broker_id: as name servers
-    know it. leader: the leader that this peer knows. lags: on the leader, the number of missing entries of
-    each follower. problem: why it did not respond or report its status, or is not active.
+    group, peer: dLegerGroup and dLegerSelfId. address: of its broker (`find_peers`), or of its own port
+    (`query_peers`). broker_id: as name servers know it. leader: the leader that this peer knows. lags: on the
+    leader, the number of missing entries of each follower. problem: why the peer did not respond or report
+    its status, or why it is not active.
     """
 
     group: str = ""
@@ -93,7 +94,7 @@ async def query_peers(
 ) -> list[PeerReport]:
     """Query the leader at each peer's own port. An error is the `problem` of the peer.
 
-    secret, self_id: dLegerSecret, and the id of the peer whose configuration it is from.
+    secret: dLegerSecret. self_id: dLegerSelfId of the configuration that has the secret.
     """
     key = (secret, self_id)
     return await asyncio.gather(

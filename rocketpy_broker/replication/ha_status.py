@@ -1,7 +1,7 @@
 """Queries the replication status of masters and slaves over their ports for clients.
 
-The request is getBrokerRuntimeInfo. Its names that begin with ``ha`` are rocketpy's, so a broker of RocketMQ
-reports only the end of its log.
+The request is getBrokerRuntimeInfo. Only rocketpy's brokers return keys that begin with ``ha``; a broker of
+RocketMQ reports only the end of its log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Any)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerReport:
-    """The status of one broker. problem: why it did not respond, or does not copy; empty otherwise."""
+    """The status of one broker. problem: why it did not respond, or why a slave does not copy; or empty."""
 
     name: str
     broker_id: int
@@ -35,7 +35,7 @@ class BrokerReport:
     role: str = ""
     """Empty for a broker of RocketMQ."""
     epoch: int = 0
-    """Number of the newest epoch that it has bytes of; with `max_offset`, its `rank`."""
+    """Number of the newest epoch of which the broker has bytes; `rank` compares it first."""
     max_offset: int = -1
     state: str = ""
     """Name of the `HaClientState` of a slave."""
@@ -94,7 +94,10 @@ async def query_broker(
 async def query_runtime_info(
     report: R, read: Callable[[R, Mapping[str, str]], R], options: ChannelOptions | None
 ) -> R:
-    """Return a report on a broker with what `read` finds in its runtime info. An error is its `problem`."""
+    """Query the runtime info of a broker, and return its report as `read` completes it.
+
+    An error is the `problem` of the report.
+    """
     try:
         body = await _request(Address.parse(report.address), RequestCode.GET_BROKER_RUNTIME_INFO, options)
         return read(report, KVTable.decode(body).table)

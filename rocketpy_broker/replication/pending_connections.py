@@ -1,7 +1,7 @@
-"""Connections to a replication port that have not shown yet that they belong to a replica.
+"""Connections to a replication port that have not yet proved that they belong to a replica.
 
-Both ports have them: the HA port until a slave has joined, a DLedger peer's port until another peer has
-authenticated. Their number is bounded, since anyone can open them.
+On the HA port a connection is pending until the slave has joined, on a DLedger peer's port until the other
+peer has authenticated. The number of pending connections is bounded, since anyone can open them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ C = TypeVar("C", bound=Hashable)
 class PendingConnections(Generic[C]):
     """A bounded set of connections, oldest first, with the host of each.
 
-    evict: closes a connection that gives way to a new one; called with the connection, its host, and how many
-    pending connections the host has.
+    evict: closes a connection that a new one replaces; called with the connection, its host, and the number
+    of pending connections of that host.
     """
 
     def __init__(self, limit: int, evict: Callable[[C, str, int], None]) -> None:
@@ -26,19 +26,19 @@ class PendingConnections(Generic[C]):
         self._hosts: dict[C, str] = {}
 
     def add(self, connection: C, host: str) -> None:
-        """Add a new connection; at the limit, evict the oldest one of the host that has the most.
+        """Add a new connection. At the limit, first evict the oldest one of the host with the most.
 
-        One host that opens many connections cannot keep the others out.
+        So one host that opens many connections cannot keep other hosts out.
         """
         if len(self._hosts) >= self.limit:
             ((crowded, count),) = Counter(self._hosts.values()).most_common(1)
-            oldest = next(one for one, its_host in self._hosts.items() if its_host == crowded)
+            oldest = next(pending for pending, its_host in self._hosts.items() if its_host == crowded)
             del self._hosts[oldest]
             self._evict(oldest, crowded, count)
         self._hosts[connection] = host
 
     def discard(self, connection: C) -> None:
-        """Remove a connection that has joined or was closed, if it is here."""
+        """Remove a connection that has joined or was closed, if it is in the set."""
         self._hosts.pop(connection, None)
 
     def __contains__(self, connection: C) -> bool:

@@ -88,7 +88,7 @@ class Node:
     @property
     def is_waiting(self) -> bool:
         """Whether a sender has no response, or something is not shown yet."""
-        return bool(self.unflushed) or (self.waiting is not None and self.waiting.ends_ms is not None)
+        return bool(self.unflushed) or (self.waiting is not None and self.waiting.deadline_ms is not None)
 
     @property
     def held_until(self) -> int:

@@ -202,8 +202,8 @@ class ReplicaWaiters(ResponseWaiters):
         self._release(self._waiting.fail())
 
     def _next_end_s(self) -> float | None:
-        ends_ms = self._waiting.ends_ms
-        return None if ends_ms is None else ends_ms / 1000
+        deadline_ms = self._waiting.deadline_ms
+        return None if deadline_ms is None else deadline_ms / 1000
 
     def _expire(self, now_s: float) -> None:
         self._release(self._waiting.expire(now_s * 1000))

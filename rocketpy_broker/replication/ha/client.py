@@ -24,10 +24,10 @@ log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.2
 _BACKLOG_INTERVAL_S = 0.02
-"""Interval in which the backlog is dispatched, unless the log still arrives fast."""
+"""Interval at which a part of the backlog is dispatched, unless the log still arrives fast."""
 _RETRY_S = 1.0
 _BUFFER_MAX = 4 << 20
-"""Received bytes that are not written yet; above this, reading is paused."""
+"""Limit of the received bytes that are not written yet; above it, reading is paused."""
 
 
 class HaClientState(enum.Enum):
@@ -95,7 +95,7 @@ class HaClient:
         self._task = None
         if self._backlog_handle is not None:
             self._backlog_handle.cancel()
-        with contextlib.suppress(StoreError):  # then the next start reads the log
+        with contextlib.suppress(StoreError):  # the next start dispatches the rest from the log
             while self._backlog.size and self.driver.store.failure is None:
                 before = self._backlog.size
                 self._backlog.dispatch_piece()
@@ -123,7 +123,7 @@ class HaClient:
         log.log(level, "HA: %s does not follow %s: %s", self._name, self._address, error)
 
     async def _copy_from(self, address: Address) -> None:
-        """Copy until the connection ends. Raises RocketError, always."""
+        """Copy until the connection ends. Always raises RocketError."""
         if self.state is not HaClientState.REFUSED:
             self.state = HaClientState.CONNECTS
         connection = _MasterConnection()
@@ -145,7 +145,7 @@ class HaClient:
                     self._step(session, connection, Poll())
                 elif session.is_copying:
                     self._step(session, connection, DataReceived(data))
-                else:  # it may have to truncate the log
+                else:  # the welcome message may truncate the log
                     async with self.driver.paused():
                         self._step(session, connection, DataReceived(data))
                 if session.is_copying:
@@ -255,7 +255,7 @@ class _MasterConnection(StreamProtocol):
         self._changed.set()
 
     async def read(self, timeout_s: float) -> bytes:
-        """Return the received bytes; none after the time-out. Raises ConnectionLost at the end."""
+        """Return the received bytes; empty after the timeout. Raises ConnectionLost after the last bytes."""
         if not self._data and self._lost is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):

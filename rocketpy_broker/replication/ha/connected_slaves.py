@@ -1,4 +1,4 @@
-"""The slaves that are connected to a master, and what they have acknowledged. Pure.
+"""The slaves that are connected to a master, and the offsets that they have acknowledged. Pure.
 
 Source: HAService.isSlaveOK, notifyTransferSome of RocketMQ 4.6.0. Differs: a slave counts once it is
 copying, and only while it is connected.
@@ -56,7 +56,10 @@ class ConnectedSlaves:
         return max((session.acked_offset for session in self._sessions if self._counts(session)), default=-1)
 
     def is_slave_ok(self, offset: int) -> bool:
-        """Whether a send may wait until a slave has the log up to `offset`: none lags too far."""
+        """Whether a send may wait until a slave has the log up to `offset`.
+
+        False if every slave that counts is `behind_bytes_max` or more behind that offset.
+        """
         acked = self.acked
         return acked >= 0 and offset - acked < self._behind_bytes_max
 

@@ -24,7 +24,10 @@ class EpochFile:
         self.state = NO_EPOCHS
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises StoreDamaged: without it, a stale master may be followed."""
+        """Read the file, if there is one. Raises StoreDamaged.
+
+        A damaged file is not ignored: without its epochs, a slave might follow a stale master.
+        """
         self.state = load_state(self._disk, self._path, _decode) or NO_EPOCHS
 
     def save(self, state: EpochState) -> None:
@@ -96,12 +99,12 @@ class StoreSource:
         size = min(size_max, self.segment_bytes - offset % self.segment_bytes)
         data = self._store.read_log(offset, size)
         if not data:
-            raise StoreError(f"no {size} bytes at {offset} of the commit log")
+            raise StoreError(f"the commit log does not have {size} bytes at offset {offset}")
         return data
 
 
 class StoreTarget(ReplicaLog):
-    """The LogTarget of an open store for one connection, so that no part of a record outlives it."""
+    """The LogTarget of an open store. Each connection has its own, since it keeps an incomplete record."""
 
     def __init__(self, store: MessageStore, epochs: EpochFile, backlog: Backlog | None = None) -> None:
         super().__init__(store, backlog)

@@ -75,7 +75,7 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 _TAIL_BYTES_MAX: Final = 1 << 16
 """Limit of the compared tail, which is read in the event loop; rocketpy's slaves send 4096 bytes."""
 _JOIN_FACTOR: Final = 3
-"""The time-out of the join message is this multiple of the handshake time-out."""
+"""The timeout of the join message is this multiple of the handshake timeout."""
 
 
 class LogSource(Protocol):
@@ -91,7 +91,7 @@ class LogSource(Protocol):
 
     @property
     def ready_offset(self) -> int:
-        """End of the part that may be sent. A slave must not have bytes that the master may lose."""
+        """End of the part that may be sent. With SYNC_FLUSH, it is flushed: a crash cannot lose it here."""
 
     @property
     def segment_bytes(self) -> int:
@@ -201,7 +201,12 @@ class MasterSession:
                 return [rejection]
             self._begin(received or self._last_file_start())
         if not max(flushed, 0) <= received <= self._log.max_offset:
-            return [self._close(f"the slave reports {received}, but this log ends at {self._log.max_offset}")]
+            return [
+                self._close(
+                    f"the slave reports {received} received and {flushed} flushed, but this log ends at "
+                    f"{self._log.max_offset}"
+                )
+            ]
         self.received, self.flushed = received, flushed
         return [AckReceived(received, flushed)]
 
@@ -214,7 +219,10 @@ class MasterSession:
         if self._settings.secret:
             return self._close("the slave does not do the handshake that haSecret requires")
         if 0 < offset < self._log.min_offset:
-            return self._close(f"its log ends at {offset}, but this one starts at {self._log.min_offset}")
+            begin = self._log.min_offset
+            return self._close(
+                f"the slave's log ends at {offset}, but this one starts at {begin}; empty its store"
+            )
         return None
 
     def _begin(self, offset: int) -> None:
@@ -247,13 +255,14 @@ class MasterSession:
         log = self._log
         if join.max_offset < 0 or not 0 <= join.tail_bytes <= min(join.max_offset, _TAIL_BYTES_MAX):
             return (
-                f"the slave sends a tail of {join.tail_bytes} bytes of a log that ends at {join.max_offset}"
+                f"invalid join message: a tail of {join.tail_bytes} bytes in a log that ends at "
+                f"{join.max_offset}"
             )
         newest = log.epochs.epochs[-1].number if log.epochs.epochs else 0
         if join.epoch_seen > newest:
             return (
-                f"the slave has followed a master of epoch {join.epoch_seen}, this one is of epoch {newest}: "
-                "another broker was promoted since"
+                f"the slave has followed a master of epoch {join.epoch_seen}, but this one has epoch "
+                f"{newest}: another broker was promoted since"
             )
         if join.max_offset == 0:
             return log.min_offset
@@ -266,7 +275,10 @@ class MasterSession:
             begin = log.min_offset
             return f"the slave's log is equal up to {start}, but this one starts at {begin}; empty its store"
         if start == join.max_offset and not self._has_same_tail(join):
-            return f"the slave's log ends with other bytes than this one has before {start}; empty its store"
+            return (
+                f"the last {join.tail_bytes} bytes of the slave's log, before offset {start}, differ from "
+                "this log; empty its store"
+            )
         return start
 
     def _has_same_tail(self, join: Join) -> bool:
@@ -282,7 +294,12 @@ class MasterSession:
             return []
         log, settings = self._log, self._settings
         if not log.min_offset <= self.next_offset <= log.max_offset:
-            return [self._close(f"offset {self.next_offset} is outside the log")]
+            return [
+                self._close(
+                    f"the next offset, {self.next_offset}, is outside the log: {log.min_offset} to "
+                    f"{log.max_offset}"
+                )
+            ]
         pieces: list[bytes] = []
         if self._sent_ms + settings.heartbeat_ms < now_ms:
             pieces.append(frame(self.next_offset, b""))

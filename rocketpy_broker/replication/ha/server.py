@@ -1,7 +1,7 @@
 """A master's HA port: drives one `MasterSession` for each slave.
 
-A connection becomes a slave once it has joined: with the handshake, or with the first report of one of
-RocketMQ's slaves. Until then its time is limited, and newer connections may replace it.
+A connection counts as a slave once it has joined: with the handshake, or with the first report of a RocketMQ
+slave. Until then its time is limited, and newer connections may replace it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ log = logging.getLogger("rocketpy.broker.ha")
 
 _TICK_S = 0.5
 _POLL_BYTES = 512 * 1024
-"""Maximum bytes that one slave gets in one iteration of the event loop."""
+"""Maximum bytes that are sent to one slave in one iteration of the event loop."""
 _SLAVES_MAX = 64
 _UNJOINED_MIN = 4
 _UNJOINED_MAX = 256
 """Bounds of the number of unjoined connections, which is a quarter of maxConnections in between."""
 _CLOSE_WAIT_S = 1.0
-"""Time for a slave to receive the last bytes, before its connection is aborted."""
+"""Time in which a slave can receive the last bytes before its connection is aborted."""
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ class HaServer:
 
     @property
     def address(self) -> Address | None:
-        """Where it listens; None before `start`."""
+        """The address on which the server listens; None before `start`."""
         return self._listener.address if self._listener is not None else None
 
     async def start(self, address: Address, options: ChannelOptions) -> None:
@@ -133,7 +133,7 @@ class HaServer:
         slave.abort()
 
     def session_joined(self, slave: _SlaveConnection, session: MasterSession, address: str) -> bool:
-        """Count a connection as a slave; False when there are too many."""
+        """Count a connection as a slave from now on; False if there are too many slaves."""
         if slave in self._slaves:
             return True
         if len(self._slaves) >= _SLAVES_MAX:
@@ -169,7 +169,7 @@ class _SlaveConnection(StreamProtocol):
         names = certificate_names(transport)
         if self._server.rejects_certificate(names):
             shown = ", ".join(sorted(names)) or "no name"
-            text = "HA connection from %s: its certificate has %s, which is not in replicaCertNames"
+            text = "rejecting HA connection from %s: its certificate has %s, which is not in replicaCertNames"
             self._server.limited_log.warning(shown, text, self._address, shown)
             self.abort()
             return
@@ -199,7 +199,7 @@ class _SlaveConnection(StreamProtocol):
             self._session = None
 
     def poll(self) -> None:
-        """Send data of the log until the socket's buffer is full."""
+        """Send bytes of the log until the socket's buffer is full or all are sent."""
         if self._session is None or self._next_poll is not None:
             return
         session, before = self._session, self._session.next_offset

@@ -20,7 +20,7 @@ class HaSettings:
     batch_bytes: int = 32 * 1024
     """haTransferBatchSize: maximum size of a frame's body."""
     secret: str = ""
-    """haSecret, which RocketMQ does not have: both ends must have the same. Empty: no authentication."""
+    """haSecret, a setting of rocketpy: both ends must have the same. Empty: no authentication."""
     handshake_timeout_ms: int = 3000
     """Maximum duration of the handshake; see `first_report_timeout_ms`."""
     wants_flushed: bool = False

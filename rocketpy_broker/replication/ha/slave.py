@@ -96,8 +96,11 @@ class SlaveSession:
         self._last_received_ms = self._opened_ms = now_ms
         self._sent_ms = float("-inf")
         self._reported = (-1, -1)
+        """Received and flushed offset of the last report."""
         self._pieces: list[memoryview] = []
+        """Bodies of received frames, which are written together."""
         self._pieces_at = 0
+        """Offset of the first of them."""
         self._pieces_bytes = 0
         self.is_joined = False
         """Whether the master did the handshake and accepted this slave."""
@@ -154,7 +157,7 @@ class SlaveSession:
     def _on_frame(self, message: Frame) -> list[Effect]:
         """Handle a frame. Its body is written together with those of the frames after it."""
         if self._state is not _State.COPIES:
-            return [self._close("a frame before the welcome message")]
+            return [self._close("received a frame before the welcome message")]
         log = self.log
         expected = self._pieces_at + self._pieces_bytes if self._pieces else log.max_offset
         if message.offset != expected and (self._pieces or not log.is_empty):
@@ -238,11 +241,11 @@ class SlaveSession:
         if self._state is not _State.COPIES:
             return []
         flushed = self.log.flushed_offset if self.wants_flushed else 0
-        now_at = (self.log.max_offset, flushed)
-        if now_at == self._reported and self._sent_ms + self.settings.heartbeat_ms >= now_ms:
+        offsets = (self.log.max_offset, flushed)
+        if offsets == self._reported and self._sent_ms + self.settings.heartbeat_ms >= now_ms:
             return []
-        self._reported = now_at
-        return self._send(ack(*now_at) if self.is_joined else REPORT.pack(now_at[0]), now_ms)
+        self._reported = offsets
+        return self._send(ack(*offsets) if self.is_joined else REPORT.pack(offsets[0]), now_ms)
 
     def _send(self, data: bytes, now_ms: float) -> list[Effect]:
         self._sent_ms = now_ms

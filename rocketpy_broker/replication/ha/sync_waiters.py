@@ -1,7 +1,7 @@
 """Sends of a SYNC_MASTER that wait for a slave, and the offset up to which consumers may read. Pure.
 
-Source: CommitLog.handleHA, GroupTransferService of RocketMQ 4.6.0. Differs: consumers
-get a message only after its sender has the response (#8239), and the timeouts of waiting sends do not add up.
+Source: CommitLog.handleHA, GroupTransferService of RocketMQ 4.6.0. Differs: consumers get a message only
+after its sender has the response (#8239), and the timeouts of waiting sends do not add up.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class ReplicationResult(NamedTuple, Generic[T]):
 
 
 class _Group(Generic[T]):
-    """Sends that were parked together. until: end of the last one in the log."""
+    """Sends that were parked together. until: log offset at which the last message ends."""
 
-    __slots__ = ("ends_ms", "sends", "until")
+    __slots__ = ("deadline_ms", "sends", "until")
 
-    def __init__(self, sends: list[T], until: int, ends_ms: float) -> None:
+    def __init__(self, sends: list[T], until: int, deadline_ms: float) -> None:
         self.sends = sends
         self.until = until
-        self.ends_ms = ends_ms
+        self.deadline_ms = deadline_ms
 
 
 class SyncWaiters(Generic[T]):
     """Waiting sends in the order of the log; each gets exactly one result.
 
-    timeout_ms: then a send gets FLUSH_SLAVE_TIMEOUT. are_before: whether other sends wait for the disk first
-    and will be parked later; consumers must not read those either.
+    timeout_ms: time after which a send gets FLUSH_SLAVE_TIMEOUT. are_before: whether other sends still wait
+    for the disk and will be parked later; consumers must not read those either.
     """
 
     def __init__(self, replicas: SlaveAcks, *, timeout_ms: float, are_before: Callable[[], bool]) -> None:
@@ -61,9 +61,9 @@ class SyncWaiters(Generic[T]):
         self._visible = 0
 
     @property
-    def ends_ms(self) -> float | None:
+    def deadline_ms(self) -> float | None:
         """Time of the next timeout; None while no send waits."""
-        return self._groups[0].ends_ms if self._groups else None
+        return self._groups[0].deadline_ms if self._groups else None
 
     def limit(self) -> int:
         """Return the log offset up to which consumers may read; everything while no send waits."""
@@ -72,12 +72,12 @@ class SyncWaiters(Generic[T]):
     def park(self, sends: list[T], until: int, now_ms: float) -> list[ReplicationResult[T]]:
         """Park sends until a slave has everything up to `until`; return the results that are known now.
 
-        An empty list of sends only holds back consumers until then.
+        With an empty list, consumers may not read beyond the earlier messages until then.
         """
         if self._replicas.is_slave_ok(until):
             self._groups.append(_Group(sends, until, now_ms + self._timeout_ms))
             return self.acked()
-        if self._groups:  # consumers must not read these before the sends that wait
+        if self._groups:  # consumers must not read these messages before those of the waiting sends
             self._groups[-1].until = max(self._groups[-1].until, until)
         else:
             self._visible = max(self._visible, until)
@@ -90,15 +90,15 @@ class SyncWaiters(Generic[T]):
 
     def expire(self, now_ms: float) -> list[ReplicationResult[T]]:
         """Return the results of sends that have timed out."""
-        return self._release(lambda group: group.ends_ms <= now_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT)
+        return self._release(lambda group: group.deadline_ms <= now_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def fail(self) -> list[ReplicationResult[T]]:
         """Return results for all sends: this broker stops, or is no longer the master."""
         return self._release(lambda _: True, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
-    def _release(self, is_over: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:
+    def _release(self, is_done: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:
         groups, results = self._groups, list[ReplicationResult[T]]()
-        while groups and is_over(groups[0]):
+        while groups and is_done(groups[0]):
             group = groups.popleft()
             self._visible = max(self._visible, group.until)
             results.append(ReplicationResult(group.sends, code))

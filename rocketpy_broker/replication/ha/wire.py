@@ -31,7 +31,7 @@ _HEADER: Final = Struct(">qi")
 _ACK: Final = Struct(">qq")
 HEADER_BYTES: Final = _HEADER.size
 CONTROL: Final = -1
-"""As a report: the slave supports the handshake. As the offset of a frame: it has a control message."""
+"""As a report: the slave supports the handshake. As the offset of a frame: the body is a control message."""
 _BODY_MAX: Final = 4 << 20
 """The size of a Java slave's buffer."""
 _CONTROL_MAX: Final = 1 << 20
@@ -104,7 +104,7 @@ def frames(offset: int, body: bytes, size_max: int) -> bytes:
 
 
 def encode_control(message: ControlMessage) -> bytes:
-    """Return the bytes of a control message; they are the same in both directions."""
+    """Return the bytes of a control message; the format is the same in both directions."""
     return frame(CONTROL, msgspec.json.encode(message))
 
 
@@ -114,7 +114,7 @@ def ack(received: int, flushed: int) -> bytes:
 
 
 def proof(secret: str, *parts: str) -> str:
-    """Return the HMAC of these texts with the secret; empty without a secret."""
+    """Return the HMAC-SHA256 of these texts with the secret, in hex; empty without a secret."""
     if not secret:
         return ""
     text = "\0".join(parts).encode()
@@ -130,7 +130,7 @@ def _decode_control(data: bytes) -> ControlMessage:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"HA control message of {len(data)} bytes: {error}") from error
+        raise RemoteProtocolError(f"invalid HA control message of {len(data)} bytes: {error}") from error
 
 
 class Frame(NamedTuple):
@@ -160,7 +160,7 @@ class FrameReader:
                 if not CONTROL <= offset <= OFFSET_MAX or not 0 <= size <= (
                     _CONTROL_MAX if offset == CONTROL else _BODY_MAX
                 ):
-                    raise RemoteProtocolError(f"HA frame of {size} bytes at offset {offset}")
+                    raise RemoteProtocolError(f"invalid HA frame: {size} bytes at offset {offset}")
                 begin = position + HEADER_BYTES
                 if len(data) - begin < size:
                     if offset != CONTROL:
@@ -190,7 +190,7 @@ class ReportReader:
         while len(self._data) >= REPORT.size:
             (first,) = REPORT.unpack_from(self._data)
             if first < CONTROL:
-                raise RemoteProtocolError(f"HA report of offset {first}")
+                raise RemoteProtocolError(f"invalid HA report: offset {first}")
             if not self.uses_handshake:
                 self._data = self._data[REPORT.size :]
                 yield first, -1
@@ -199,7 +199,7 @@ class ReportReader:
                     return
                 _, size = _HEADER.unpack_from(self._data)
                 if not 0 <= size <= _CONTROL_MAX:
-                    raise RemoteProtocolError(f"HA control message of {size} bytes")
+                    raise RemoteProtocolError(f"invalid HA control message of {size} bytes")
                 if len(self._data) < HEADER_BYTES + size:
                     return
                 body = self._data[HEADER_BYTES : HEADER_BYTES + size]

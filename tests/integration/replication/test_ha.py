@@ -461,8 +461,8 @@ async def time_out(master: Broker) -> None:
     """Let the time of a send that waits for a slave be over, once there is one."""
     waiters = master.replication._waiters
     assert waiters is not None
-    await until(lambda: waiters._waiting.ends_ms is not None)
-    waiters._waiting._groups[0].ends_ms = 0
+    await until(lambda: waiters._waiting.deadline_ms is not None)
+    waiters._waiting._groups[0].deadline_ms = 0
     waiters._expire(0)
 
 

@@ -20,14 +20,14 @@ def test_readers_stop_at_the_first_waiting_send() -> None:
     waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
     assert waiting.park(["a"], 10, 0) == []
     assert waiting.park(["b"], 20, 1) == []
-    assert waiting.ends_ms == 100
+    assert waiting.deadline_ms == 100
     slaves.is_there = False
     assert waiting.park(["c"], 30, 2) == [ReplicationResult(["c"], ResponseCode.SLAVE_NOT_AVAILABLE)]
     assert waiting.limit() == 0
     slaves.acked = 10
     assert waiting.acked() == [ReplicationResult(["a"], ResponseCode.SUCCESS)]
     assert waiting.limit() == 10
-    assert waiting.ends_ms == 101
+    assert waiting.deadline_ms == 101
     assert waiting.expire(101) == [ReplicationResult(["b"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
     assert waiting.limit() == 30
     assert waiting.park(["d"], 40, 200) == [ReplicationResult(["d"], ResponseCode.SLAVE_NOT_AVAILABLE)]
