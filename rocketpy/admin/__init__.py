@@ -1,4 +1,4 @@
-"""Clients for administration: topics, offsets, messages and dead letters."""
+"""AdminClient and its parts: topics, groups, messages, dead letters, brokers, name servers and accounts."""
 
 from rocketpy.admin.accounts import AccessRules, Account, Accounts, RulesVersion
 from rocketpy.admin.admin_client import AdminClient

@@ -36,9 +36,9 @@ class Account:
         access_key: Its name.
         white_address: Addresses from which it needs no signature; empty for none.
         admin: Whether it is an administrator.
-        default_topic_perm: The right to other topics: ``DENY``, ``PUB``, ``SUB`` or ``PUB|SUB``; empty for
-            DENY.
-        default_group_perm: The right to other groups.
+        default_topic_perm: The right to topics that are not in `topic_perms`: ``DENY``, ``PUB``, ``SUB`` or
+            ``PUB|SUB``; empty for DENY.
+        default_group_perm: The right to groups that are not in `group_perms`.
         topic_perms: Rights by topic.
         group_perms: Rights by consumer group.
     """
@@ -79,13 +79,14 @@ class RulesVersion(NamedTuple):
 class Accounts:
     """Accounts for access control: ``admin.accounts``.
 
-    Each broker, slaves too, has rules of its own. Every method goes to all brokers of a cluster (None: of
-    all clusters), and results have a master by its name, a slave as ``name/id``. BrokersFailed is raised if
-    some brokers failed; the same call may be repeated. Topics and groups are without the client's namespace.
+    Each broker has its own rules, and so has each slave. Every method sends to all brokers of a cluster, or
+    of all clusters if `cluster` is None. The keys of results are ``name`` for a master, ``name/id`` for a
+    slave. If some brokers fail, BrokersFailed is raised; the same call may be repeated. Names of topics and
+    groups do not include the client's namespace.
 
-    A broker without access control fails: rocketpy's with BrokerError, RocketMQ 4.6.0's at `list` and
-    `versions` with RequestTimeout. RocketMQ 5.3 has ACL 2.0, whose users this class does not support:
-    its brokers fail with BrokerError.
+    A broker without access control returns an error: rocketpy raises BrokerError; RocketMQ 4.6.0 does not
+    respond to `list` and `versions`, which raise RequestTimeout. RocketMQ 5.3 has ACL 2.0, which this class
+    does not support: its brokers return BrokerError.
 
     Every method raises ClientClosed, TransportError, BrokerError, BrokersFailed, and ConfigInvalid for an
     unknown cluster.
@@ -102,7 +103,7 @@ class Accounts:
     async def versions(self, cluster: str | None = None) -> dict[str, RulesVersion]:
         """Return the version of each broker's rules, which rises with each change.
 
-        RocketMQ 4.9 has a version for each of its files instead; there, this one does not rise.
+        RocketMQ 4.9 has a version for each file of rules instead, and does not increase this one.
         """
         targets, code = await self._members(cluster), RequestCode.GET_BROKER_CLUSTER_ACL_INFO
         return await self._requests.call_each(targets, code, decode=_version)
@@ -120,18 +121,20 @@ class Accounts:
         group_perms: Mapping[str, str] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Add an account, or change a known one.
+        """Add an account, or change an existing one.
 
-        Of a known account, arguments that are None or empty keep their value; `admin` always changes.
+        In an existing account, an argument that is None or empty leaves its field unchanged; `admin` is
+        always set.
 
         Args:
             access_key: The name of the account, at least 6 characters.
-            secret_key: The secret, at least 6 characters; necessary for a new account. It is sent
+            secret_key: The secret, at least 6 characters; required for a new account. It is sent
                 unencrypted, unless the brokers are at ``tls://``.
             admin: Whether it is an administrator.
             white_address: Addresses from which it needs no signature, such as ``192.168.0.*``.
-            default_topic_perm: The right to other topics: ``DENY``, ``PUB``, ``SUB`` or ``PUB|SUB``.
-            default_group_perm: The right to other groups.
+            default_topic_perm: The right to topics that are not in `topic_perms`: ``DENY``, ``PUB``, ``SUB``
+                or ``PUB|SUB``.
+            default_group_perm: The right to groups that are not in `group_perms`.
             topic_perms: Rights by topic; replaces all earlier ones.
             group_perms: Rights by consumer group; replaces all earlier ones.
             cluster: The cluster; None for all.
@@ -165,7 +168,7 @@ class Accounts:
         await self._requests.call_each(targets, code, header, decode=lambda _: None)
 
     async def _members(self, cluster: str | None) -> dict[str, str]:
-        """Return the addresses of masters and slaves."""
+        """Return the addresses of masters and slaves, by ``name`` or ``name/id``."""
         found = await self._requests.cluster(cluster)
         return {
             name if broker_id == MASTER_ID else f"{name}/{broker_id}": address

@@ -1,4 +1,4 @@
-"""AdminClient: topics, messages and dead letters, for programs without a producer or consumer.
+"""AdminClient: administers a cluster, and reads and re-sends its messages.
 
 Source: RocketMQ 4.6 DefaultMQAdminExt.
 """
@@ -24,7 +24,7 @@ from rocketpy.results import SendResult
 
 
 class AdminClient(AdminApi, BoundToClient):
-    """Queries name servers and brokers, creates topics, and reads and re-sends dead letters.
+    """Shows and changes topics, groups, brokers, name servers and accounts; reads and re-sends messages.
 
         async with AdminClient("127.0.0.1:9876") as admin:
             await admin.topics.create("Orders", 8)
@@ -62,7 +62,7 @@ class AdminClient(AdminApi, BoundToClient):
         Args:
             group: The consumer group.
             max_count: The maximum number of messages.
-            offsets: Where to begin in each queue.
+            offsets: The offset at which to begin in each queue; see `DeadLetterQueues.fetch`.
         """
         return await self.dead_letters.fetch(group, max_count, offsets=offsets)
 

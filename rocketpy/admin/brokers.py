@@ -34,7 +34,7 @@ from rocketpy.protocol.headers import (
 )
 
 _NO_PRODUCERS: Final = "not exist"
-"""In the remark of a broker that knows no producer of a group; it has no code of its own."""
+"""Part of the remark of a broker that knows no producer of the group: RocketMQ has no code for this error."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class BrokerSummary:
         cluster: The name of its cluster.
         name: Its name, which a master and its slaves share.
         broker_id: 0 for a master.
-        address: Where clients reach it.
-        version: Such as ``V4_6_0``; None if it did not respond.
+        address: Its address for clients.
+        version: Its version, such as ``V4_6_0``; None if it did not respond.
         in_per_second: Messages stored in a second, over the last 10 s; None if it did not respond.
         out_per_second: Messages delivered in a second, over the last 10 s; None if it did not respond.
-        error: Why it did not respond; None otherwise.
+        error: The error of its request for this summary; None if it responded.
     """
 
     cluster: str
@@ -105,8 +105,8 @@ class ProducerMember(NamedTuple):
 class Brokers:
     """Brokers: ``admin.brokers``.
 
-    Every method raises ClientClosed, TransportError and BrokerError. Those with an address go to that broker,
-    which may be a slave.
+    Every method raises ClientClosed, TransportError and BrokerError. A method with the argument `address`
+    sends its request to that broker, which may be a slave.
     """
 
     def __init__(self, requests: AdminRequests) -> None:
@@ -249,7 +249,7 @@ class Brokers:
     async def wipe_write_permission(self, broker: str) -> int:
         """Have every name server hide a broker from producers, for instance before it is stopped.
 
-        It lasts until `add_write_permission`, or until the broker registers changed topics.
+        The broker stays hidden until `add_write_permission`, or until it registers changed topics.
 
         Args:
             broker: The name of the broker.
@@ -270,7 +270,7 @@ class Brokers:
     async def add_write_permission(self, broker: str) -> int:
         """Undo `wipe_write_permission`. Name servers of RocketMQ support it from 4.9 on.
 
-        With older name servers, the broker restores it when its topics change, or when it is restarted.
+        With older name servers, the broker restores the permission when its topics change, or at a restart.
 
         Args:
             broker: The name of the broker.
@@ -310,9 +310,9 @@ class Brokers:
     ) -> DrainPlan:
         """Move producers from a broker to others; return when it can be stopped without a failed send.
 
-        It wipes the write permission, waits until producers have fresh routes and the broker stores nothing
-        more, and until its slaves have all messages. There is no time limit: cancel it to stop waiting.
-        Delayed messages and retries are stored as well, and count.
+        It wipes the write permission. Then it waits until producers have fresh routes, the broker stores no
+        more messages, and its slaves have all messages. Delayed messages and retries that the broker stores
+        count, too. There is no time limit: cancel the call to stop waiting.
 
         The broker stays hidden from producers until its next start, or `add_write_permission`.
 
@@ -320,11 +320,11 @@ class Brokers:
             broker: The name of the broker.
             wait_ms: The minimum time to wait. It must be longer than the interval in which producers refresh
                 routes (30 s by default).
-            quiet_ms: How long the broker must store nothing.
+            quiet_ms: For how long the broker must store no message.
             on_progress: Called about once a second.
 
         Returns:
-            What was done.
+            The plan that was carried out.
 
         Raises:
             ConfigInvalid: `wait_ms` or `quiet_ms` is too small.
@@ -355,7 +355,7 @@ class Brokers:
 
 
 def _first_rate(text: str | None) -> float | None:
-    """Return the first rate of a text, which is that of the last 10 s; 0 when there is none yet."""
+    """Return the first rate of a text, that of the last 10 s; 0 for an empty text, None if invalid."""
     words = (text or "").split()
     try:
         return float(words[0]) if words else 0.0

@@ -41,12 +41,12 @@ class DeadLetters(NamedTuple):
 
 
 class ResendProgress(NamedTuple):
-    """How far `DeadLetterQueues.resend_all` is.
+    """The progress of `DeadLetterQueues.resend_all`.
 
     Attributes:
         resent: The number of dead letters that were sent again.
-        skipped: The number that were not wanted.
-        damaged: The dead letters that cannot be sent, because their records are damaged.
+        skipped: The number of dead letters that `wanted` left out.
+        damaged: The messages that cannot be sent: their records are damaged, or lack the original topic.
         next_offsets: The next offset to read, for each queue that was begun.
     """
 
@@ -59,9 +59,9 @@ class ResendProgress(NamedTuple):
 class DeadLetterQueues:
     """Dead letters of consumer groups: ``admin.dead_letters``.
 
-    Reading and sending them again removes none; they stay until they expire. Brokers before RocketMQ 4.9
-    create the topic of dead letters for writing only. It is made readable first, permanently, which needs
-    the keys of an administrator under access control.
+    Dead letters stay until they expire: reading or re-sending does not remove them. Brokers before RocketMQ
+    4.9 create the topic of dead letters for writing only. Methods that read it first add the read permission,
+    permanently. Under access control, that needs the keys of an administrator.
 
     Every method raises ClientClosed, RouteNotFound, TransportError and BrokerError.
     """
@@ -81,7 +81,7 @@ class DeadLetterQueues:
         """Return the number of dead letters of a group. It changes nothing.
 
         Args:
-            group: The consumer group; one without dead letters has 0.
+            group: The consumer group. A group without dead letters has 0.
 
         Raises:
             GroupInvalid: The name of the group is invalid.
@@ -102,14 +102,14 @@ class DeadLetterQueues:
         Each queue is read up to its end at the time of the call, oldest messages first, one queue after the
         other. Reading removes nothing. Returns no messages if the group has no dead-letter topic.
 
-        Brokers before RocketMQ 4.9 create that topic for writing only. It is made readable first,
-        permanently, which needs the keys of an administrator under access control.
+        Brokers before RocketMQ 4.9 create that topic for writing only. This method first adds the read
+        permission, permanently. Under access control, that needs the keys of an administrator.
 
         Args:
             group: The consumer group.
             max_count: The maximum number of messages.
-            offsets: Where to begin in each queue: `DeadLetters.next_offsets` of an earlier call. Other queues
-                are read from their oldest message on.
+            offsets: The offset at which to begin in each queue: `DeadLetters.next_offsets` of an earlier
+                call. Other queues are read from their oldest message on.
             make_readable: Whether to add the read permission that old brokers leave out. Without it, their
                 dead letters raise BrokerError with the code NO_PERMISSION, and nothing changes.
 
@@ -135,9 +135,9 @@ class DeadLetterQueues:
         """Yield the dead letters of a group that exist now, one queue after the other.
 
         Args:
-            group: The consumer group; one without dead letters yields nothing.
+            group: The consumer group. A group without dead letters yields nothing.
             begin_ms: The earliest time at which a message became a dead letter, in ms since 1970.
-            end_ms: The latest time.
+            end_ms: The latest such time, in ms since 1970.
 
         Raises:
             GroupInvalid: The name of the group is invalid.
@@ -150,8 +150,9 @@ class DeadLetterQueues:
         """Send a dead letter to its group again, and to no other group, as if it had never failed.
 
         Consumers of the group get it under its original topic, with its body, keys, tags, properties and
-        unique id, and with no retries. It is sent once, to the broker of the dead letter. The dead letter
-        stays until it expires. A message that could not be decompressed is sent with its raw body.
+        unique id. Its retry count starts at 0. It is sent once, to the broker of the dead letter, which
+        keeps the dead letter until it expires. A message that could not be decompressed is sent with its
+        raw body.
 
         Args:
             message: A message from `fetch` or `read`.
@@ -181,15 +182,15 @@ class DeadLetterQueues:
     ) -> ResendProgress:
         """Send the dead letters of a group that exist now to it again.
 
-        Those that fail again become new dead letters, which this call does not send. An error ends it; then
-        the last progress shows what was sent, and its `next_offsets` continue with the message that failed.
-        That message may be stored twice if the outcome of the error is UNKNOWN.
+        Messages that fail again become new dead letters, which this call does not send. An error ends the
+        call; then the last progress shows what was sent, and its `next_offsets` continue with the message
+        that failed. That message may be stored twice if the outcome of the error is UNKNOWN.
 
         Args:
             group: The consumer group.
             wanted: Returns whether to send a dead letter; None sends all.
-            offsets: Where to begin in each queue: `ResendProgress.next_offsets` of an earlier call. Other
-                queues begin with their oldest message.
+            offsets: The offset at which to begin in each queue: `ResendProgress.next_offsets` of an earlier
+                call. Other queues begin with their oldest message.
             on_progress: Called after each dead letter.
 
         Returns:
@@ -236,7 +237,7 @@ class DeadLetterQueues:
         offsets: Mapping[MessageQueue, int] | None = None,
         make_readable: bool = True,
     ) -> list[OffsetRange]:
-        """Return the ranges of a group's dead letters; none without the topic."""
+        """Return the ranges of a group's dead letters; an empty list if their topic does not exist."""
         client = self._requests.running()
         topic = DLQ_TOPIC_PREFIX + check_group(group)
         wrapped = self._requests.wrap(topic)

@@ -41,10 +41,10 @@ class DrainPlan(NamedTuple):
         cluster: The name of its cluster.
         address: The address of its master.
         topics: The topics whose producers move to other brokers, sorted.
-        unmovable_topics: The topics that no other broker offers. Their producers fail, or wait for it.
+        unmovable_topics: The topics that no other broker offers. Sends to them fail until the broker is back.
         slaves: The addresses of its slaves. The drain waits for them, unless `is_elected`.
-        is_elected: Whether it leads a DLedger group. Then another peer becomes the leader after its stop.
-        is_hidden: Whether name servers hide it from producers already.
+        is_elected: Whether it leads a DLedger group. After its stop, another peer becomes the leader.
+        is_hidden: Whether name servers already hide it from producers.
     """
 
     broker: str
@@ -58,12 +58,12 @@ class DrainPlan(NamedTuple):
 
 
 class DrainProgress(NamedTuple):
-    """How far a drain is.
+    """The progress of a drain.
 
     Attributes:
         stored: The number of messages that the broker has stored since producers were moved.
-        per_second: The rate of stored messages since the last report; 0 while slaves copy.
-        lag_bytes: How far the slowest slave is behind; 0 while the broker still stores messages.
+        per_second: The rate of stored messages since the last report; 0 while slaves are copying.
+        lag_bytes: How many bytes the slowest slave is behind; 0 while the broker still stores messages.
     """
 
     stored: int
@@ -87,7 +87,7 @@ class Drain:
                 name for name, one in found.broker_addr_table.items() if MASTER_ID in one.broker_addrs
             )
             raise RouteNotFound(
-                f"there is no master of a broker {self._broker}; the name server knows: {masters or 'none'}"
+                f"the name server knows no master of broker {self._broker}; it knows: {masters or 'none'}"
             )
         masters_now = masters_of(found.broker_addr_table.values())
         tables = await self._requests.call_each(
@@ -151,14 +151,14 @@ class Drain:
         await self._requests.call_each_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
         report = on_progress or (lambda _: None)
         stored = await self._until_quiet(plan.address, wait_ms / 1000, quiet_ms / 1000, report)
-        if not plan.is_elected:  # DLedger acknowledges a send only after a majority has it
+        if not plan.is_elected:  # DLedger confirms a send only after a majority of peers has stored it
             await self._until_copied(plan, stored, report)
         return plan
 
     async def _until_quiet(
         self, address: str, wait_s: float, quiet_s: float, report: Callable[[DrainProgress], object]
     ) -> int:
-        """Wait until the broker stores nothing more; return how many messages it has stored."""
+        """Wait until the broker stores no more messages; return how many it has stored meanwhile."""
         loop = asyncio.get_running_loop()
         begun = changed = sampled = loop.time()
         first = last = await self._stored(address)

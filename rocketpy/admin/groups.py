@@ -1,4 +1,4 @@
-"""Groups: consumer groups, their members, and how far they are.
+"""Groups: consumer groups, their settings, members and lag.
 
 Source: RocketMQ 4.6 DefaultMQAdminExtImpl, ConsumerProgressSubCommand, ResetOffsetByTimeCommand,
 CloneGroupOffsetCommand, DeleteSubscriptionGroupCommand.
@@ -115,9 +115,9 @@ class Member:
         address: The address of its connection, as a broker sees it.
         language: The language of its client, such as JAVA or PYTHON.
         version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
-        broadcasting: Whether it receives all messages, and not a share of them.
+        broadcasting: Whether it receives all messages, instead of a share of them.
         brokers: The brokers that it is connected to, sorted.
-        subscriptions: Topic -> filter expression. Brokers know only those of the group, which are the newest
+        subscriptions: Topic -> filter expression. Brokers keep them by group, not by member: the newest ones
             that any member has sent.
     """
 
@@ -131,13 +131,13 @@ class Member:
 
 
 class QueueLag(NamedTuple):
-    """How far a group is in one queue.
+    """The progress of a group in one queue.
 
     Attributes:
         end_offset: The offset that the next message will get.
         group_offset: The offset that the group committed; 0 if it has none.
         last_consumed_ms: When the last consumed message was stored, in ms since 1970; None without one.
-        client_id: The member that has the queue, if `lag` was called with ``with_clients=True``.
+        client_id: The member to which the queue is assigned, if `lag` was called with ``with_clients=True``.
     """
 
     end_offset: int
@@ -153,10 +153,10 @@ class QueueLag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """How far a group is.
+    """The progress of a group in its queues.
 
     Attributes:
-        queues: Its queues, sorted; also those of its retry topic.
+        queues: The progress by queue, sorted; it includes the queues of its retry topic.
         messages_per_second: How many messages it consumes per second, measured by the brokers.
     """
 
@@ -211,8 +211,8 @@ class Groups:
     ) -> None:
         """Create a consumer group. An existing group gets these settings.
 
-        Only brokers with autoCreateSubscriptionGroup=false need that. Others create a group when its first
-        member comes.
+        Only brokers with autoCreateSubscriptionGroup=false need this. Others create a group when its first
+        member joins.
 
         Args:
             group: The name of the group.
@@ -320,7 +320,7 @@ class Groups:
     async def lag(
         self, group: str, topic: str | None = None, *, cluster: str | None = None, with_clients: bool = False
     ) -> GroupLag:
-        """Return how far a group is in each of its queues.
+        """Return the progress of a group in each of its queues.
 
         While the group is online, topics that it does not subscribe to are left out.
 
@@ -328,8 +328,8 @@ class Groups:
             group: The name of the group.
             topic: Only queues of this topic.
             cluster: Only queues on brokers of this cluster.
-            with_clients: Also ask each member which queues it has. A member that does not respond is left
-                out.
+            with_clients: Also ask each member for its queues. Queues of a member that does not respond have
+                no `client_id`.
 
         Raises:
             ConfigInvalid: There is no such cluster.
@@ -367,8 +367,8 @@ class Groups:
     ) -> dict[MessageQueue, OffsetChange]:
         """Reset the offsets of a group in a topic; return the changes by queue.
 
-        Brokers notify the running members, which continue there some seconds later; Java members need ten. A
-        member that starts during the call may miss it: repeat the call then.
+        Brokers notify the running members, which continue from the new offsets some seconds later; Java
+        members need ten. A member that starts during the call may miss the reset: repeat the call then.
 
         Args:
             group: The name of the group.
@@ -468,7 +468,7 @@ class Groups:
         return ConsumerConnection() if found is None else found
 
     async def _clients(self, group: str) -> dict[MessageQueue, str]:
-        """Return which member has each queue, by queues as the servers know them."""
+        """Return the client id of each queue's member. Queues are as the servers know them."""
         members = await self.members(group)
         masters = await self._requests.masters()
         queues = await asyncio.gather(
@@ -503,7 +503,7 @@ def _fields(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with the names that brokers use. Raises ConfigInvalid."""
     for name, value in settings.items():
         if name not in _SETTINGS:
-            raise ConfigInvalid(f"a group has no setting {name!r}, but: {', '.join(_SETTINGS)}")
+            raise ConfigInvalid(f"there is no group setting {name!r}; choose from: {', '.join(_SETTINGS)}")
         if not isinstance(value, bool):
             check_number(name, cast(int, value), 0)
     return {_SETTINGS[name]: value for name, value in settings.items()}
@@ -515,10 +515,10 @@ def _settings(config: SubscriptionGroupConfig) -> GroupSettings:
 
 
 def _raw_group(body: bytes, name: str) -> dict[str, object] | None:
-    """Return the settings of a group with those that only newer brokers know; None without the group."""
-    SubscriptionGroupWrapper.decode(body)  # raises for another body
+    """Return the settings of a group, including any that only newer brokers know; None without the group."""
+    SubscriptionGroupWrapper.decode(body)  # raises if the body is not a table of groups
     config: dict[str, object] | None = fastjson.loads(body)["subscriptionGroupTable"].get(name)
-    # 5.x takes attributes to change, which are written in another way, and keeps the others.
+    # 5.x expects changes of attributes, in another syntax, and keeps the attributes that are not sent.
     return (
         None if config is None else {field: value for field, value in config.items() if field != "attributes"}
     )

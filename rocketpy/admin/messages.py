@@ -46,7 +46,7 @@ _DELIVERY_MS: Final = 15_000
 """A broker waits 10 s for the consumer."""
 _TIMEOUT_MS: Final = 6000
 _GROUP: Final = "rocketpy-tools"
-"""The producer group of copies."""
+"""The producer group that sends copies of messages."""
 
 
 class TrackState(Enum):
@@ -144,7 +144,7 @@ class Messages:
         Args:
             topic: The topic.
             key: One of the keys of the messages.
-            max_count: The highest number of messages from one broker.
+            max_count: The maximum number of messages from each broker.
             begin_ms: The earliest store time, in ms since 1970.
             end_ms: The latest store time, in ms since 1970.
         """
@@ -155,14 +155,16 @@ class Messages:
 
         Raises:
             MessageInvalid: The offset is negative.
-            BrokerError: The queue has no message there, or no longer; the text has its range.
+            BrokerError: The queue has no message at this offset, or no longer; the text has its range.
             RecordCorrupt: Its record has an invalid length.
         """
         pulled = await self._reader.pull(queue, offset, 1)
         if pulled.messages and pulled.messages[0].queue_offset == offset:
             return pulled.messages[0]
-        held = f"{pulled.min_offset} to {pulled.max_offset - 1}" if pulled.max_offset > 0 else "none"
-        raise _not_found(f"{queue} has no message at offset {offset}; its offsets: {held}", queue.broker_name)
+        is_empty = pulled.min_offset >= pulled.max_offset
+        stored = "none" if is_empty else f"{pulled.min_offset} to {pulled.max_offset - 1}"
+        text = f"{queue} has no message at offset {offset}; its offsets: {stored}"
+        raise _not_found(text, queue.broker_name)
 
     async def by_time(
         self, topic: str, begin_ms: int = 0, end_ms: int = FOREVER_MS
@@ -170,13 +172,13 @@ class Messages:
         """Yield the messages of a topic that were stored between two times.
 
         Queues are read one after the other, in the order of offsets, without messages that arrive later. An
-        error ends the iteration; continue after the queue and offset of the last message.
+        error ends the iteration. `of_queue` can then continue after the last message of a queue.
 
         The search assumes that store times increase within a queue. If a broker's clock was set back,
         messages may be left out.
 
         Args:
-            topic: The topic; also that of retries or dead letters.
+            topic: The topic. A group's retry or dead-letter topic is allowed, too.
             begin_ms: The earliest store time, in ms since 1970.
             end_ms: The latest store time, in ms since 1970.
 
@@ -218,13 +220,13 @@ class Messages:
     async def traces(self, key: str, *, topic: str = TRACE_TOPIC, max_count: int = 64) -> Traces:
         """Return who sent the messages with a unique id or key, who consumed them, and with what result.
 
-        Only clients with message trace report this. Reports arrive up to seconds later, may be lost, and
+        Only clients with message trace report this. Reports arrive some seconds late, may be lost, and
         expire like other messages.
 
         Args:
             key: The unique id (`MessageExt.message_id`), or one of the keys of the messages.
-            topic: The topic that clients report to; it is outside of all namespaces.
-            max_count: The highest number of trace messages from one broker.
+            topic: The topic that clients report to, which never has the client's namespace.
+            max_count: The maximum number of trace messages from each broker.
 
         Raises:
             RouteNotFound: There is no such topic: no client reports to it, or its broker may not create it.
@@ -299,13 +301,13 @@ class Messages:
         """Send a copy of a message: to its topic, to another one, or to one group.
 
         The copy has the body, tags, keys, properties, flag, born time and unique id of the message, and no
-        delay. Every group of the topic gets it; with `group` that group alone, under the message's topic,
-        once it has members. It is sent once. The message itself stays where it is.
+        delay. Every group of the topic gets it. With `group`, only that group gets it, under the message's
+        topic, as soon as it has members. It is sent once. The message itself stays where it is.
 
         Args:
             message: A message that was read earlier.
-            topic: Send it to this topic, if possible to the same queue. None stands for its own: for a
-                retry or a dead letter, the topic that it was sent to first.
+            topic: Send it to this topic, if possible to the same queue. None: to the message's own topic,
+                which for a retry or a dead letter is the topic that it was sent to first.
             group: Send it to this consumer group instead. A group that broadcasts does not get it.
 
         Raises:
@@ -325,14 +327,15 @@ class Messages:
         else:
             name = requests.wrap(check_group(group))
             broker, _ = await self._broker_of(message)
-            address = await self._master_with(broker, name)
+            address = await self._master_that_knows(broker, name)
             queue = MessageQueue(retry_topic(name), broker, 0)
             result = await send_to_retries(client, message, address, queue, name, own)
         return replace(result, queue=requests.unwrap_queue(result.queue))
 
     async def _queue_to_send(self, topic: str, message: MessageExt) -> tuple[MessageQueue, str]:
-        """Return a queue of a topic and its master's address: the queue with the message's broker and id if
-        it exists, else a random one.
+        """Return a queue of a topic, and the address of its master.
+
+        It is the queue with the broker and queue id of the message, or a random queue if that does not exist.
         """
         client = self._requests.running()
         queues = publish_route(topic, await client.route(topic, fresh=True)).queues
@@ -346,8 +349,11 @@ class Messages:
         address, _ = await client.find_broker(topic, queue.broker_name, only=True)
         return queue, address
 
-    async def _master_with(self, broker: str, group: str) -> str:
-        """Return a master's address. Raises BrokerError for an unknown group, which a send would create."""
+    async def _master_that_knows(self, broker: str, group: str) -> str:
+        """Return the address of a broker's master. Raises BrokerError if the master does not know the group.
+
+        A send to the retry topic would create the missing group.
+        """
         address = (await self._requests.masters()).get(broker)
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         response = await self._requests.call(address, broker, code)
@@ -359,7 +365,7 @@ class Messages:
     async def _broker_of(self, message: MessageExt) -> tuple[str, str]:
         """Return name and address of the broker that has a message.
 
-        A message that was found by its id may have the address as the name.
+        The queue of a message that was found by its id may have the broker's address instead of its name.
         """
         known = message.queue.broker_name
         brokers = (await self._requests.cluster()).broker_addr_table

@@ -1,4 +1,4 @@
-"""NameServers: their key-value settings and their own settings.
+"""NameServers: reads and changes key-value settings, and the settings of the name servers themselves.
 
 Source: RocketMQ 4.6 DefaultMQAdminExt; mqadmin's commands updateKvConfig, deleteKvConfig, getNamesrvConfig,
 updateNamesrvConfig.
@@ -23,12 +23,12 @@ from rocketpy.protocol.headers import (
 class NameServers:
     """Name servers: ``admin.name_servers``.
 
-    Each name server keeps settings of its own. Changes go to all of them, and raise BrokersFailed if some
-    failed; the same call may be repeated. Queries go to one. Every method raises ClientClosed, TransportError
-    and BrokerError.
+    Name servers do not share settings. Changes and `config` send to all of them, and raise BrokersFailed if
+    some fail; the same call may be repeated. Other queries go to one name server. Every method raises
+    ClientClosed, TransportError and BrokerError.
 
-    A namespace of key-value settings has nothing to do with the namespace of the client. That of ordered
-    topics, ``ORDER_TOPIC_CONFIG``, is kept by `rocketpy.admin.topics.Topics`.
+    A namespace of key-value settings is unrelated to the namespace of the client. Do not edit the namespace
+    ``ORDER_TOPIC_CONFIG`` of ordered topics: `rocketpy.admin.topics.Topics` maintains it.
     """
 
     def __init__(self, requests: AdminRequests) -> None:
@@ -37,33 +37,33 @@ class NameServers:
     # -- key-value settings -------------------------------------------------------------------
 
     async def get(self, namespace: str, key: str) -> str | None:
-        """Return a value; None if there is none."""
+        """Return the value of a key; None if the key does not exist."""
         header = GetKVConfigRequestHeader(namespace=namespace, key=key)
         call = self._requests.call_namesrv(RequestCode.GET_KV_CONFIG, header)
         response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
         return None if response is None else response.header_as(GetKVConfigResponseHeader).value
 
     async def namespace(self, namespace: str) -> dict[str, str]:
-        """Return all keys and values of a namespace; empty for an unknown one."""
+        """Return all keys and values of a namespace; an unknown namespace has none."""
         header = GetKVListByNamespaceRequestHeader(namespace=namespace)
         call = self._requests.call_namesrv(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         response = await if_found(call, ResponseCode.QUERY_NOT_FOUND)
         return {} if response is None else KVTable.decode(response.body).table
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value at every name server."""
+        """Set the value of a key at every name server."""
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
         await self._requests.call_each_namesrv(RequestCode.PUT_KV_CONFIG, header)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Delete a value at every name server; a missing value is not an error."""
+        """Delete a key at every name server; a missing key is not an error."""
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
         await self._requests.call_each_namesrv(RequestCode.DELETE_KV_CONFIG, header)
 
     # -- settings -----------------------------------------------------------------------------
 
     async def config(self) -> dict[str, dict[str, str]]:
-        """Return the settings of each name server by its address."""
+        """Return the settings of each name server, by its address."""
         found = await self._requests.call_each_namesrv(RequestCode.GET_NAMESRV_CONFIG)
         return {name.split()[-1]: decode_settings(response.body) for name, response in found.items()}
 

@@ -18,7 +18,7 @@ _PULL_COUNT: Final = 32
 
 
 class OffsetRange(NamedTuple):
-    """A range of offsets of a queue: from `begin` to before `end`."""
+    """A range of offsets of a queue: `begin` is included, `end` is not."""
 
     queue: MessageQueue
     begin: int
@@ -36,7 +36,7 @@ class ToolsConsumer(PullConsumer):
 
 
 class Reader(ToolsConsumer):
-    """A consumer that shares the client instance of an admin client; it is not started or closed.
+    """A consumer that shares the client instance of an admin client, and so needs no start or close.
 
     get_instance: returns the client instance, or raises ClientClosed.
     """
@@ -56,11 +56,12 @@ class Reader(ToolsConsumer):
         offsets: Mapping[MessageQueue, int] | None = None,
         of_master: bool = False,
     ) -> list[OffsetRange]:
-        """Return the range of offsets that each queue has now.
+        """Return the range of offsets that can be read from each queue now.
 
         Args:
             queues: The queues to look up.
-            begin_ms: Begin with the first message stored at or after this time (ms since 1970).
+            begin_ms: Begin with the first message stored at or after this time (ms since 1970), or with an
+                earlier message.
             offsets: Begin at these offsets, or at a queue's minimum if that is higher.
             of_master: Ask only the master for the end of a queue. Otherwise a slave may answer.
 
@@ -72,7 +73,8 @@ class Reader(ToolsConsumer):
             begin = await self.min_offset(queue)
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
-                # If several messages have the same store time, 4.6.0 returns any of them.
+                # Brokers return the message nearest to a time, and any of several with exactly that time.
+                # A search for 1 ms earlier finds the first message of the range, or an earlier one.
                 begin = max(begin, await self.search_offset(queue, begin_ms - 1))
             return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end)
 
@@ -89,7 +91,10 @@ class Reader(ToolsConsumer):
         return ReadResult(messages, min(pulled.next_offset, end))
 
     async def messages(self, offsets: OffsetRange, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
-        """Yield the messages of a range that were stored between two times; stop at the first later one."""
+        """Yield the messages of a range that were stored between two times; stop at the first later message.
+
+        begin_ms, end_ms: ms since 1970; both are included.
+        """
         offset, previous = offsets.begin, -1
         while previous < offset < offsets.end:
             previous = offset

@@ -32,10 +32,10 @@ _TIMEOUT_MS: Final = 15_000
 
 
 class AdminRequests:
-    """Sends admin requests by the client instance of an `AdminClient`.
+    """Sends admin requests through the client instance of an `AdminClient`.
 
-    Names are those of applications: without the namespace of the client. running: returns the client
-    instance, or raises ClientClosed.
+    Names of topics and groups are those of applications, without the client's namespace, unless a method says
+    otherwise. running: returns the client instance, or raises ClientClosed.
     """
 
     def __init__(self, running: Callable[[], ClientInstance]) -> None:
@@ -56,7 +56,7 @@ class AdminRequests:
         return unwrap_queue(self.running().config.namespace, queue)
 
     def own(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the servers' names that are in the namespace, without it, sorted."""
+        """Return the servers' names that are in the client's namespace, without that namespace, sorted."""
         return own_names(self.running().config.namespace, names)
 
     # -- brokers ------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class AdminRequests:
     async def each_of(
         self, masters: Masters, call: Callable[[str | None, str], Awaitable[R]]
     ) -> dict[str, R]:
-        """Call with the address and the name of each master; see `each`."""
+        """Call `call(address, broker)` for each master concurrently; return and raise as `each`."""
         return await self.each({broker: call(address, broker) for broker, address in masters.items()})
 
     async def each(self, calls: Mapping[str, Awaitable[R]]) -> dict[str, R]:
@@ -179,7 +179,7 @@ class AdminRequests:
     async def call_each_namesrv(
         self, code: int, header: Header | None = None, body: bytes = b""
     ) -> dict[str, Command]:
-        """Send a change to every name server; return the responses, by ``name server …``.
+        """Send a request to every name server; return the responses, by ``name server <address>``.
 
         Raises what `each` raises.
         """

@@ -1,7 +1,7 @@
-"""Sends a stored message once more: to its group, as a dead letter, or to a topic.
+"""Sends a stored message again: to the retry topic of one group, or to any topic.
 
 Source: RocketMQ 4.6 mqadmin's queryMsgById -s, and SendMessageProcessor handleRetryAndDLQ for retry topics.
-Differs: properties whose effect is over are left out, or the message would be delayed again.
+Differs: drops properties whose effect is over; otherwise the message would be delayed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000
 _RETRIES_MAX: Final = 16
-"""Must exceed the 0 retries of a re-sent message; consumers send their own limit."""
+"""The limit of retries in the request; above the 0 of a re-sent message. Consumers use their own."""
 _ENDED: Final = (
     names.PROPERTY_DELAY_TIME_LEVEL,
     names.PROPERTY_REAL_TOPIC,
@@ -39,16 +39,16 @@ _RETRY_PROPERTIES: Final = (
     names.PROPERTY_ORIGIN_MESSAGE_ID,
     names.PROPERTY_CONSUME_START_TIMESTAMP,
 )
-"""Properties of a dead letter, and of a message that was sent back."""
+"""Properties that only dead letters and messages that were sent back have."""
 
 
 async def send_to_retries(
     client: ClientInstance, message: MessageExt, address: str, queue: MessageQueue, group: str, topic: str
 ) -> SendResult:
-    """Send a copy of a message to a group's retry topic. Only this group gets it, without a retry counted.
+    """Send a copy of a message to a group's retry topic. Only this group gets it, with 0 retries counted.
 
     Args:
-        client: Has the connections.
+        client: The client instance that sends it.
         message: The message.
         address: The address of the queue's master.
         queue: A queue of the retry topic.
@@ -57,7 +57,7 @@ async def send_to_retries(
 
     Raises:
         MessageInvalid: The message is damaged.
-        RocketError: It is not stored, or that is unknown (`outcome`).
+        RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
     properties = _properties(message, _ENDED)
     properties[names.PROPERTY_RETRY_TOPIC] = topic
@@ -73,7 +73,7 @@ async def send_to_topic(
     """Send a copy of a message to a queue; every group of its topic gets it.
 
     Args:
-        client: Has the connections.
+        client: The client instance that sends it.
         message: The message.
         address: The address of the queue's master.
         queue: The queue, as the servers know it.
@@ -81,7 +81,7 @@ async def send_to_topic(
 
     Raises:
         MessageInvalid: The message is damaged.
-        RocketError: It is not stored, or that is unknown (`outcome`).
+        RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
     header = _header(message, queue, group, _properties(message, _ENDED + _RETRY_PROPERTIES))
     return await _send(client, message, address, queue, header)

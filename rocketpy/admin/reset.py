@@ -1,4 +1,4 @@
-"""Resets the offsets of a consumer group, whose members may be online or not.
+"""Resets the offsets of a consumer group. Its members may be online for most positions.
 
 Brokers store the offsets of a group, but online members overwrite them with their own. So the broker must
 notify the members. It can do so for a time, and for the start and end of queues, but not for other offsets.
@@ -33,9 +33,9 @@ from rocketpy.protocol.remoting.command import Command
 _TO_END: Final = -1
 """In a reset request, this timestamp means the end of each queue."""
 _RESET_PENDING: Final = "previously reset"
-"""Part of the remark of a broker of 5.x that ignores a commit, because no member has pulled since a reset.
+"""Part of the remark of a 5.x broker that ignores a commit, because no member has pulled since a reset.
 
-Another reset replaces the offset.
+Only another reset can replace the offset then.
 """
 
 
@@ -68,6 +68,9 @@ class ResetTo:
     def time(cls, time: datetime | int) -> Self:
         """The first message of each queue that was stored at or after a time.
 
+        Brokers such as RocketMQ's 4.6 and rocketpy's choose the message with the nearest store time instead,
+        which may be an earlier message.
+
         Args:
             time: A datetime with a time zone, or ms since 1970.
 
@@ -83,9 +86,13 @@ class ResetTo:
 
     @classmethod
     def offset(cls, offset: int | Mapping[MessageQueue, int]) -> Self:
-        """An offset: one for all queues, or one for each of some queues. Other queues keep their offsets.
+        """An offset. All members must be stopped.
 
-        An offset outside a queue is replaced by the nearest offset in it. All members must be stopped.
+        An offset outside a queue is replaced by the nearest offset in it.
+
+        Args:
+            offset: One offset for all queues, or an offset for each of some queues, by queue. The other
+                queues keep their offsets.
 
         Raises:
             ConfigInvalid: An offset is below 0.

@@ -58,7 +58,7 @@ class TopicSettings:
         read_queues: The number of queues that consumers read.
         write_queues: The number of queues that producers write to.
         perm: What clients may do with it.
-        ordered: Whether it is an ordered topic: its queues stay the same while a broker is away.
+        ordered: Whether it is an ordered topic: its queues do not change while a broker is down.
     """
 
     read_queues: int
@@ -130,7 +130,7 @@ class Topics:
 
         Args:
             topic: The name of the topic.
-            cluster: Only what the brokers of this cluster have of it.
+            cluster: Only the part of the topic on brokers of this cluster.
 
         Raises:
             ConfigInvalid: There is no such cluster.
@@ -199,10 +199,10 @@ class Topics:
         perm: Permission | None = None,
         ordered: bool | None = None,
     ) -> None:
-        """Change settings of a topic on each of its brokers. Other settings stay as they are there.
+        """Change settings of a topic on each of its brokers. Other settings stay unchanged.
 
-        To remove queues without loss: lower `write_queues`, wait until consumers have read the others, then
-        lower `read_queues`.
+        To remove queues without loss: lower `write_queues`, wait until consumers have read the removed
+        queues, then lower `read_queues`.
 
         Args:
             topic: The name of the topic.
@@ -245,8 +245,8 @@ class Topics:
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages: at the brokers, then at each name server.
 
-        A missing topic is not an error. Consumer groups keep their offsets. While brokers may create topics
-        by themselves (autoCreateTopicEnable), a producer that is still sending creates the topic again.
+        A missing topic is not an error. Consumer groups keep their offsets. With autoCreateTopicEnable, a
+        producer that is still sending creates the topic again.
 
         Args:
             topic: The name of the topic.
@@ -319,11 +319,16 @@ class Topics:
     async def _get_config(self, address: str | None, broker: str, name: str) -> TopicConfig:
         config = await self._find_config(address, broker, name)
         if config is None:
-            raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {name}", broker)
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {self._requests.unwrap(name)}", broker
+            )
         return config
 
     async def _find_config(self, address: str | None, broker: str, name: str) -> TopicConfig | None:
-        """Return the settings of a topic at a broker. Before 5.x, brokers only return those of all topics."""
+        """Return the settings of a topic at a broker; None without the topic.
+
+        Brokers before 5.x can only return the settings of all topics.
+        """
         response = await self._requests.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
 
@@ -341,10 +346,10 @@ class Topics:
         await self._requests.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def _set_ordered_queues(self, topic: str, counts: Mapping[str, int]) -> None:
-        """Set at the name servers how many queues of an ordered topic each broker has; 0: it is unordered.
+        """Set at the name servers how many queues of an ordered topic each broker has; 0 removes the broker.
 
-        Call it before the request to the brokers: they read the setting from this table at each registration,
-        and register when a topic changes.
+        Call it before the topic is changed at the brokers: they register when a topic changes, and read this
+        table at each registration.
         """
         name = self._requests.wrap(topic)
         table = NameServers(self._requests)

@@ -1,4 +1,4 @@
-"""Traces: puts the reports of clients about messages together, by message. Pure.
+"""Traces: groups the trace reports of clients by message. No I/O.
 
 Source: RocketMQ 4.6 TraceView and TraceDataEncoder.
 """
@@ -70,7 +70,7 @@ class TracedMessage(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """The result of a look-up of reports.
+    """The reports about the messages with one unique id or key.
 
     Attributes:
         messages: The messages, oldest first.

@@ -98,7 +98,7 @@ async def test_wrong_groups_and_settings_are_refused(admin: AdminClient) -> None
     """A misspelt name would create another group, or look like one without members."""
     with pytest.raises(GroupInvalid):
         await admin.groups.create("no name")
-    with pytest.raises(ConfigInvalid, match="no setting 'max_retry', but: enabled, "):
+    with pytest.raises(ConfigInvalid, match="no group setting 'max_retry'; choose from: enabled, "):
         await admin.groups.create("g", max_retry=1)  # type: ignore[call-arg] # the mistake
     with pytest.raises(ConfigInvalid, match="max_retries is -1"):
         await admin.groups.alter("g", max_retries=-1)

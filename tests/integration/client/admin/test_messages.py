@@ -21,6 +21,8 @@ from rocketpy import (
     MessageQueue,
     Producer,
     ProducerConfig,
+    PullResult,
+    PullStatus,
     SendResult,
     SendStatus,
 )
@@ -122,6 +124,19 @@ async def test_what_is_not_there_is_an_error(two: EmbeddedCluster) -> None:
                 await find
     with pytest.raises(ClientClosed):
         await admin.messages.by_offset(result.queue, 0)
+
+
+async def test_an_expired_queue_has_no_offsets(two: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range of a queue whose messages have all expired would be from 5 to 4."""
+    queue = MessageQueue("T", "broker-a", 0)
+    async with AdminClient(two.namesrv_address) as admin:
+
+        async def pull(*_: object) -> PullResult:
+            return PullResult(PullStatus.NO_NEW_MSG, 5, 5, 5, [])
+
+        monkeypatch.setattr(admin.messages._reader, "pull", pull)
+        with pytest.raises(BrokerError, match="has no message at offset 3; its offsets: none"):
+            await admin.messages.by_offset(queue, 3)
 
 
 async def test_an_expired_offset_names_the_range() -> None:
