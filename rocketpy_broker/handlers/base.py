@@ -24,11 +24,11 @@ Handler = Callable[[Channel, Command], Command | bytes | None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""The end of some remarks of RocketMQ, which tools look for."""
+"""The end of some remarks of RocketMQ; tools search for it."""
 
 
 class Rejected(RocketError):
-    """A handler rejects a request. code: of the response, whose remark is the text."""
+    """A handler rejects a request. code, remark: of the response."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -36,7 +36,7 @@ class Rejected(RocketError):
 
 
 def error_response(request: Command, error: RocketError) -> Command:
-    """Return the response to a request that a handler did not handle."""
+    """Return the response to a request whose handler raised `error`."""
     code = error.code if isinstance(error, Rejected) else ResponseCode.SYSTEM_ERROR
     return request.reply(code, remark=str(error))
 
@@ -120,7 +120,7 @@ async def update_settings(
         if on_changed is not None:
             await on_changed(update.changed)
     except (RocketError, OSError) as error:
-        _settings_log.warning("%s may not change settings: %s", channel.remote_address, error)
+        _settings_log.warning("the change of settings by %s failed: %s", channel.remote_address, error)
         return request.reply(ResponseCode.NO_PERMISSION, remark=str(error))
     names = ", ".join(sorted(update.changed)) or "nothing"
     _settings_log.warning("%s", "; ".join((f"{channel.remote_address} has changed {names}", *update.notes)))

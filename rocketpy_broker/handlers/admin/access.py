@@ -1,7 +1,7 @@
 """Requests that change and list the accounts of a broker with access control.
 
 Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: only administrators are admitted, secrets are never
-listed, and each request gets a response (there, a broker without aclEnable ignores those that read).
+listed, and each request gets a response (there, a broker without aclEnable does not respond to queries).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AccessHandler:
     def _change(
         self, request: Command, failure: ResponseCode, change: Callable[[AccessStore], str | None]
     ) -> Command:
-        """Apply a change. The reason for a failure is what it raises or returns."""
+        """Apply a change and respond. It has failed if `change` raises an error or returns a reason."""
         if self.store is None:
             raise Rejected(failure, _OFF)
         try:

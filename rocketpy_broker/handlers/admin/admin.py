@@ -43,8 +43,8 @@ from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 log = logging.getLogger("rocketpy.broker.admin")
 
 _WITHOUT_TOPIC: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
-"""Topics whose queues are kept, though no table has them. RocketMQ 4.6.0 keeps only the first, and checks
-ended transactions again when the last is gone."""
+"""Topics whose queues are kept, though the topic table lacks them. RocketMQ 4.6.0 keeps only the first, and
+checks ended transactions again when the last is gone."""
 
 
 @dataclass(eq=False)
@@ -108,14 +108,14 @@ class AdminHandler:
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
     async def delete_topic(self, channel: Channel, request: Command) -> Command:
-        """Handle DELETE_TOPIC_IN_BROKER, for users' topics; its consume queues go with it."""
+        """Handle DELETE_TOPIC_IN_BROKER: delete a topic and its consume queues, but no system topic."""
         name = request.header_as(DeleteTopicRequestHeader).topic
         if name in self.topics.system:
             raise _reserved(name)
         await self.topics.delete(name)
         async with self._dropping:
             self._drop_unused()
-            await asyncio.sleep(0)  # deletions that are saved together take turns with other requests
+            await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
         await self.wait_registered()
         return request.reply()
 
@@ -210,7 +210,7 @@ def drop_unused_queues(store: MessageStore, topics: Collection[str]) -> int:
 
 
 def drop_expired_queues(store: MessageStore) -> int:
-    """Delete the queues whose messages have all expired. Raises StoreError."""
+    """Delete the queues whose messages have all expired; return their number. Raises StoreError."""
     begin = store.min_physical_offset
     return _drop(store, lambda queue: 0 <= queue.max_physical_offset <= begin)
 

@@ -143,7 +143,7 @@ class ConsumeStatsHandler:
             for topic in topics:
                 stats = ConsumeStats(consume_tps=0.0)
                 self._add_stats(stats, group, topic, topic.write_queue_nums)
-                body.total_diff += _behind(stats)
+                body.total_diff += _lag(stats)
                 found.append(stats)
             body.consume_stats_list.append({group: found})
         return request.reply(body=body.encode())
@@ -196,9 +196,9 @@ class ConsumeStatsHandler:
 
     @handles(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction_offsets(self, channel: Channel, request: Command) -> Command:
-        """Handle QUERY_CORRECTION_OFFSET: the lowest offset of all groups, by queue.
+        """Handle QUERY_CORRECTION_OFFSET: the lowest offset of all groups but the filtered ones, by queue.
 
-        The value is 2**63 - 1 for a queue where the compared group is behind all others.
+        The value is 2**63 - 1 for a queue where the compared group is behind all of these.
         """
         header = request.header_as(QueryCorrectionOffsetHeader)
         left_out = (header.filter_groups or "").split(",")
@@ -234,5 +234,5 @@ class ConsumeStatsHandler:
         return self.store.store_timestamp(queue.topic, queue.queue_id, offset)
 
 
-def _behind(stats: ConsumeStats) -> int:
+def _lag(stats: ConsumeStats) -> int:
     return sum(offset.broker_offset - offset.consumer_offset for offset in stats.offset_table.values())

@@ -116,8 +116,8 @@ class ClientHandler:
         if self.clients.owner_of(beat.client_id) != owner:
             self._limited_log.warning(
                 beat.client_id,
-                "client %s at %s: a connection of another owner has this client id, and gets its replies "
-                "until it ends; set another instanceName",
+                "client id %s of %s is in use: a connection of another owner has registered it, and gets its "
+                "replies until it closes; set a different instanceName",
                 beat.client_id[:200],
                 channel.remote_address,
             )
@@ -134,7 +134,7 @@ class ClientHandler:
         return None
 
     def _rejection_of_new_groups(self, request: Command) -> str | None:
-        """Return why a heartbeat is rejected that names too many new groups, else None."""
+        """Return the reason to reject a heartbeat with too many new groups; None for an acceptable one."""
         beat = fastjson.decode(request.body, _GroupNames)
         new = self.groups.count_missing(data.group_name for data in beat.consumer_data_set)
         if new <= self.config.new_groups_max:

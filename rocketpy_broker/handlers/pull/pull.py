@@ -56,16 +56,16 @@ _CODES: Final = {
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-"""QUIRKS 34."""
+"""Response code for each status of a read (QUIRKS 34)."""
 
-_WITH_MESSAGES: Final = frozenset(
+_OFFSET_IN_QUEUE: Final = frozenset(
     {GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING}
 )
 """Statuses of reads whose offset is in the queue."""
 
 _FILTER_MS: Final = 2
-"""Not in RocketMQ. No other client is served meanwhile. An ordinary filter takes less for all messages of a
-pull."""
+"""Time limit of the filter in one pull; no other client is served meanwhile. An ordinary filter takes less
+for all messages of a pull. Not in RocketMQ."""
 _SUSPEND_MS_MAX: Final = 120_000
 """Longest hold of a pull, even if the consumer requests a longer one. Not in RocketMQ."""
 
@@ -124,7 +124,7 @@ class PullHandler:
         )
 
     def _time_limit(self) -> Callable[[], bool]:
-        """Return a function that says whether filters have run for `_FILTER_MS` since now."""
+        """Return a function that returns whether `_FILTER_MS` have passed since this call."""
         now_ms, end_ms = self.now_ms, self.now_ms() + _FILTER_MS
         return lambda: now_ms() >= end_ms
 
@@ -141,7 +141,7 @@ class PullHandler:
             accepts=wanted.accepts,
             is_over=is_over,
         )
-        if result.status not in _WITH_MESSAGES and self._is_slave:
+        if result.status not in _OFFSET_IN_QUEUE and self._is_slave:
             result.next_begin_offset = offset
         return result
 
@@ -181,9 +181,10 @@ class PullHandler:
     # -- long polling -------------------------------------------------------------------------
 
     def _hold(self, channel: Channel, pull: _Pull, code: int) -> bool:
-        """Hold a pull until messages arrive; False if it does not want that or exceeds a limit.
+        """Hold a pull until messages arrive; return False if its request forbids that, or at a limit.
 
-        A pull from an offset that a slave lacks is held for a moment, until the master may be back.
+        On a slave, a pull from an offset outside the queue is held for shortPollingTimeMills: the master
+        may be back by then.
         """
         header = pull.header
         if not header.sys_flag & PullSysFlag.SUSPEND or pull.command.is_oneway:
@@ -212,7 +213,7 @@ class PullHandler:
         """Respond to held pulls of a queue that has new messages; an ArrivalListener of the store."""
         waiting = self.holds.waiting_below(topic, queue_id, next_offset)
         if not waiting:
-            return  # at the end also called from the flusher's thread
+            return  # at the stop, the store calls this in the flush thread, when no pull is held
         is_over = self._time_limit()
         for held in waiting:
             self._wake(held, is_over)
@@ -220,8 +221,8 @@ class PullHandler:
     def _wake(self, held: HeldPull, is_over: Callable[[], bool]) -> None:
         """Respond to a held pull, unless its filter drops all new messages.
 
-        is_over: says whether the filters of all held pulls have run long enough. If a filter has not seen all
-        new messages, the pull gets a response, so that its consumer pulls again.
+        is_over: returns whether the filters of all held pulls have used up their time. If a filter has not
+        seen all new messages, the pull gets a response, so that its consumer pulls again.
         """
         pull: _Pull = held.request
         channel = cast(Channel, held.channel)

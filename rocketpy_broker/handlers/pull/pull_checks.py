@@ -128,8 +128,8 @@ class PullChecks:
 
         It selects all messages if both subscriptions filter by tags, which consumers check again. 4.6.0
         rejects these pulls (QUIRKS 35). A client of 5.3.3 increases the version when it gets queues. It
-        skips the heartbeat with that version while another one is in progress. It would then get no messages
-        for 20 s.
+        skips the heartbeat with that version while another one is in progress. If its pulls were rejected, it
+        would get no messages for 20 s.
         """
         by_tags = is_tag_type(found.expression_type) and is_tag_type(header.expression_type)
         if not by_tags or found.class_filter_mode:

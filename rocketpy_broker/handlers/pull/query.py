@@ -42,7 +42,8 @@ FindSubscription = Callable[[str, str], SubscriptionData | None]
 
 
 MayRead = Callable[[Channel, bytes], bool]
-"""Whether the account of a connection may read a record: a hash collision in the index finds other topics."""
+"""Whether the account of a connection may read a record. The index may find records of other topics,
+whose keys have the same hash."""
 
 
 @dataclass(eq=False)
@@ -116,13 +117,13 @@ class QueryHandler:
 
     @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: Command) -> Command:
-        """Handle QUERY_CONSUME_QUEUE: entries of a consume queue.
+        """Handle QUERY_CONSUME_QUEUE: units of a consume queue.
 
-        Differs: 4.6.0 encodes its response before it has added the entries.
+        Differs: 4.6.0 encodes its response before it has added the units.
         """
         header = request.header_as(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id
-        # Its offsets dispatch first, so that a new queue is in the table.
+        # Reading its offsets dispatches first, so that a new queue is in the table.
         body = QueryConsumeQueueResponseBody(
             max_queue_index=self.store.max_offset_in_queue(topic, queue_id),
             min_queue_index=self.store.min_offset_in_queue(topic, queue_id),

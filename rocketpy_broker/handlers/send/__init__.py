@@ -1,1 +1,1 @@
-"""Handlers of sends, send-backs, replies and ends of transactions, and what delays their responses."""
+"""Handlers of sends, send-backs, replies and ends of transactions, and their parked responses."""

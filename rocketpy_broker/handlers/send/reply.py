@@ -142,7 +142,7 @@ class _Delivery:
         self.step()
 
     def stored(self, message: MessageInner, error: StoreError | None) -> None:
-        """Handle the end of the storing; on an error, the reply is not stored."""
+        """Handle the result of storing the reply."""
         if error is not None:
             log.warning("a reply in %s is not stored: %s", message.topic, error)
             self.stored_as = None

@@ -1,4 +1,4 @@
-"""Responses to sends. In JSON they are written from a template, since every message costs one.
+"""Responses to sends. In JSON they are written from a template, because each send needs one.
 
 Only six values differ between these responses, so the rest of the frame is formatted once, when the broker's
 address is known. Binary and msgpack frames go through the ordinary encoder.

@@ -146,7 +146,8 @@ class FlushWaiters(ResponseWaiters):
                     else:
                         self._then(group.sends, group.until)
         except StoreError as error:
-            log.critical("%d sends fail, since the store cannot be flushed: %s", len(groups), error)
+            count = sum(len(group.sends) for group in groups)
+            log.critical("%d sends fail, because the store cannot be flushed: %s", count, error)
         finally:
             self._flushing = None
             while groups:  # not flushed: the flush has failed or was cancelled
@@ -187,17 +188,17 @@ class ReplicaWaiters(ResponseWaiters):
         """Returns the log offset below which consumers may read."""
 
     def park(self, sends: list[ParkedResponse], until: int) -> None:
-        """Respond when a slave has everything below `until`. Without sends, consumers may read it then."""
+        """Respond when a slave has everything below `until`. Consumers may read it only then."""
         self._poke()
         self._release(self._waiting.park(sends, until, asyncio.get_running_loop().time() * 1000))
         self._start_timer()
 
     def acked(self) -> None:
-        """A slave has more of the log than before."""
+        """Send the responses that wait for what a slave has acknowledged by now."""
         self._release(self._waiting.acked())
 
     def fail(self) -> None:
-        """Respond to all: this broker stops, or is no longer the master."""
+        """Respond FLUSH_SLAVE_TIMEOUT to all parked sends, as the broker stops."""
         self._stop_timer()
         self._release(self._waiting.fail())
 
@@ -246,7 +247,7 @@ class CommitWaiters(ResponseWaiters):
         self._push()
 
     def committed(self, offset: int) -> None:
-        """The log is committed up to this offset."""
+        """Respond to the sends below an offset up to which the log is committed."""
         groups = self._groups
         channels = set()
         while groups and groups[0].until <= offset:
@@ -260,7 +261,7 @@ class CommitWaiters(ResponseWaiters):
             channel.flush()
 
     def fail(self) -> None:
-        """Another peer leads, or this broker stops: whether the parked messages get committed is unknown."""
+        """Reject all parked sends: another peer leads, or the broker stops. They may still be committed."""
         self._stop_timer()
         while self._groups:
             self._reject(self._groups.popleft(), _UNKNOWN)

@@ -359,7 +359,7 @@ class SendHandler:
         try:
             self.store.write_out()
         except StoreError as error:
-            log.error("%d sends cannot be written: %s", len(waiting), error)
+            log.error("messages cannot be written, so %d sends fail: %s", len(waiting), error)
             for parked in waiting:
                 parked.channel.reply(self.error_response(parked.request, error))
             self._notify_stored(error)
@@ -387,7 +387,7 @@ class SendHandler:
         """Park the responses whose producers wait for a flush or a slave; return the others."""
         wanting = [parked for parked in waiting if parked.waits]
         self.responses.drop_bodies(wanting)
-        # Also an empty list: consumers must not read the run before it is flushed.
+        # Also an empty list: consumers must not read the run before it is flushed or replicated.
         park(wanting, self.store.max_physical_offset)
         return [parked for parked in waiting if not parked.waits]
 
@@ -408,7 +408,7 @@ class SendHandler:
 
 
 def retry_times_max(request: Command, by_client: int | None, group: SubscriptionGroupConfig) -> int:
-    """Return how often a message is retried: as its consumer says, or else as its group is configured."""
+    """Return the maximum number of retries: as the consumer says, or else as its group is configured."""
     return by_client if request.version >= _V3_4_9 and by_client is not None else group.retry_max_times
 
 

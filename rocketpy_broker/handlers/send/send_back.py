@@ -2,7 +2,7 @@
 
 The message is stored in %RETRY%group with a delay, or as a dead letter in %DLQ%group (QUIRKS 37).
 Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters are not
-delayed (there, a message that was retried before waits as long as the last time).
+delayed (there, the dead letter of a retried message has the delay of the last retry).
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ class TransactionHandler:
         if record is None or record.topic != CHECK_MAX_TOPIC:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"there is no message of {CHECK_MAX_TOPIC} at {offset}")
         properties = props.decode(record.properties)
-        # It is missing if the record had no room for it.
+        # The property is missing if the record had no room for it.
         if props.PROPERTY_TRANSACTION_CHECK_TIMES in properties:
             properties[props.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
-        # The producer no longer knows that offset.
+        # The producer no longer knows this offset.
         properties.pop(props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, None)
         message = copy_to(record, HALF_TOPIC, 0)
         message.properties = props.encode(properties).encode()
@@ -98,7 +98,7 @@ class TransactionHandler:
         if record.physical_offset != header.commit_log_offset:
             return "The commit log offset wrong"
         if not self.transactions.table.is_open(record.queue_offset):
-            return f"the transaction of half message {record.queue_offset} has ended before"
+            return f"the transaction of half message {record.queue_offset} has already ended"
         return record
 
     def _end(

@@ -146,7 +146,7 @@ async def test_a_client_id_in_use_by_another_owner_is_logged(
         await first.beat("same")
         await second.beat("same")
     (record,) = (record for record in caplog.records if "another owner" in record.getMessage())
-    assert "client same at memory://" in record.getMessage()
+    assert "client id same of memory://" in record.getMessage()
 
 
 async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from rocketpy.errors import StoreError
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.remoting.command import Command
@@ -146,7 +148,7 @@ async def test_a_slave_that_is_too_slow_times_out() -> None:
         waiters.fail()
 
 
-async def test_a_flush_releases_the_sends_before_it(tmp_path: Path) -> None:
+async def test_a_flush_releases_the_sends_before_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """SYNC_FLUSH: a producer would get SEND_OK for a message that power loss can remove."""
     sends = _Sends()
     store = MessageStore(small_config(tmp_path))
@@ -167,5 +169,7 @@ async def test_a_flush_releases_the_sends_before_it(tmp_path: Path) -> None:
         assert not waiters.are_waiting
         await driver.close()
         parked, response = await sends.take(client)
-        waiters.park(parked, 1 << 40)  # the store is closed: the flush fails
-        assert (await response).code == ResponseCode.SYSTEM_ERROR
+        others, other_response = await sends.take(client)
+        waiters.park([*parked, *others], 1 << 40)  # the store is closed: the flush fails
+        assert (await response).code == (await other_response).code == ResponseCode.SYSTEM_ERROR
+        assert "2 sends fail" in caplog.text
