@@ -3,7 +3,7 @@
 | field         | size | meaning                                            |
 |---------------|------|----------------------------------------------------|
 | code          | 2    | signed                                             |
-| language      | 1    | a number of `rocketpy.protocol.codes.LanguageCode`  |
+| language      | 1    | a number of `rocketpy.protocol.codes.LanguageCode` |
 | version       | 2    | signed                                             |
 | opaque        | 4    | signed                                             |
 | flag          | 4    | signed                                             |
@@ -72,10 +72,10 @@ def _read_text(header: bytes, position: int, size: int, part: str) -> tuple[str,
 
 
 def encode(header: WrittenHeader) -> bytes:
-    """Return the bytes of a header. Raises LocalProtocolError for a number its field cannot hold."""
+    """Return the bytes of a header. Raises LocalProtocolError for a number above its field, or a bad text."""
     code, opaque, flag, language, version, remark, ext = header
-    remark_text = (remark or "").encode()
     try:
+        remark_text = (remark or "").encode()
         fixed = _FIXED.pack(code, language_number(language), version, opaque, flag, len(remark_text))
         entries: list[bytes] = []
         for key, value in (ext or {}).items():

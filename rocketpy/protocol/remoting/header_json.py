@@ -1,8 +1,8 @@
 """Header codec 0: JSON, the default of RocketMQ.
 
-Keys are written in alphabetical order and left out when null, as fastjson does. Values of the
-ext fields are strings; other writers (C++, Go) are read leniently.
-Source: RemotingSerializable; recorded frames.
+Keys are written in alphabetical order and left out when null, as fastjson does. Values of the ext fields are
+strings; numbers and booleans, which C++ and Go clients write, are accepted too. Source: RemotingSerializable;
+recorded frames.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rocketpy.errors import RemoteProtocolError
+from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 from rocketpy.protocol.codes import language_name
 from rocketpy.protocol.headers.base import Int32
 from rocketpy.protocol.remoting.frame import MAX_EXT_FIELDS, WireHeader, WrittenHeader
@@ -68,7 +68,7 @@ def decode(header: bytes) -> WireHeader:
 
 
 def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
-    """Read JSON that is not in Java's format: a language as a number."""
+    """Decode a header whose language is a number, which Java does not write."""
     try:
         fields = _decode_any_fields(header)
         if isinstance(fields.get("language"), int):
@@ -80,13 +80,13 @@ def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
 
 
 def decode_ext(text: bytes) -> dict[str, str]:
-    """Return ext fields from their JSON text; numbers and booleans become their Java texts."""
+    """Return ext fields from their JSON text; numbers and booleans become text."""
     try:
         fields = _decode_text_fields(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         fields = _decode_mixed_fields(text)
     if len(fields) > MAX_EXT_FIELDS:
-        raise RemoteProtocolError(f"JSON header has {len(fields)} ext fields, {MAX_EXT_FIELDS} are allowed")
+        raise RemoteProtocolError(f"JSON header has {len(fields)} ext fields; {MAX_EXT_FIELDS} are allowed")
     return fields
 
 
@@ -107,17 +107,19 @@ def _text(key: str, value: object) -> str:
 
 
 def encode(header: WrittenHeader) -> bytes:
-    """Return the JSON text of a header."""
+    """Return the JSON text of a header. Raises LocalProtocolError for a text that is not valid Unicode."""
     code, opaque, flag, language, version, remark, ext = header
-    return _encode(
-        _HeaderText(
-            code=code,
-            extFields=ext,
-            flag=flag,
-            language=language,
-            opaque=opaque,
-            remark=remark,
-            serializeTypeCurrentRPC="JSON",
-            version=version,
-        )
+    text = _HeaderText(
+        code=code,
+        extFields=ext,
+        flag=flag,
+        language=language,
+        opaque=opaque,
+        remark=remark,
+        serializeTypeCurrentRPC="JSON",
+        version=version,
     )
+    try:
+        return _encode(text)
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"JSON header of code {code}: {error}") from error

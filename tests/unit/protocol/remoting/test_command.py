@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgpack
 import msgspec
@@ -213,6 +214,14 @@ def test_numbers_that_do_not_fit_are_our_own_error(codec: int) -> None:
     """A number that is truncated to its low bits would end the request of another caller."""
     with pytest.raises(LocalProtocolError, match="code 1"):
         encode_command(Command(1, 2**31, codec=codec))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("changes", [{"remark": "\ud800"}, {"ext": {"topic": "\ud800"}}], ids=str)
+def test_text_that_is_not_unicode_is_our_own_error(codec: int, changes: dict[str, Any]) -> None:
+    """An error of another class would leave the request in the table of requests in flight."""
+    with pytest.raises(LocalProtocolError, match="code 1"):
+        encode_command(Command(1, codec=codec, **changes))
 
 
 def test_an_unknown_codec_is_rejected() -> None:
