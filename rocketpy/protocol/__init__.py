@@ -1,1 +1,1 @@
-"""Bytes and values of RocketMQ's wire and store formats: no sockets, no clocks, no files."""
+"""Encoders and decoders of RocketMQ's wire and store formats, without I/O."""

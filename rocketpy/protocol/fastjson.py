@@ -4,9 +4,9 @@ fastjson 1.2.61 writes maps with integer keys without quotes and maps with objec
 
     {"brokerAddrs":{0:"127.0.0.1:20010"}}        {{"brokerName":"a","queueId":0,"topic":"T"}:5}
 
-Standard JSON is tried first, since most bodies are. A small tolerant parser reads the others: it also accepts
-single quotes, bare words as keys, trailing commas, NaN and Infinity. A key that is an object becomes an
-`ObjectKey`, which is a hashable dict.
+Standard JSON is tried first, since most bodies are standard. A small tolerant parser reads the others: it
+also accepts single quotes, bare words as keys, trailing commas, NaN and Infinity. A key that is an object
+becomes an `ObjectKey`, which is a hashable dict.
 
 Output is standard JSON with quoted integer keys, which fastjson reads too; only maps with objects as keys are
 written in its dialect.
@@ -27,9 +27,9 @@ T = TypeVar("T")
 MAX_DEPTH: Final = 32
 """Maximum nesting of objects and arrays in the tolerant parser."""
 MAX_TOLERANT_BYTES: Final = 1 << 20
-"""Maximum input of the tolerant parser, which takes up to two seconds for it in the caller's thread."""
+"""Maximum input of the tolerant parser; parsing that much takes up to two seconds in the caller's thread."""
 
-# Possessive (*+), and with an end for every string, so that no input leads to backtracking.
+# Possessive quantifiers (*+), and an end for every string, so that no input leads to backtracking.
 _INTEGER_KEY: Final = re.compile(
     rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))|([{,]\s*+)(-?\d++)(\s*+:)',
     re.DOTALL,
@@ -62,7 +62,8 @@ class ObjectKey(dict[str, Any]):
 def loads(data: bytes) -> Any:
     """Decode JSON; integer keys become strings.
 
-    Raises RemoteProtocolError, with the position, for input that is not in fastjson's dialect either.
+    Raises RemoteProtocolError, with the position, for input that is neither standard JSON nor in
+    fastjson's dialect.
     """
     try:
         return msgspec.json.decode(data)
@@ -79,8 +80,8 @@ def loads(data: bytes) -> Any:
 def decode(data: bytes, type_: type[T]) -> T:
     """Decode JSON to `type_`, a msgspec Struct or a container of Structs.
 
-    Numbers may be strings and the reverse; unknown fields are skipped. Raises RemoteProtocolError, which
-    names the invalid field.
+    Numbers may be written as strings, but not the reverse; unknown fields are skipped. Raises
+    RemoteProtocolError, which names the invalid field.
     """
     hashable: Any = type_
     decoder: msgspec.json.Decoder[T] | None = _decoder(hashable)

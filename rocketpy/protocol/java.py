@@ -20,9 +20,9 @@ _STEP_1, _STEP_2, _STEP_4, _STEP_8, _STEP_16 = (256**count - 31**count for count
 _LANES_1, _LANES_2, _LANES_4, _LANES_8 = (
     int.from_bytes((bytes(count) + b"\xff" * count) * (16 // count), "big") for count in (1, 2, 4, 8)
 )
-"""The lower half of each lane of twice that many bytes."""
+"""Masks that select the lower half of each lane: 1, 2, 4 or 8 bytes of a lane of 2, 4, 8 or 16."""
 _BULK_MIN: Final = 16
-"""Fewer strings of one length are faster hashed one by one."""
+"""Below this number of strings of one length, hashing them one by one is faster."""
 _LANE_MASK: Final = b"\xff\xff\xff\xff\0"
 
 
@@ -35,10 +35,10 @@ def string_hash(text: str) -> int:
 
 
 def string_hashes(texts: Collection[str]) -> set[int]:
-    """Return `string_hash` of many strings, of 64 in 40 % of the time (tests/bench/codecs.py).
+    """Return `string_hash` of many strings. 64 strings take 40 % of the time (tests/bench/codecs.py).
 
     The strings of one length are hashed together. A lane of 40 bits in one large number holds the hash of
-    each, and each step adds the next character of all.
+    each string, and each step adds the next character of all strings.
     """
     hashes = {string_hash(text) for text in texts if not text.isascii()}
     for length, group in groupby(sorted(filter(str.isascii, texts), key=len), len):
@@ -64,7 +64,7 @@ def utf8_hash(data: bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str) -> int:
-    """Return the hash of tags in a consume queue entry (QUIRKS 44), 0 for no tags.
+    """Return the hash of tags in a unit of a consume queue (QUIRKS 44), 0 for no tags.
 
     Cached, since a topic has few tags.
     """
@@ -80,7 +80,7 @@ def utf16_units(text: str) -> tuple[int, ...]:
 def hash_polynomial(units: bytes | tuple[int, ...]) -> int:
     """Return a number whose lowest 32 bits are the hash of ASCII characters, or of UTF-16 units.
 
-    Of up to 32 characters in half the time of a sum (tests/bench/codecs.py). The bytes are lanes of one
+    Up to 32 ASCII characters take half the time of a sum (tests/bench/codecs.py). The bytes are lanes of one
     number, and each step joins two neighbours to a lane of twice the width. `high * 2**width + low` minus
     `high * (2**width - 31**count)` is `high * 31**count + low`, where `count` is the number of characters in
     `low`.

@@ -1,4 +1,4 @@
-"""Bodies for administration tools, and of the tables that a slave copies."""
+"""Bodies of administration requests and of their responses."""
 
 from __future__ import annotations
 

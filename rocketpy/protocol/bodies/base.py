@@ -15,10 +15,11 @@ T = TypeVar("T")
 def always_encoded(default: T) -> T:
     """Return a field with this default that is encoded even if it has its default value.
 
-    Other fields are left out of the JSON then: a field that is None by default, as fastjson leaves out null.
+    Other fields are left out of the JSON when they have their default, usually None, as fastjson leaves out
+    null.
     """
-    made: Any = msgspec.field(default_factory=_factory(default))
-    return made  # type: ignore[no-any-return] # msgspec.field stands for the field's value
+    field: Any = msgspec.field(default_factory=_factory(default))
+    return field  # type: ignore[no-any-return] # msgspec.field stands for the field's value
 
 
 def _factory(default: Any) -> Any:

@@ -12,7 +12,7 @@ class SubscriptionData(Body, kw_only=True):
     """The subscription of a consumer to a topic. Source: RocketMQ SubscriptionData.
 
     sub_string: ``*``, tags joined by ``||``, or SQL92 (expression_type). code_set: `java.tags_code` of
-    the tags. sub_version: ms when it was made; the broker takes the newest.
+    the tags. sub_version: when the subscription was created, in ms; the broker keeps the newest.
     """
 
     topic: str

@@ -10,8 +10,8 @@ from rocketpy.protocol.headers.base import Int32, Int64
 class ConsumerOffsetSerializeWrapper(Body, kw_only=True):
     """The response to GET_ALL_CONSUMER_OFFSET, and consumerOffset.json.
 
-    offset_table: ``topic@group`` to queue id to next offset. version_table: when each was
-    committed, ms (not in RocketMQ, which ignores it).
+    offset_table: ``topic@group`` to queue id to next offset. version_table: when each
+    offset was committed, in ms since 1970; an extension of rocketpy, which RocketMQ ignores.
     """
 
     offset_table: dict[str, dict[int, Int64]] = always_encoded({})
@@ -27,7 +27,7 @@ class DelayOffsetSerializeWrapper(Body, kw_only=True):
 
 
 class OffsetSerializeWrapper(Body, kw_only=True):
-    """offsets.json, where consumers that broadcast keep their next offsets."""
+    """offsets.json, where broadcasting consumers keep their next offsets."""
 
     offset_table: dict[MessageQueue, Int64] = always_encoded({})
 
@@ -48,7 +48,11 @@ class ConsumeStats(Body, kw_only=True):
 
 
 class ConsumeStatsList(Body, kw_only=True):
-    """The response to GET_BROKER_CONSUME_STATS: one map of one group each, with a ConsumeStats a topic."""
+    """The response to GET_BROKER_CONSUME_STATS.
+
+    consume_stats_list: one map for each group, from its name to one ConsumeStats for each topic. total_diff:
+    the lag of all groups, in messages.
+    """
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = always_encoded([])
     broker_addr: str | None = None
@@ -56,7 +60,7 @@ class ConsumeStatsList(Body, kw_only=True):
 
 
 class TopicOffset(Body, kw_only=True):
-    """Offsets of a queue. last_update_timestamp: store time in ms of its last message, 0 without."""
+    """Offsets of a queue. last_update_timestamp: store time in ms of its last message, 0 if empty."""
 
     min_offset: Int64
     max_offset: Int64
@@ -78,7 +82,7 @@ class ResetOffsetBody(Body, kw_only=True):
 
 
 class MessageQueueForC(Body, kw_only=True):
-    """A queue with its offset: what clients read that cannot have objects as keys."""
+    """A queue with its offset, for clients that cannot read a map with objects as keys."""
 
     topic: str
     broker_name: str
@@ -100,7 +104,11 @@ class GetConsumerStatusBody(Body, kw_only=True):
 
 
 class QueueTimeSpan(Body, kw_only=True):
-    """Store times in ms of a queue's oldest, newest and next message; the texts say the same."""
+    """Store times in ms of a queue: of its oldest, its newest, and the last message consumed by the group.
+
+    delay_time: ms since the next message was stored; 0 without one. The ``_str`` fields are the same times as
+    text; only RocketMQ sets them.
+    """
 
     message_queue: MessageQueue
     min_time_stamp: Int64 = always_encoded(0)
@@ -125,7 +133,7 @@ class QueryCorrectionOffsetBody(Body, kw_only=True):
 
 
 class ConsumeQueueData(Body, kw_only=True):
-    """One entry of a consume queue. eval: whether the group's filter lets it through."""
+    """One unit of a consume queue. eval: whether it passes the filter of the group."""
 
     physic_offset: Int64
     physic_size: Int32

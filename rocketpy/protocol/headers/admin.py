@@ -1,4 +1,4 @@
-"""Headers that only operators' tools send."""
+"""Headers of administration requests and of filter servers, and of their responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class QueryConsumeTimeSpanRequestHeader(Header, kw_only=True):
 
 
 class QueryConsumeQueueRequestHeader(Header, kw_only=True):
-    """QUERY_CONSUME_QUEUE (321). index: first queue offset; count: entries."""
+    """QUERY_CONSUME_QUEUE (321). index: first queue offset. count: number of units."""
 
     topic: str | None = None
     queue_id: Int32 = 0

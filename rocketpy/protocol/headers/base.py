@@ -1,7 +1,7 @@
 """Base class of command headers: how their fields travel as text.
 
 A header is the set of named fields (RocketMQ's *ext fields*) of one request or response code. On the wire
-every value is text; in here an `int` is an int and a `bool` a bool. A header is read with msgspec in its
+every value is text; in a `Header`, each value has the annotated type. A header is read with msgspec in its
 non-strict mode, which turns the text into the annotated type and rejects values that do not fit::
 
     msgspec.convert({"topic": "T", "queueId": "3"}, GetMaxOffsetRequestHeader, strict=False)
@@ -35,7 +35,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """Base of every header: a plain value with the Python names of RocketMQ's fields.
 
     Optional fields are None when absent and then not written. Fields that a header does not know are
-    skipped when it is read (AccessKey and Signature, say, which belong to the whole command).
+    skipped when it is read, such as AccessKey and Signature, which belong to the whole command.
     """
 
     def ext_fields(self) -> dict[str, str]:

@@ -30,8 +30,8 @@ class NotifyConsumerIdsChangedRequestHeader(Header, kw_only=True):
 class ResetOffsetRequestHeader(Header, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220, broker to client).
 
-    timestamp: store time in ms to go back to, -1 for the end. queue_id, offset: for one queue, at brokers of
-    5.x that reset offsets themselves. Source: RocketMQ ResetOffsetRequestHeader.
+    timestamp: store time in ms from which the group continues, -1 for the end. queue_id, offset: for one
+    queue, at brokers of 5.x that reset offsets themselves. Source: RocketMQ ResetOffsetRequestHeader.
     """
 
     topic: str

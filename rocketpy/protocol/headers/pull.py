@@ -10,8 +10,8 @@ from rocketpy.protocol.headers.base import Header, Int32, Int64
 class PullMessageRequestHeader(Header, kw_only=True):
     """PULL_MESSAGE (11). Source: RocketMQ PullMessageRequestHeader.
 
-    sys_flag: bits of `sysflag.PullSysFlag`. suspend_timeout_millis: how long the broker may park the
-    request. subscription is absent for push consumers (QUIRKS 32).
+    sys_flag: bits of `sysflag.PullSysFlag`. suspend_timeout_millis: how long the broker may hold the
+    pull. subscription is absent for push consumers (QUIRKS 32).
     """
 
     consumer_group: str
@@ -31,7 +31,7 @@ class PullMessageResponseHeader(Header, kw_only=True):
     """The response to a pull with code 0, 19, 20 or 21 (QUIRKS 34). Source: RocketMQ
     PullMessageResponseHeader.
 
-    suggest_which_broker_id: broker id to pull from next. next_begin_offset, min_offset, max_offset:
+    suggest_which_broker_id: id of the broker to pull from next. next_begin_offset, min_offset, max_offset:
     queue offsets.
     """
 

@@ -1,4 +1,4 @@
-"""Headers that the name server reads: routes, broker registration, key-value configuration."""
+"""Headers of requests to name servers and of their responses: routes, registration, key-value settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RegisterBrokerResponseHeader(Header, kw_only=True):
 
 
 class BrokerIdentityHeader(Header, kw_only=True):
-    """Which broker a request to a name server is about."""
+    """Identifies the broker that a request to a name server concerns."""
 
     broker_name: str
     broker_addr: str
@@ -109,7 +109,7 @@ class GetKVConfigRequestHeader(Header, kw_only=True):
 
 
 class GetKVConfigResponseHeader(Header, kw_only=True):
-    """The response to GET_KV_CONFIG; code 22 and no value when there is none."""
+    """The response to GET_KV_CONFIG; code 22 (QUERY_NOT_FOUND) and no value if the key does not exist."""
 
     value: str | None = None
 

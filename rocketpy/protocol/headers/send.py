@@ -38,7 +38,8 @@ class SendMessageRequestHeader(SentMessageHeader, kw_only=True):
 class SendMessageRequestHeaderV2(SendMessageRequestHeader, kw_only=True):
     """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): one letter a field.
 
-    The attributes are those of the first form. QUIRKS 19. Source: RocketMQ SendMessageRequestHeaderV2.
+    The attributes are the same as in SendMessageRequestHeader (QUIRKS 19). Source: RocketMQ
+    SendMessageRequestHeaderV2.
     """
 
     producer_group: str = field(name="a")

@@ -24,7 +24,7 @@ class CreateTopicRequestHeader(Header, kw_only=True):
 class GetTopicConfigRequestHeader(Header, kw_only=True):
     """GET_TOPIC_CONFIG (351). Source: RocketMQ 5.3.3 GetTopicConfigRequestHeader.
 
-    Its `lo` asks for the queue mapping of a static topic, too; there are none here.
+    Its field `lo` is left out: it asks for the queue mapping of static topics, which rocketpy does not have.
     """
 
     topic: str

@@ -5,7 +5,7 @@
     offset  size  field                       offset  size  field
          0     4  size of this element            16     4  body length
          4     4  magic, 0                        20     b  body
-         8     4  CRC, 0: not used              20+b     2  properties length
+         8     4  CRC, 0 (not used)             20+b     2  properties length
         12     4  flag, the user's              22+b     p  properties, see `properties`
 
 Big-endian. Source: RocketMQ 4.6 MessageDecoder encodeMessage, decodeMessage.
@@ -45,7 +45,7 @@ class BatchColumns(NamedTuple):
 
     @classmethod
     def of(cls, messages: Iterable[tuple[int, bytes, bytes]]) -> Self:
-        """Make columns from (flag, body, properties) of each message."""
+        """Return the columns of one or more messages, each given as (flag, body, properties)."""
         flags, bodies, properties = zip(*messages, strict=True)
         return cls(flags, bodies, properties)
 
@@ -53,9 +53,9 @@ class BatchColumns(NamedTuple):
 def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Encode the body for messages given as (flag, body, properties).
 
-    Faster than encoding one after the other (see `tests/bench/codecs.py`): it joins once, and packs numbers
-    only when they differ from those of the previous message. Raises MessageTooLarge for more than 32,767
-    bytes of properties.
+    Faster than encoding each message (see `tests/bench/codecs.py`): it joins once, and packs numbers only
+    when they differ from those of the previous message. Raises MessageTooLarge for more than 32,767 bytes of
+    properties.
     """
     parts: list[bytes] = []
     head = packed_length = b""
@@ -65,7 +65,7 @@ def encode_batch(messages: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         length, body_length = len(properties), len(body)
         if length != last_length:
             if length > MAX_PROPERTIES_BYTES:
-                raise MessageTooLarge(f"properties of {length} bytes, above {MAX_PROPERTIES_BYTES}")
+                raise MessageTooLarge(f"properties of {length} bytes; the limit is {MAX_PROPERTIES_BYTES}")
             packed_length = _PROPERTIES_LENGTH.pack(length)
             last_length, last_body = length, -1
         if body_length != last_body or flag != last_flag:
@@ -124,7 +124,7 @@ def _split_elements(data: bytes) -> BatchColumns:
             bodies.append(data[body_at:body_end])
             texts.append(data[text_at:stop])
             start = stop
-    except (struct.error, IndexError):  # it ends within an element
+    except (struct.error, IndexError):  # the data ends within an element
         raise _bad_element(data, start, len(flags)) from None
     return BatchColumns(flags, bodies, texts)
 
@@ -133,7 +133,9 @@ def _bad_element(data: bytes, offset: int, index: int) -> RemoteProtocolError:
     """Return the error that describes the malformed element at `offset`."""
     left = len(data) - offset
     if left < ELEMENT_FIXED_BYTES:
-        return RemoteProtocolError(f"batch element {index}: {left} bytes left, needs {ELEMENT_FIXED_BYTES}")
+        return RemoteProtocolError(
+            f"batch element {index}: {left} bytes left; an element has at least {ELEMENT_FIXED_BYTES}"
+        )
     size, _, _, _, body_length = _HEAD.unpack_from(data, offset)
     if not ELEMENT_FIXED_BYTES <= size <= left or not 0 <= body_length <= size - ELEMENT_FIXED_BYTES:
         return RemoteProtocolError(

@@ -1,11 +1,11 @@
 """Checksums: RocketMQ's CRC-32, and others for the end-to-end checksum of a body.
 
 The end-to-end checksum is an extension of rocketpy: a producer sets `PROPERTY_BODY_CHECKSUM`, and consumers
-verify the body with it. RocketMQ's CRC is computed by the broker, so it does not cover the way from the
-producer.
+verify the body with it. The broker computes RocketMQ's CRC, so the CRC does not cover the network between
+producer and broker.
 
-The property's value is ``<name>:<digits>``, the name being one of `BODY_CHECKSUMS`, the digits lower-case
-hexadecimal. It covers the body as the application sees it, before compression. Other clients ignore it.
+The property's value is ``<name>:<digits>``: a name of `BODY_CHECKSUMS`, and lower-case hexadecimal digits. It
+covers the body as the application sees it, before compression. Other clients ignore it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROPERTY_BODY_CHECKSUM: Final = "BODY_CHECKSUM"
 """Name of the property that carries the end-to-end checksum; reserved by this project, not by RocketMQ."""
 
 BODY_CHECKSUMS: Final = {"crc-32c": 8, "crc-64": 16, "crc-64-we": 16, "crc-64-jones": 16}
-"""Checksums a producer may choose, with the number of their hexadecimal digits. Names as in crcmod."""
+"""Checksums that a producer may choose, with the number of their hexadecimal digits. Names as in crcmod."""
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
@@ -34,7 +34,7 @@ def crc32(data: bytes | bytearray | memoryview) -> int:
 def body_checksum(name: str, body: bytes) -> str:
     """Return the value of `PROPERTY_BODY_CHECKSUM` for a body. Raises ConfigInvalid for an unknown name.
 
-    Fast only if crcmod found a C compiler at its installation.
+    Slow unless crcmod was installed with its C extension.
     """
     return f"{name}:{_function(name)(body):0{BODY_CHECKSUMS[name]}x}"
 

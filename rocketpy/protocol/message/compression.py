@@ -17,10 +17,11 @@ from rocketpy.errors import ConfigInvalid, RemoteProtocolError
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 
 DEFAULT_LEVEL: Final = 5
-"""Level of zlib in RocketMQ's clients."""
+"""Default level of RocketMQ's clients."""
 MAX_INFLATED_BYTES: Final = 16 << 20
 MAX_RATIO: Final = 100
 _RATIO_FREE_BYTES: Final = 4 << 20
+"""Up to this inflated size, any ratio is allowed."""
 
 
 class InflatesTooFar(RemoteProtocolError):
@@ -32,9 +33,10 @@ _ZSTD: Final = MessageSysFlag.COMPRESSION_ZSTD
 
 
 def compress(body: bytes, compression_type: int = 0, level: int = DEFAULT_LEVEL) -> bytes:
-    """Compress a body. compression_type: 0 or COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD.
+    """Compress a body.
 
-    Raises ConfigInvalid for an unknown type, or one whose package is not installed.
+    compression_type: 0 or COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD. level: of zlib and zstd; LZ4
+    ignores it. Raises ConfigInvalid for an unknown type, or one whose package is not installed.
     """
     if compression_type in {0, MessageSysFlag.COMPRESSION_ZLIB}:
         return zlib.compress(body, level)
@@ -120,12 +122,12 @@ def _unlz4(data: bytes, limit: int) -> bytes:
 def _unzstd(data: bytes, limit: int) -> bytes:
     zstandard = _package("zstandard")
     try:
-        size = zstandard.frame_content_size(data)  # what it announces is allocated; -1: nothing, as Java does
+        size = zstandard.frame_content_size(data)  # allocated below; -1 if not announced
         if size > limit:
             raise InflatesTooFar(f"{len(data)} bytes inflate to more than the {limit} allowed")
         return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=limit + 1))
     except zstandard.ZstdError as error:
-        # Without an announced size both causes look alike; a smaller limit than usual may be the reason.
+        # Without an announced size, a malformed frame and one above the limit raise the same error.
         raise InflatesTooFar(
             f"{len(data)} bytes are not a whole zstd frame of at most {limit} bytes: {error}"
         ) from error

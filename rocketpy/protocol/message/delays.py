@@ -68,7 +68,7 @@ class DelayLevels:
         return self.delays_ms.index(min(enough)) + 1
 
     def due_time(self, level: int, store_timestamp: int) -> int | None:
-        """Return when a record with a level is due, in ms; None for level 0."""
+        """Return when a record with a level is due, in ms since 1970; None for level 0."""
         level = min(level, self.level_max)
         return store_timestamp + self.delays_ms[level - 1] if level > 0 else None
 

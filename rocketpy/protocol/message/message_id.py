@@ -99,7 +99,7 @@ class UniqueIdGenerator:
         counter = self._counter
         self._counter = (counter + count) & 0xFFFF
         ids: list[str] = []
-        while len(ids) < count:  # all ids of a run have the same upper byte
+        while len(ids) < count:  # the counters of a run have the same upper byte
             run = stem + _BYTE_DIGITS[counter >> 8 & 0xFF]
             low = counter & 0xFF
             ids += [run + digits for digits in _BYTE_DIGITS[low : low + count - len(ids)]]
@@ -111,6 +111,6 @@ class UniqueIdGenerator:
 
 
 def month_start_ms(now_ms: int, later: int = 0) -> int:
-    """Return the start of the month of `now_ms` in local time, or of one so many months later, in ms."""
+    """Return the start of the month of `now_ms`, or of `later` months after it, in local time, in ms."""
     year, month, *_ = time.localtime(now_ms / 1000)
     return int(time.mktime((year, month + later, 1, 0, 0, 0, 0, 0, -1))) * 1000

@@ -1,8 +1,8 @@
 """The properties of a message as one text, and the names that RocketMQ reserves.
 
 A property is ``name U+0001 value U+0002``, in UTF-8. Decoding follows Java's ``split`` exactly (QUIRKS 21). A
-piece that does not split into two parts is dropped, for example if its value is empty or contains U+0001. Of
-two pieces with one name the last counts.
+piece that does not split into two parts is dropped, for example if its value is empty or contains U+0001. If
+two pieces have the same name, the last one counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The message record: what the commit log holds is what a pull response carries.
+"""The message record: the format of a message both in the commit log and in a pull response.
 
-All numbers are big-endian, timestamps are ms since 1970, since RocketMQ 3. With IPv4 hosts::
+All numbers are big-endian, timestamps are ms since 1970. With IPv4 hosts::
 
     offset  size  field                          offset  size  field
-         0     4  record size, all of it             48     8  born host: address 4, port i32
+         0     4  size of the whole record           48     8  born host: address 4, port i32
          4     4  magic 0xDAA320A7                   56     8  store timestamp
          8     4  body CRC, 31 bits                  64     8  store host: address 4, port i32
         12     4  queue id                           72     4  reconsume times
@@ -15,9 +15,9 @@ All numbers are big-endian, timestamps are ms since 1970, since RocketMQ 3. With
                                                  89+b+t     2  properties length
                                                  91+b+t     p  properties, see `properties`
 
-An IPv6 host is 16 + 4 bytes and moves what follows by 12; sysFlag bit 0x10 says so for the born host,
-0x20 for the store host (QUIRKS 51). The end of a commit log file is a blank record: i32 rest of the file, i32
-0xCBD43194, then undefined bytes (QUIRKS 43).
+An IPv6 host is 16 + 4 bytes and moves later fields by 12; sysFlag bit 0x10 says so for the born host,
+0x20 for the store host (QUIRKS 51). The end of a commit log file is a blank record: i32 bytes left in the
+file, i32 0xCBD43194, then undefined bytes (QUIRKS 43).
 
 Source: RocketMQ 4.6 CommitLog (append, check) and MessageDecoder (decode).
 """
@@ -73,9 +73,9 @@ _OWN_BYTES: Final = 36
 """Bytes of the head before sysFlag; later fields up to the body's length are the same in a whole batch."""
 _START: Final = Struct(">iI")
 _PLACE: Final = Struct(">iIi16xqi44xi")
-"""Size, magic, body CRC, physical offset, sysFlag; body length, where both hosts are IPv4."""
+"""Size, magic, body CRC, physical offset, sysFlag and body length of a record with IPv4 hosts."""
 _CONSUMED: Final = Struct(">iIi8xq8xi44xi")
-"""Size, magic, body CRC, queue offset, sysFlag; body length, likewise."""
+"""Size, magic, body CRC, queue offset, sysFlag and body length of a record with IPv4 hosts."""
 _PROPERTIES_LENGTH: Final = Struct(">H")
 _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Struct(">16si"))}
 
@@ -83,8 +83,8 @@ _HOSTS: Final = {8: (socket.AF_INET, Struct(">4si")), 20: (socket.AF_INET6, Stru
 class Record(msgspec.Struct, gc=False):
     """One stored message with all its fields. Layout and meaning: see the module's table.
 
-    born_host, store_host: address and port as on the wire, see `host_text`. properties: their UTF-8
-    text, see `properties.decode`. body: as stored, so perhaps compressed (sys_flag).
+    born_host, store_host: address and port as on the wire, see `host_text`. properties: as UTF-8
+    text, see `properties.decode`. body: as stored; it is compressed if sys_flag says so.
     """
 
     topic: str
@@ -203,9 +203,9 @@ def encode_record(
         size += 12 * v6.bit_count()
         _check_hosts(sys_flag, born_host, store_host)
     if len(topic) > MAX_TOPIC_BYTES:
-        raise TopicInvalid(f"topic of {len(topic)} bytes, above {MAX_TOPIC_BYTES}")
+        raise TopicInvalid(f"topic of {len(topic)} bytes; the limit is {MAX_TOPIC_BYTES}")
     if len(properties) > MAX_PROPERTIES_BYTES:
-        raise MessageTooLarge(f"properties of {len(properties)} bytes, above {MAX_PROPERTIES_BYTES}")
+        raise MessageTooLarge(f"properties of {len(properties)} bytes; the limit is {MAX_PROPERTIES_BYTES}")
     try:
         head = _HEADS[v6].pack(
             size, MESSAGE_MAGIC, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, physical_offset,
@@ -242,10 +242,10 @@ def encode_records(
     """
     _check_hosts(sys_flag, born_host, store_host)
     if len(topic) > MAX_TOPIC_BYTES:
-        raise TopicInvalid(f"topic of {len(topic)} bytes, above {MAX_TOPIC_BYTES}")
+        raise TopicInvalid(f"topic of {len(topic)} bytes; the limit is {MAX_TOPIC_BYTES}")
     lengths = list(map(len, properties))
     if max(lengths, default=0) > MAX_PROPERTIES_BYTES:
-        raise MessageTooLarge(f"properties of {max(lengths)} bytes, above {MAX_PROPERTIES_BYTES}")
+        raise MessageTooLarge(f"properties of {max(lengths)} bytes; the limit is {MAX_PROPERTIES_BYTES}")
     count = len(bodies)
     parts = [b""] * (count * 4)
     try:
@@ -288,7 +288,7 @@ def encode_blank_start(size: int) -> bytes:
 
 
 def read_start(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
-    """Return (size, magic) at `offset`, unchecked; a preallocated file has zeros after its last record.
+    """Return (size, magic) at `offset`, unchecked. Both are 0 after the last record of a preallocated file.
 
     Raises TornTail when fewer than 8 bytes are left.
     """
@@ -329,11 +329,11 @@ def decode_packed(
     offset: int = 0,
     records: list[Record | PackedRecord] | None = None,
 ) -> list[Record | PackedRecord]:
-    """Decode every record, but of most only the fields that every consumer reads.
+    """Decode every record; most become a `PackedRecord`, with only the fields that every consumer reads.
 
-    That applies to records with IPv4 hosts, an uncompressed body and the same topic as the record before, or
-    `topic` for the first; `decode` handles all others, valid or not. Faster than `decode` for each: see
-    `tests/bench/codecs.py`.
+    A record is packed if it has IPv4 hosts, an uncompressed body, and the topic of the record before it
+    (`topic` for the first one). `decode` handles all others, valid or not. Faster than `decode` for each
+    record: see `tests/bench/codecs.py`.
 
     offset: where to begin. records: the list to append to; it keeps the records before a bad one. Raises as
     `decode`.
@@ -453,7 +453,7 @@ def peek(buffer: Buffer, offset: int = 0, *, check_crc: bool = False) -> RecordV
 
 
 def is_intact(record: bytes, physical_offset: int) -> bool:
-    """Return whether these bytes are one whole record, written for that offset, whose body matches its CRC.
+    """Return whether these bytes are one whole record with that physical offset, whose body matches its CRC.
 
     The same checks as `peek`, but nothing is decoded: see `tests/bench/codecs.py` for the difference.
     """
@@ -531,7 +531,7 @@ def _check_hosts(sys_flag: int, born_host: bytes, store_host: bytes) -> None:
         expected = 20 if sys_flag & bit else 8
         if len(host) != expected:
             raise LocalProtocolError(
-                f"{name} host of {len(host)} bytes, sysFlag 0x{sys_flag:x} calls for {expected}"
+                f"{name} host of {len(host)} bytes, sysFlag 0x{sys_flag:x} requires {expected}"
             )
 
 

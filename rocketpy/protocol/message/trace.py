@@ -49,8 +49,10 @@ class ConsumeOutcome(IntEnum):
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True, tag="Pub"):
-    """A broker has responded to a send (``Pub``). timestamp: of its start, in ms since 1970. store_host: the
-    address of the broker. body_bytes: before compression. cost_ms: until the response. success: SEND_OK.
+    """A broker has responded to a send (``Pub``).
+
+    timestamp: when the send began, in ms since 1970. store_host: the address of the broker. body_bytes:
+    before compression. cost_ms: time until the response. success: whether the status is SEND_OK.
     """
 
     timestamp: int
@@ -69,7 +71,10 @@ class Sent(msgspec.Struct, frozen=True, array_like=True, tag="Pub"):
 
 
 class Consuming(msgspec.Struct, frozen=True, array_like=True, tag="SubBefore"):
-    """A handler will get a message (``SubBefore``). request_id: the same as in its `Consumed`."""
+    """A handler will get a message (``SubBefore``).
+
+    timestamp: in ms since 1970. request_id: the same as in the `Consumed` of this call.
+    """
 
     timestamp: int
     region: str | None
@@ -81,8 +86,8 @@ class Consuming(msgspec.Struct, frozen=True, array_like=True, tag="SubBefore"):
 
 
 class Consumed(msgspec.Struct, frozen=True, array_like=True, tag="SubAfter"):
-    """A handler has finished a message (``SubAfter``). cost_ms: its time, divided by the messages of the
-    call.
+    """A handler has finished a message (``SubAfter``). cost_ms: the time of the call, divided by
+    the number of its messages.
     """
 
     request_id: str

@@ -2,19 +2,19 @@
 
 Version 1 is RocketMQ's (QUIRKS 31). It covers the values of all ext fields except the signature, and then the
 body. The values are in the order of their names on the wire, which are a to m in the short send header. It
-covers neither the request code nor a time, so a request can be replayed, also with another code.
+covers neither the request code nor a time, so a recorded request can be replayed, even with another code.
 
 Version 2 is an extension for clients and brokers of rocketpy. It adds three ext fields:
 
-| field            | value                                                                       |
-|------------------|-----------------------------------------------------------------------------|
+| field              | value                                                                     |
+|--------------------|---------------------------------------------------------------------------|
 | ``SignatureTime``  | time of the signature: ms since 1970                                      |
 | ``SignatureNonce`` | ``session-number``: random text per signer, and a counter in hexadecimal  |
 | ``SignatureV2``    | HMAC-SHA256 in base64, 44 characters                                      |
 
 It covers ``[code,"language",version,{ext fields}]`` as compact JSON, and then the body. The fields are sorted
-by name, without ``SignatureV2``. It does not cover opaque and flag, which a connection sets later. A change
-of them can only misdirect the response.
+by name, without ``SignatureV2``. It does not cover opaque and flag, which a connection sets later. Changing
+them can only misdirect the response.
 
 Source: RocketMQ 4.6 AclClientRPCHook, AclUtils combineRequestContent, AclSigner.
 """

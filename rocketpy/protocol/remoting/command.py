@@ -44,7 +44,7 @@ H = TypeVar("H", bound=Header)
 
 
 _OBJECT_BYTES: Final = 120
-"""Approximate size of a command, or of two short strings."""
+"""Approximate overhead in memory of a command, or of a name and value of its ext fields."""
 
 
 class Command(msgspec.Struct, eq=False):
@@ -158,13 +158,14 @@ def decode_command(frame: Frame) -> Command:
 def encode_command(command: Command, codec: int | None = None) -> bytes:
     """Encode the frame of a command, in its own codec unless another is given.
 
-    Raises LocalProtocolError for values that the format cannot hold, such as an opaque above 32 bits.
+    Raises LocalProtocolError for values that the format cannot hold, such as text with a lone surrogate, or,
+    except in JSON, an opaque above 32 bits.
     """
     return encode_frame(*_encode_header(command, codec), command.body)
 
 
 def encode_command_head(command: Command, codec: int | None = None) -> bytes:
-    """Encode what comes before the body in a command's frame, so that a large body need not be copied.
+    """Encode the frame of a command up to its body, so that a large body need not be copied.
 
     Raises LocalProtocolError, as `encode_command` does.
     """

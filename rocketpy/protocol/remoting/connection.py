@@ -41,8 +41,8 @@ class Waiter(Protocol):
 class Connection:
     """Decodes frames, numbers requests, and keeps the table of requests in flight.
 
-    codec: of the headers of sent requests; `CODEC_MSGPACK` takes effect when the peer has announced that it
-    reads it, until then JSON is used. peer: its address, for error texts.
+    codec: of the headers of sent requests. With `CODEC_MSGPACK`, JSON is used until the peer has announced
+    that it reads MessagePack. peer: its address, for error texts.
     """
 
     __slots__ = (
@@ -82,14 +82,14 @@ class Connection:
 
     @property
     def earliest_deadline_ms(self) -> float:
-        """No request expires before this time; infinite when none is in flight."""
+        """No request expires before this time. `expire` updates it; responses leave it unchanged."""
         return self._earliest_ms
 
     def receive(self, data: bytes) -> list[Command]:
         """Handle bytes from the peer; return the requests in them, in order.
 
         Responses go to their waiters immediately. A response without a waiter is dropped. Raises
-        RemoteProtocolError, after which the connection is to be closed.
+        RemoteProtocolError; the connection must then be closed.
         """
         requests: list[Command] = []
         for frame in self._decoder.feed(data):

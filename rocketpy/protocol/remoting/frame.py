@@ -5,11 +5,11 @@
 | length        | 0      | 4    | bytes after this field: 4 + header + body                 |
 | codec         | 4      | 1    | how the header is written: 0 JSON, 1 ROCKETMQ, 77 msgpack |
 | header length | 5      | 3    | bytes of header                                           |
-| header        | 8      | n    | see `rocketpy.protocol.remoting.command`                           |
+| header        | 8      | n    | see `rocketpy.protocol.remoting.command`                  |
 | body          | 8 + n  | rest | what the request code says                                |
 
 All integers are big-endian. The format is the same in every RocketMQ 4.x; codec 77 is an extension of
-rocketpy, which is used only between ends that announced it. Source: RemotingCommand, NettyDecoder.
+rocketpy, which only peers that have announced it use. Source: RemotingCommand, NettyDecoder.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class FrameDecoder:
         """Raise for an invalid length or codec."""
         codec, header_bytes = word >> 24, word & _HEADER_LENGTH_MASK
         if length < 4:
-            self._fail(f"frame length {length} is below the 4 bytes every frame has")
+            self._fail(f"frame length {length} is below the 4 bytes that every frame has")
         if length > self._max_frame_bytes:
             text = f"frame length {length} is above the limit of {self._max_frame_bytes} bytes"
             self._fail(f"{_protocol_hint(length)}{text}")
@@ -177,7 +177,7 @@ def encode_frame(codec: int, header: bytes, body: bytes = b"") -> bytes:
 
 
 def encode_frame_head(codec: int, header: bytes, body_bytes: int) -> bytes:
-    """Encode what comes before a frame's body. Raises LocalProtocolError when the header is too long."""
+    """Encode a frame up to its body. Raises LocalProtocolError when the header is too long."""
     header_bytes = len(header)
     if header_bytes > _HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {header_bytes} bytes does not fit a frame's 24-bit length")

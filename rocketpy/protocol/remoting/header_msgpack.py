@@ -1,9 +1,9 @@
 """Header codec 77: MessagePack, between two peers that both support it.
 
 An array of seven: code, opaque, flag, version, language (by number), remark (text or nil), ext fields (map of
-text to text, or nil). It is never sent to a RocketMQ peer. A client first sets `FLAG_READS_MSGPACK` in the
-flag of an ordinary request. It uses this codec only if the response has the same bit. docs/internals/wire.md
-describes the whole exchange.
+text to text, or nil). RocketMQ's own clients and servers never receive it. A client first sets
+`FLAG_READS_MSGPACK` in the flag of an ordinary request. It uses this codec only if the response has the same
+bit. docs/internals/wire.md describes the whole exchange.
 """
 
 from __future__ import annotations

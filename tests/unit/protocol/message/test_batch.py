@@ -50,7 +50,7 @@ def test_messages_of_one_size_are_split_where_each_ends(lengths: list[tuple[int,
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\0" * 21, "21 bytes left, needs 22"),
+        (b"\0" * 21, "21 bytes left; an element has at least 22"),
         (struct.pack(">iiiiiH", 2**31 - 1, 0, 0, 0, 0, 0), "size 2147483647"),
         (struct.pack(">iiiiiH", -1, 0, 0, 0, 0, 0), "size -1"),
         (struct.pack(">iiiiiH", 22, 0, 0, 0, 1, 0), "body length 1"),
@@ -73,7 +73,7 @@ def test_properties_beyond_16_bits_are_rejected() -> None:
     assert len(encode_batch([(0, b"", b"x" * 32767)])) == 32789
     too_long = (0, b"", b"x" * 32768)
     for batch in ([too_long], [MESSAGES[0], too_long], [too_long, MESSAGES[0]]):
-        with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
+        with pytest.raises(MessageTooLarge, match="32768 bytes; the limit is 32767"):
             encode_batch(batch)
 
 

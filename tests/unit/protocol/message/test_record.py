@@ -272,13 +272,13 @@ def test_every_cut_is_a_torn_tail() -> None:
 def test_values_outside_the_format_are_rejected_before_a_write() -> None:
     """QUIRKS 24: a length would wrap and make the log unreadable after this record."""
     assert record.decode(make(topic=b"t" * 127, properties=b"p" * 32767)).topic == "t" * 127
-    with pytest.raises(TopicInvalid, match="128 bytes, above 127"):
+    with pytest.raises(TopicInvalid, match="128 bytes; the limit is 127"):
         make(topic=b"t" * 128)
-    with pytest.raises(MessageTooLarge, match="32768 bytes, above 32767"):
+    with pytest.raises(MessageTooLarge, match="32768 bytes; the limit is 32767"):
         make(properties=b"p" * 32768)
-    with pytest.raises(LocalProtocolError, match="store host of 20 bytes, sysFlag 0x0 calls for 8"):
+    with pytest.raises(LocalProtocolError, match="store host of 20 bytes, sysFlag 0x0 requires 8"):
         make(store_host=HOST_V6)
-    with pytest.raises(LocalProtocolError, match="born host of 8 bytes, sysFlag 0x10 calls for 20"):
+    with pytest.raises(LocalProtocolError, match="born host of 8 bytes, sysFlag 0x10 requires 20"):
         make(sys_flag=0x10, born_host=HOST)
     with pytest.raises(LocalProtocolError, match="does not fit"):
         make(queue_id=2**31)
@@ -287,10 +287,10 @@ def test_values_outside_the_format_are_rejected_before_a_write() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"topic": b"t" * 128}, TopicInvalid, "128 bytes, above 127"),
-        ({"properties": [b"", b"p" * 32768]}, MessageTooLarge, "32768 bytes, above 32767"),
-        ({"store_host": HOST_V6}, LocalProtocolError, "store host of 20 bytes, sysFlag 0x0 calls for 8"),
-        ({"sys_flag": 0x10}, LocalProtocolError, "born host of 8 bytes, sysFlag 0x10 calls for 20"),
+        ({"topic": b"t" * 128}, TopicInvalid, "128 bytes; the limit is 127"),
+        ({"properties": [b"", b"p" * 32768]}, MessageTooLarge, "32768 bytes; the limit is 32767"),
+        ({"store_host": HOST_V6}, LocalProtocolError, "store host of 20 bytes, sysFlag 0x0 requires 8"),
+        ({"sys_flag": 0x10}, LocalProtocolError, "born host of 8 bytes, sysFlag 0x10 requires 20"),
     ],
 )
 def test_values_outside_the_format_are_rejected_in_a_batch(
