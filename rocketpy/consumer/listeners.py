@@ -27,9 +27,6 @@ from rocketpy.telemetry.plugin import Telemetry, TelemetryChoice, failure_counte
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
-_TELEMETRY_CHECK_NS: Final = 100_000_000
-"""How often inactive telemetry is checked: a check of OpenTelemetry takes 20 µs."""
-
 
 class ProcessListeners(ListenerFanout[ProcessListener]):
     """Calls handlers, and notifies the listeners of a push consumer when a call begins and ends."""
@@ -132,7 +129,6 @@ class Observers:
         self._group = group
         self._choice = telemetry
         self._telemetry = DormantTelemetry(None, self._attach)
-        self._telemetry_check_ns = 0
         self._trace_config = config.message_trace if config is not None else None
         self._trace: MessageTrace | None = None
         self._client: ClientInstance | None = None
@@ -173,9 +169,7 @@ class Observers:
 
     def on_pull(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
         """Notify listeners of a pull that ended. queue: with its namespace. started_ns: since 1970."""
-        if started_ns >= self._telemetry_check_ns:
-            self._telemetry_check_ns = started_ns + _TELEMETRY_CHECK_NS
-            self._telemetry.check()
+        self._telemetry.check_if_due()
         client = self._client
         if client is None or not self._receive.all:
             return

@@ -130,7 +130,7 @@ class PullConsumer(BoundToClient):
         for what, number in (("offset", offset), ("max_count", max_count)):
             check_integer(what, number)
         check_timeout("timeout_ms", timeout_ms)
-        self._telemetry.check()
+        self._telemetry.check_if_due()
         pull = self._pull(queue, name, offset, max_count, timeout_ms, expression)
         return await (self._notify_of(pull, queue, name) if self._listeners.all else pull)
 
@@ -148,7 +148,7 @@ class PullConsumer(BoundToClient):
             For each pull the response, with the bytes of its records, or the error.
         """
         name = wrap_queue(self._namespace, queue)
-        self._telemetry.check()
+        self._telemetry.check_if_due()
         api, timeout_ms, started_ns = self._api(), self._timeout_ms(None), time.time_ns()
         wanted = subscription_data(queue.topic, expression, 0)
         begun = api.begin_pulls(name, self._pull_header(name, 0, 1, wanted), ranges, timeout_ms)

@@ -113,7 +113,7 @@ class SendDispatcher:
             self._check_queue(queue, messages[0].topic)
         publish_info = self.publish_infos[messages[0].topic]
         listeners = self.listeners
-        listeners.dormant.check()
+        listeners.dormant.check_if_due()
         event = listeners.announce(messages) if listeners.all else None
         results: list[SendResult] = []
         is_given = queue is not None
@@ -165,8 +165,8 @@ class SendDispatcher:
         publish_info = self.publish_infos[message.topic]
         timeout_ms = self.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
         listeners = self.listeners
-        if not self.limiter.count and listeners.dormant:
-            listeners.dormant.check()
+        if not self.limiter.count:
+            listeners.dormant.check_if_due()
         batched = (
             kind is SingleSend
             and size <= self._batch_up_to
