@@ -107,7 +107,9 @@ DLEDGER_LAG: Final = _gauge(
 DISK_USED: Final = _gauge("disk_used_ratio", "1", "Used share of the store's disk")
 DISK_FREE: Final = _gauge("disk_free_bytes", "By", "Bytes free on the store's disk")
 PERMISSION: Final = _gauge("broker_permission", "1", "brokerPermission: 4 read, 2 write")
-SERVING: Final = _gauge("broker_serving", "1", "1 while the broker accepts messages, else 0")
+SERVING: Final = _gauge(
+    "broker_serving", "1", "1 while the broker handles requests without a failure or full disk, else 0"
+)
 NAME_SERVERS: Final = _gauge("broker_name_servers", "{server}", "Name servers that know the broker")
 BOOTED: Final = _gauge("broker_start_time_seconds", "s", "Start time of the broker, since 1970")
 

@@ -84,7 +84,7 @@ def _collect(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
     yield catalog.HALF, _single_value(state.halves)
     yield catalog.SLAVES, _single_value(len(state.slaves))
     yield catalog.SLAVE_LAG, [((slave.address,), slave.lag_bytes) for slave in state.slaves]
-    states = [] if state.slave_state is None else list(HaClientState)  # none: no values, as below
+    states = [] if state.slave_state is None else list(HaClientState)  # a master has no values
     yield (
         catalog.SLAVE_STATE,
         [((known.name.lower(),), float(known is state.slave_state)) for known in states],
@@ -114,6 +114,7 @@ def _traffic(sources: MetricSources) -> Iterator[tuple[Metric, Values]]:
 
 
 def _cumulated(times: Iterable[int]) -> Iterator[tuple[tuple[str], float]]:
+    """Yield a histogram as Prometheus counts it: each value includes all shorter times."""
     total = 0
     for count, bound in zip(times, [*map(str, PUT_BOUNDS_MS), "+Inf"], strict=True):
         total += count

@@ -1,4 +1,4 @@
-"""The probes of a server: /livez fails if a restart is needed, /readyz if clients are not served well.
+"""The probes of a server: /livez fails if a restart is needed, /readyz if it is not ready for clients.
 
 The response is 200, or 503 if a check fails, with a line for each check, as in Kubernetes' own servers and
 etcd. Probes need no extra package.

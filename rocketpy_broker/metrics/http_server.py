@@ -1,8 +1,8 @@
 """A small HTTP server for metrics and probes: GET and HEAD of a few pages, one request a connection.
 
 It runs in the event loop of the server, so a response shows that the loop works. It is plain HTTP without a
-password: use it on this machine only, or behind a proxy. Bytes, time and connections are limited. A new
-connection closes the oldest one, so slow clients cannot block probes.
+password: use it on this machine only, or behind a proxy. Bytes, time and connections are limited. At the
+limit, a new connection closes the oldest one, so slow clients cannot block probes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("rocketpy.broker.metrics")
 
 _HEAD_BYTES_MAX: Final = 8192
 _REQUEST_S_MAX: Final = 5.0
-"""Duration of a connection, with request and response."""
+"""Maximum duration of a connection, with request and response."""
 _CONNECTIONS_MAX: Final = 32
 """One more connection closes the oldest. A scraper or a prober needs a few milliseconds."""
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -51,7 +51,7 @@ class HttpServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Host and port; before `start`, the configured ones."""
         if self._server is None or not self._server.sockets:
             return self._host, self._port
         host, port = self._server.sockets[0].getsockname()[:2]

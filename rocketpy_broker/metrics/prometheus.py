@@ -1,4 +1,4 @@
-"""The page /metrics: the metrics of a broker for Prometheus. Needs the extra ``metrics``.
+"""The page /metrics: the metrics of a broker for Prometheus. It needs the extra ``metrics``.
 
 The event loop of the broker renders the page, so its values are consistent. No metric contains a message body
 or a secret.
@@ -17,7 +17,7 @@ from rocketpy_broker.metrics.http_server import Page
 NEEDS_PACKAGE: Final = '/metrics needs the package prometheus-client: pip install "rocketpy-mq[metrics]"'
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _CACHE_FACTOR: Final = 10
-"""A page is cached for this multiple of its rendering time, so scrapes take less than a tenth of the loop."""
+"""A page is cached for this multiple of its rendering time, so scrapes take less than a tenth of the time."""
 
 
 def is_available() -> bool:

@@ -45,7 +45,7 @@ class MetricsReporter:
             self._end()
 
     def collect_from_anywhere(self) -> Sequence[Measured]:
-        """Return the metrics, in any thread; none if the event loop of the broker hangs for 5 s."""
+        """Return the metrics, in any thread; none if the broker's event loop is closed, or hangs for 5 s."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

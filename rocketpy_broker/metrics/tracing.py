@@ -22,7 +22,7 @@ from rocketpy_broker.handlers.base import Handler
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 
 _TRACED_MAX: Final = 10_000
-"""Sends that are traced at the same time; more are not traced."""
+"""Maximum number of sends that are traced at the same time; further sends are not traced."""
 _TRACED: Final = {
     RequestCode.SEND_MESSAGE: SendMessageRequestHeader,
     RequestCode.SEND_MESSAGE_V2: SendMessageRequestHeaderV2,
@@ -61,7 +61,7 @@ class SendTracing:
         return handle
 
     def forget(self, request: Command) -> None:
-        """Drop a rejected send, which its sender traces."""
+        """Stop tracing a send that failed or is handled again later. A producer traces its failed sends."""
         self._traced.pop(id(request), None)
 
     def stage(self, name: str, park: ParkResponses) -> ParkResponses:

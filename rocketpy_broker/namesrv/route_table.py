@@ -98,7 +98,8 @@ class RouteTable:
         """Register a broker, or refresh its registration.
 
         topics: all topics of the broker, or the changed ones (QUIRKS 13); others stay as they are. They are
-        used only if the broker is a master with a new data_version. filter_servers: None for no change.
+        used only if the broker is a master, and it or its data_version is new. filter_servers: None for no
+        change.
         """
         before = self._live.get(broker.address)
         if before is not None and before.identity.name != broker.name:
@@ -157,13 +158,13 @@ class RouteTable:
             self.changes += 1
 
     def find_duplicate(self, broker: BrokerIdentity) -> LiveBroker | None:
-        """Return the broker with the same name and id, but another address."""
+        """Return the broker with the same name and id, but another address; None without one."""
         data = self._brokers.get(broker.name)
         address = None if data is None else data.broker_addrs.get(broker.broker_id)
         return None if address is None or address == broker.address else self._live.get(address)
 
     def live_broker(self, address: str) -> LiveBroker | None:
-        """Return the broker at an address."""
+        """Return the broker at an address; None if it is unknown."""
         return self._live.get(address)
 
     def count_new(self, broker: BrokerIdentity, topics: Iterable[str]) -> int:
@@ -196,7 +197,7 @@ class RouteTable:
         return self.data_version_of(address) != data_version
 
     def data_version_of(self, address: str) -> DataVersion | None:
-        """Return the version of the topics that the broker at an address registered."""
+        """Return the version of the topics that the broker at an address registered; None for none."""
         live = self._live.get(address)
         return None if live is None else live.data_version
 

@@ -1,9 +1,9 @@
 """The name server: handles requests of brokers and clients with the route table and key-value settings.
 
 Source: DefaultRequestProcessor of RocketMQ 4.6.0. Differs: the response to an unknown request code is
-REQUEST_CODE_NOT_SUPPORTED; 4.6.0 sends none (QUIRKS 6). Its own file decides which settings may change by
-request. A registration with impossible values is rejected, and so is one with the name and id of another
-account's broker; see decision 0020.
+REQUEST_CODE_NOT_SUPPORTED; 4.6.0 sends none (QUIRKS 6). Settings change by request only if the server's own
+file allows that. A registration with impossible values is rejected, and so is one with the name and id of
+another account's broker; see decision 0020.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ log = logging.getLogger("rocketpy.namesrv")
 Handler = Callable[[Channel, Command], Command | None]
 
 _ORDER_BYTES_MAX: Final = 8 << 20
-"""Limit of order configurations in the response to a registration. An older file may hold more."""
+"""Limit of order configurations in the response to a registration; none are sent above it. An older file may
+hold more."""
 
 
 class NameServer:
@@ -218,7 +219,7 @@ class NameServer:
         expired_ms = self.config.broker_expired_ms
         for broker in self.routes.drop_inactive(self._now_ms(), expired_ms):
             log.warning(
-                "broker %s at %s was silent for %d ms",
+                "broker %s at %s is removed: it was silent for %d ms",
                 broker.identity.name, broker.identity.address, expired_ms,
             )  # fmt: skip
             if isinstance(broker.channel, Channel):
@@ -264,7 +265,7 @@ class NameServer:
         return request.reply(header=response_header, body=order if len(order) <= _ORDER_BYTES_MAX else b"")
 
     def _account(self, channel: Channel, request: Command) -> str:
-        """Return who sends a request: an account, or a host without one. Empty without access control."""
+        """Return the account of a request, or the host if it has none. Empty without access control."""
         if self._access is None:
             return ""
         return request.ext_fields().get(ACCESS_KEY) or f"host {channel.remote_host}"
@@ -273,12 +274,12 @@ class NameServer:
         new = self.routes.count_new(broker, topics)
         if new and self.routes.entries + new > self.config.routes_max:
             raise UsageError(
-                f"{new} new routes, with {self.routes.entries} that are known; the limit of maxRoutes is "
-                f"{self.config.routes_max}"
+                f"{new} new routes and {self.routes.entries} known ones are too many; the limit of maxRoutes "
+                f"is {self.config.routes_max}"
             )
 
     def _check_duplicate(self, broker: BrokerIdentity, channel: Channel, account: str) -> None:
-        """Warn if a broker replaces a connected one; raise UsageError if it must not replace that one.
+        """Warn if a broker replaces a connected one. Raise UsageError if that belongs to another account.
 
         A broker that restarted at another address, or a replica that leads now, has the same account. A
         broker without a connection can be replaced.
