@@ -86,24 +86,24 @@ class QueueReader:
     ) -> GetMessageResult:
         """Return the messages of `queue` from `offset` on; see `MessageStore.get_message`."""
         if queue is None or queue.next_offset == 0:
-            return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
+            return self._empty_result(GetMessageStatus.NO_MESSAGE_IN_QUEUE, queue, 0)
         if offset < queue.min_offset:
-            return self._nothing(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
+            return self._empty_result(GetMessageStatus.OFFSET_TOO_SMALL, queue, queue.min_offset)
         if offset == queue.next_offset:
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
+            return self._empty_result(GetMessageStatus.OFFSET_OVERFLOW_ONE, queue, offset)
         if offset > queue.next_offset:
             to = queue.next_offset if queue.min_offset else 0
-            return self._nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
+            return self._empty_result(GetMessageStatus.OFFSET_OVERFLOW_BADLY, queue, to)
         return self._read_units(queue, offset, max(count_max, 0), bytes_max, tag_codes, accepts, is_over)
 
-    def _nothing(
-        self, status: GetMessageStatus, queue: ConsumeQueue | None, following: int
+    def _empty_result(
+        self, status: GetMessageStatus, queue: ConsumeQueue | None, next_offset: int
     ) -> GetMessageResult:
         if queue is None:
-            return GetMessageResult(status, following, 0, 0)
-        return GetMessageResult(status, following, queue.min_offset, queue.next_offset)
+            return GetMessageResult(status, next_offset, 0, 0)
+        return GetMessageResult(status, next_offset, queue.min_offset, queue.next_offset)
 
-    def _read_units(  # noqa: C901, PLR0912 - one loop, for speed
+    def _read_units(  # noqa: C901, PLR0912, PLR0915 - one loop, for speed
         self,
         queue: ConsumeQueue,
         offset: int,
@@ -113,9 +113,10 @@ class QueueReader:
         accepts: Accepts | None,
         is_over: Callable[[], bool] | None,
     ) -> GetMessageResult:
-        """Scan the units of one file from `offset` on: 800, or `count_max` if that is more, as 4.6.0 does.
+        """Return the messages of the units of one file, from queue offset `offset` on.
 
-        At most 1024 or the limit of one pull are scanned, since the scan blocks other requests.
+        It scans 800 units, or `count_max` if that is higher, as 4.6.0 does. The maximum is 1024, or the count
+        limits of `ReadConfig` if they are higher, since the scan blocks other requests.
         """
         config = self._config
         scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
@@ -123,8 +124,8 @@ class QueueReader:
         is_filtered = tag_codes is not None or accepts is not None
         units = queue.read_units(offset, scanned if is_filtered else min(scanned, count_max + 1))
         if not units:
-            following = queue.roll_next_file(offset)
-            return self._nothing(GetMessageStatus.OFFSET_FOUND_NULL, queue, following)
+            next_start = queue.roll_next_file(offset)
+            return self._empty_result(GetMessageStatus.OFFSET_FOUND_NULL, queue, next_start)
         if not is_filtered:
             plain = self._read_plain(queue, offset, units, count_max, bytes_max)
             if plain is not None:
@@ -142,7 +143,7 @@ class QueueReader:
                 break
             if tag_codes is not None and tags_code not in tag_codes:
                 continue
-            if not self._holds(physical, size, log_end):
+            if not self._is_in_log(physical, size, log_end):
                 # A blank unit has no message; the units after it may point to any file.
                 is_gap = size == BLANK_SIZE
                 if physical >= self._log.min_offset and not is_gap:
@@ -158,7 +159,12 @@ class QueueReader:
                 if has_asked and is_over is not None and is_over():
                     break
                 has_asked = True
-                if not accepts(self._properties(physical, size)):
+                properties = self._properties(physical, size)
+                if properties is None:
+                    if batch.count:
+                        break
+                    raise _damaged(queue, physical, size)
+                if not accepts(properties):
                     continue
             batch.add(physical, size, offset + position)
             status = GetMessageStatus.FOUND
@@ -189,9 +195,9 @@ class QueueReader:
         Returns None if they are not, or if a record does not match its unit; then `_read_units` is used.
         """
         config, log = self._config, self._log
-        entries = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
-        begin = entries[0][0]
-        end = entries[-1][0] + entries[-1][1]
+        parsed = list(UNIT.iter_unpack(units))[: min(max(count_max, 1), config.memory_count_max)]
+        begin = parsed[0][0]
+        end = parsed[-1][0] + parsed[-1][1]
         file_bytes, log_end = log.files.file_bytes, log.max_offset
         is_near = 0 < end - begin <= _SPAN_BYTES_MAX and log_end - begin <= config.memory_window_bytes
         if not (is_near and log.min_offset <= begin and end <= log_end):
@@ -205,7 +211,7 @@ class QueueReader:
         chunks: list[bytes] = []
         count = total = run_begin = run_end = 0
         queue_id, unpack_identity = queue.queue_id, _RECORD_IDENTITY.unpack_from
-        for number, (physical, size, _) in enumerate(entries, offset):
+        for number, (physical, size, _) in enumerate(parsed, offset):
             at = physical - begin
             is_inside = at >= 0 and size >= FIXED_BYTES and at + size <= len(data)
             if not is_inside or unpack_identity(data, at) != (
@@ -234,22 +240,23 @@ class QueueReader:
             count,
         )
 
-    def _holds(self, physical: int, size: int, log_end: int) -> bool:
+    def _is_in_log(self, physical: int, size: int, log_end: int) -> bool:
+        """Whether a record of `size` bytes can be at this offset of the log."""
         file_bytes = self._log.files.file_bytes
         return (
             self._log.min_offset <= physical
             and size >= FIXED_BYTES
             and physical + size <= log_end
-            and physical % file_bytes + size <= file_bytes  # not so for a blank unit
+            and physical % file_bytes + size <= file_bytes  # false for a blank unit
         )
 
-    def _properties(self, physical: int, size: int) -> bytes:
-        """Return the properties of a record; empty without a record, which reading the message reports."""
+    def _properties(self, physical: int, size: int) -> bytes | None:
+        """Return the properties of a record; None if no record can be parsed there."""
         record = self._log.read(physical, size)
         try:
-            return peek(record).properties if record is not None else b""
+            return peek(record).properties if record is not None else None
         except (RecordCorrupt, TornTail):
-            return b""
+            return None
 
     def _read_ranges(self, ranges: list[list[int]]) -> list[bytes]:
         chunks = []
@@ -287,7 +294,7 @@ class _Batch:
         return self.count >= min(count_max, self._count_max) or self.bytes + size > bytes_max
 
     def add(self, start: int, size: int, number: int) -> None:
-        """Add one record. number: its queue offset."""
+        """Add a record. number: its queue offset."""
         last = self.ranges[-1] if self.ranges else None
         if last is not None and last[1] == start and last[1] - last[0] < _READ_BYTES_MAX:
             last[1] = start + size
@@ -301,7 +308,7 @@ class _Batch:
 def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> int | None:
     """Return the index of the first record that does not match its unit; None if all match.
 
-    With a damaged unit, consumers must get the messages before it, and no bytes that are not a message.
+    Consumers must get the messages before a damaged unit, and never bytes that are not a message.
     """
     index = 0
     for chunk in chunks:
@@ -318,22 +325,22 @@ def _first_damaged(queue: ConsumeQueue, chunks: list[bytes], batch: _Batch) -> i
 
 def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
     return StoreDamaged(
-        f"queue {queue.topic}/{queue.queue_id}: a unit points to {size} bytes at {start}, where no such "
-        f"record is; to rebuild the queue, remove {queue.files.directory} and restart"
+        f"queue {queue.topic}/{queue.queue_id}: a unit points to {size} bytes at {start}, but the log has "
+        f"no such record; to rebuild the queue, remove {queue.files.directory} and restart"
     )
 
 
 def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
     """Return the queue offset of the message whose store timestamp is nearest to `timestamp` (ms).
 
-    Only one file of the queue is searched: the first one last written at or after that time, or the last one.
-    Of two messages that are equally near, return the earlier one. As in 4.6.0, return 0 without messages, and
-    when a record cannot be read.
+    Only one file of the queue is searched: the oldest one that was last written at or after that time, or the
+    newest file. Of two messages that are equally near, the earlier one is returned. As in 4.6.0, the result
+    is 0 if the queue has no messages, or if a record cannot be read.
     """
-    numbers = queue.range_by_time(timestamp)
-    if not numbers:
+    offsets = queue.range_by_time(timestamp)
+    if not offsets:
         return 0
-    low, high = max(queue.min_offset, numbers.start), numbers.stop - 1
+    low, high = max(queue.min_offset, offsets.start), offsets.stop - 1
     before: tuple[int, int] | None = None
     after: tuple[int, int] | None = None
     while low <= high:
@@ -351,7 +358,7 @@ def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
             after, high = (time, middle), middle - 1
         else:
             before, low = (time, middle), middle + 1
-    return _nearest(before, after, timestamp, numbers.start)
+    return _nearest(before, after, timestamp, offsets.start)
 
 
 def _nearest(

@@ -139,12 +139,12 @@ def test_a_slave_is_suggested_far_from_the_end(tmp_path: Path, *, by_tag: bool) 
             assert result.suggest_slave is (store.max_physical_offset - looked_at > 5000), number
 
 
-@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("filtered_by", ["", "tag", "properties"])
 @pytest.mark.parametrize("damage", ["record", "unit"])
 def test_a_damaged_record_does_not_hide_earlier_ones(
-    store: MessageStore, damage: str, *, filtered: bool
+    store: MessageStore, damage: str, filtered_by: str
 ) -> None:
-    """One bad record would keep consumers from good messages that a pull would bring along with it."""
+    """One bad record would hide the good messages before it, or be skipped without an error."""
     put(store, *range(6))
     store.queues.queues["T", 0].write_out()
     _, physical, size, _ = list(store.queues.queues["T", 0].units())[3]
@@ -158,13 +158,15 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
     with file.open("r+b") as opened:
         opened.seek(at)
         opened.write(value)
-    codes = frozenset(string_hash(f"Tag{number}") for number in range(3)) if filtered else None
-    first = store.get_message("T", 0, 0, 32, tag_codes=codes)
+    all_tags = frozenset(string_hash(f"Tag{number}") for number in range(3))
+    codes = all_tags if filtered_by == "tag" else None
+    accepts = (lambda properties: b"TAGS" in properties) if filtered_by == "properties" else None
+    first = store.get_message("T", 0, 0, 32, tag_codes=codes, accepts=accepts)
     assert [record.flag for record in decode_all(b"".join(first.chunks))] == [0, 1, 2]
     assert (first.status, first.next_begin_offset, first.count) == (S.FOUND, 3, 3)
     with pytest.raises(StoreDamaged, match=r"remove .* and restart"):
-        store.get_message("T", 0, 3, 32, tag_codes=codes)
-    behind = store.get_message("T", 0, 4, 32, tag_codes=codes)
+        store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
+    behind = store.get_message("T", 0, 4, 32, tag_codes=codes, accepts=accepts)
     assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
     store.close()
 
