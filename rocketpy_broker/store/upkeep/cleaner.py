@@ -7,8 +7,8 @@ files are deleted at any age while the disk is fuller than `clean_percent`. File
 are deleted once all their entries point below the start of the commit log. The file being written is never
 deleted.
 
-A file is first removed from the list of files, so that no new reader finds it, and then deleted. A reader
-that has it open can continue. Commit log files are deleted first: after a crash, readers skip units and index
+A file is first removed from the list of files, so that no reader finds it, and then deleted. A flush that
+holds it open can finish. Commit log files are deleted first: after a crash, readers skip units and index
 entries that point below the start of the log.
 
 Source: RocketMQ DefaultMessageStore CleanCommitLogService, MappedFileQueue deleteExpiredFileByTime.
@@ -36,19 +36,24 @@ logger = logging.getLogger("rocketpy_broker.store.cleaner")
 _NAMED_QUEUES_MAX = 20
 
 Deletion = Callable[[], None]
-"""Deletes one file. Blocks; safe in a thread. Raises StoreError."""
+"""One step: deletes a file, or first saves the new start offset of the log. Blocks; safe in a thread.
+
+Raises StoreError.
+"""
 
 
 class DiskUse(NamedTuple):
-    """Disk usage of the file systems of commit log and consume queues, from 0 to 1; below 0 if unknown."""
+    """Disk usage of the file systems of commit log and consume queues, from 0 to 1; -1 if unknown."""
 
     log: float
     queues: float
 
 
 class FileAge(NamedTuple):
-    """Age of a commit log file. written_ms: time of its last write, in ms since 1970. held_ms: time since a
-    reader was first found to use it; None if no reader uses it.
+    """Age of a commit log file.
+
+    written_ms: time of its last write, in ms since 1970. held_ms: for how long flushes have held it open;
+    None if none does.
     """
 
     written_ms: int
@@ -79,8 +84,10 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
     reason = ""
     if is_forced:
         reason = f"the disk is {fullest:.0f}% full, above {config.clean_percent}%"
-    elif fullest > config.max_used_percent or min(use) < 0:
+    elif fullest > config.max_used_percent:
         reason = f"the disk is {fullest:.0f}% full, the limit is {config.max_used_percent}%"
+    elif min(use) < 0:
+        reason = "the usage of the disk is unknown"
     elif is_hour_of(config.delete_when, now_ms):
         reason = f"it is the hour of deleteWhen={config.delete_when}"
     return CleanDecision(reason, is_forced, reject_writes=fullest > config.refuse_percent)
@@ -89,8 +96,8 @@ def decide(config: RetentionConfig, use: DiskUse, now_ms: int) -> CleanDecision:
 def count_expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int, *, is_forced: bool) -> int:
     """Return how many of the oldest files may be deleted. is_forced: at any age.
 
-    files: all but the one being written, oldest first. A file that a reader uses is kept for `grace_ms` after
-    that was first noticed. Then all later files are kept too, since a log has no gaps.
+    files: all but the newest one, oldest first. A file that a flush holds open is kept for up to `grace_ms`.
+    Meanwhile all later files are kept too, since a log has no gaps.
     """
     limit = now_ms - config.reserved_ms
     count = 0
@@ -104,7 +111,7 @@ def count_expired(config: RetentionConfig, files: Sequence[FileAge], now_ms: int
 
 
 def count_below(ends: Sequence[int], offset: int) -> int:
-    """Return how many of the oldest files of a queue or the index only point below a commit log offset.
+    """Return how many of the oldest index files only point below a commit log offset.
 
     ends: physical offset of the newest record of each file but the last, oldest first.
     """
@@ -126,7 +133,7 @@ def disk_use(path: Path) -> float:
 
 
 class Cleaner:
-    """Retention of one store. use: returns the disk usage of a file system, from 0 to 1."""
+    """Retention of one store. use: returns the disk usage of a file system, from 0 to 1; -1 if unknown."""
 
     def __init__(self, store: MessageStore, *, use: Callable[[Path], float] = disk_use) -> None:
         self._store = store
@@ -135,7 +142,7 @@ class Cleaner:
         self._held_since: dict[int, int] = {}
         self._queues_cleaned_at = -1
         self._is_stuck = False
-        """Whether the disk is nearly full and no file can be deleted. A change to True is logged."""
+        """Whether files of any age should be deleted but none can be. A change to True is logged."""
         self._chosen: list[Deletion] = []
         """Deletions of removed files that `choose` has not returned, because it failed."""
 
@@ -148,7 +155,7 @@ class Cleaner:
         )
 
     def choose(self, use: DiskUse, now_ms: int) -> list[Deletion]:
-        """Remove expired files from the store; return their deletions, which must run in this order.
+        """Remove expired files from the store; return the steps that delete them, to be run in this order.
 
         Call `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot
         be read; then the next call also returns the deletions of this one.
@@ -162,7 +169,7 @@ class Cleaner:
         return steps
 
     def run(self, now_ms: int) -> int:
-        """Run a whole pass in this thread; return the number of deleted files. Raises StoreError."""
+        """Run a whole pass in this thread; return the number of its steps. Raises StoreError."""
         steps = self.choose(self.measure(), now_ms)
         if steps:
             self._store.persist_min_offset()

@@ -256,9 +256,10 @@ class StoreDriver:
                 logger.error("cannot delete expired files, trying again at the next check: %s", error)
 
     async def clean(self, *, pause_ms: int = 0) -> int:
-        """Delete the files that have expired; return their number. Raises StoreError if a deletion failed.
+        """Delete the files that have expired. Raises StoreError if a deletion failed.
 
-        pause_ms: pause after each file. A failed deletion is tried again by the next call.
+        pause_ms: pause after each file. A failed deletion is tried again by the next call. Returns the number
+        of steps (see `Deletion`), 0 if nothing has expired.
         """
         if not self._is_running or self.store.failure is not None:
             return 0
@@ -377,7 +378,10 @@ class StoreDriver:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Pause all threads of the driver, so that the caller can truncate or replace files of the store."""
+        """Pause flushes, preallocation and saves of the flushed offset, so that files can be truncated.
+
+        Deletions of expired files continue.
+        """
         async with self._flush_lock:
             tasks = (self._preallocating, self._saving_flushed_offset)
             working = {task for task in tasks if task is not None}

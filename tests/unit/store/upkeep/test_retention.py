@@ -57,7 +57,7 @@ def test_hours_of_delete_when() -> None:
         (0.76, "76% full", False, False),
         (0.86, "86% full", True, False),
         (0.91, "91% full", True, True),
-        (-1.0, "full", False, False),
+        (-1.0, "unknown", False, False),
     ],
 )
 def test_watermarks(used: float, reason: str, *, is_forced: bool, reject: bool) -> None:
