@@ -1,8 +1,8 @@
 """Detects overload of the store. Then messages are rejected, so that producers send to other brokers.
 
-RocketMQ's brokers queue sends before a thread pool. They respond SYSTEM_BUSY to sends that waited for 200 ms,
-and to all sends while a write into the page cache takes a second. Here one event loop does the work, so
-requests wait in socket buffers while the loop is delayed. A timer measures the delay, so that no message
+RocketMQ's brokers queue sends in front of a thread pool. They respond SYSTEM_BUSY to sends that waited for
+200 ms, and to all sends while a write into the page cache takes a second. Here one event loop does the work,
+so requests wait in socket buffers while the loop is delayed. A timer measures the delay, so that no message
 needs a clock. If the delay exceeds the limit five times in a row, messages are rejected until a timer is on
 time; a single delay rejects none. After a write longer than `page_cache_ms`, messages are rejected until the
 next sample.

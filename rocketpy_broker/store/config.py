@@ -58,7 +58,8 @@ class ConsumeQueueConfig(CheckedSettings):
     )
     """Length of one file, rounded up to whole units as in 4.6.0. Files are sparse."""
     handles_max: int = 512
-    """Maximum number of open files of queues (not in RocketMQ). Above it, flushed files are closed."""
+    """Maximum number of open files of all queues (not in RocketMQ). Above it, flushed files are closed. The
+    same limit applies separately to the files of the commit log."""
     pending_bytes_max: int = 4096
     """Maximum bytes of new units that a queue buffers (not in RocketMQ). They are written at this limit, when
     they are read, and at each flush. After a crash they are dispatched again."""
@@ -102,7 +103,8 @@ class FlushConfig(CheckedSettings):
     consume_queue_interval_ms: int = setting(
         "flushIntervalConsumeQueue", 1000, limits=(1, _HOUR_MS), change=NEXT_START
     )
-    """How often all queues are flushed and the checkpoint is written (RocketMQ: all only every 60 s)."""
+    """How often all queues are flushed and the checkpoint is written (RocketMQ: 1 s for queues with two
+    unflushed pages, 60 s for all)."""
     sync_timeout_ms: int = setting("syncFlushTimeout", 5000, limits=(1, _HOUR_MS), change=NEXT_START)
     """How long a SYNC_FLUSH response waits for the flush. Then its status is FLUSH_DISK_TIMEOUT."""
 
@@ -150,7 +152,10 @@ class BusyConfig(CheckedSettings):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionConfig(CheckedSettings):
-    """How long messages are kept. The two upper watermarks are Java system properties in 4.6.0."""
+    """How long messages are kept.
+
+    `clean_percent` and `refuse_percent` are Java system properties in 4.6.0.
+    """
 
     reserved_hours: int = setting("fileReservedTime", 72, limits=(0, 1_000_000), change=LIVE)
     """Age of a commit log file, since its last write, at which it may be deleted. An open transaction of this
@@ -177,9 +182,9 @@ class RetentionConfig(CheckedSettings):
     grace_ms: int = setting(
         "destroyMapedFileIntervalForcibly", 120_000, limits=(0, 24 * _HOUR_MS), change=LIVE
     )
-    """How long an expired file is kept while it is being read."""
+    """How long an expired file is kept while a flush holds it open (RocketMQ: while it is being read)."""
     batch_files_max: int = setting(None, 10, limits=(1, 10_000))
-    """Commit log files that are deleted in one pass (fixed in RocketMQ)."""
+    """Maximum number of commit log files that one pass deletes (fixed in RocketMQ)."""
 
     @property
     def reserved_ms(self) -> int:

@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
     name: str | None
     read: Callable[[str], Any] | None = None
-    """Parses the text of the key, raises ValueError or ConfigInvalid. None: by the type of the field."""
+    """Parses the text of the key, raises ValueError or ConfigInvalid. None: the field's type decides."""
     show: Callable[[Any], Any] = _same
     """Converts the field's value to the unit of the key."""
     limits: tuple[int, int] | None = None
@@ -109,7 +109,7 @@ def groups_of(config: type) -> dict[str, type]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedSettings:
-    """A group of settings that may not be outside of their limits."""
+    """Base class of groups of settings: checks that each value is within its limits."""
 
     def __post_init__(self) -> None:
         self._check_limits()
@@ -135,14 +135,14 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 
 def read_text(value: str) -> str:
-    """Return a text without blanks around it. Raises ValueError for an empty one."""
+    """Return a text without the whitespace around it. Raises ValueError if nothing is left."""
     if not value.strip():
         raise ValueError("a value is missing")
     return value.strip()
 
 
 def read_integer(value: str) -> int:
-    """Return a whole number. Raises ValueError."""
+    """Return the integer that a text contains. Raises ValueError."""
     try:
         return int(value.strip())
     except ValueError:
@@ -150,7 +150,7 @@ def read_integer(value: str) -> int:
 
 
 def read_boolean(value: str) -> bool:
-    """Return a truth value. Raises ValueError."""
+    """Return the bool for "true" or "false", in any case. Raises ValueError for other texts."""
     word = value.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("true or false is expected")
@@ -158,7 +158,7 @@ def read_boolean(value: str) -> bool:
 
 
 def read_path(value: str) -> Path:
-    """Return a path; ~ is the home directory. Raises ValueError for an empty one."""
+    """Return a path; ~ is the home directory. Raises ValueError for an empty text."""
     return Path(read_text(value)).expanduser()
 
 

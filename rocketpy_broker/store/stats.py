@@ -22,7 +22,7 @@ _WINDOWS_S: Final = (10, 60, 600)
 
 
 class _Sample(NamedTuple):
-    """Counters at a time, ms."""
+    """The counters' values at `time_ms` (ms since 1970)."""
 
     time_ms: int
     put: int
@@ -85,7 +85,7 @@ class StoreStats:
     def rates(self, counter: str, now_ms: int) -> tuple[float, ...]:
         """Return rates per second over the last 10 s, minute and 10 minutes.
 
-        counter: put, found, missed, transferred.
+        counter: one of put, found, missed and transferred.
         """
         now = _Sample(now_ms, self.put_times, self.found, self.missed, self.transferred)
         return tuple(self._rate(counter, now, window) for window in _WINDOWS_S)

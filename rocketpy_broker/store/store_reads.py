@@ -150,7 +150,7 @@ class StoreReads:
         queue: ConsumeQueue | None = self._queue(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
-    # -- reading by place and key ----------------------------------------------------------------
+    # -- reading by physical offset and key ------------------------------------------------------
 
     @property
     def min_physical_offset(self) -> int:

@@ -22,7 +22,7 @@ log = logging.getLogger("rocketpy.broker.saving")
 _PAUSE_FACTOR: Final = 3
 """The pause after a save is this multiple of its duration, so continuous saves use a quarter of a core."""
 _PAUSE_MAX_S: Final = 1.0
-"""Maximum pause, since senders to a new topic wait for it; after a longer save, the duration of the save."""
+"""Maximum pause, since senders to a new topic wait for it. A longer save is followed by a pause as long."""
 
 C = TypeVar("C")
 
@@ -39,7 +39,7 @@ class PendingChange(Generic[C]):
 
 
 class ChangePending(Exception):
-    """A request needs a topic or group that is being saved. `wait` adds a callback for the end of it."""
+    """A request needs a topic or group that is being saved. `wait` adds a callback for the save's end."""
 
     def __init__(self, saving: PendingChange[Any]) -> None:
         super().__init__("waits for a save")

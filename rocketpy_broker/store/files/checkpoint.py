@@ -53,9 +53,9 @@ class DispatchProgress:
     """State of consume queues and index when both were flushed up to the checkpoint's dispatched_offset.
 
     units: sum of the next queue offsets of all queues. index_name: name of the newest index file as a number;
-    0 for none. index_entries: number of its next entry. The fields after it are those of its header, which is
-    only written, like its slots, when the file is full. index_count: number of index files; all but the
-    newest are flushed.
+    0 without files, -1 if the index is switched off. index_entries: number of its next entry. index_inserts
+    to end_offset: its header, which is written to the file, like its slots, only when the file is full or the
+    store stops. index_count: number of index files; all but the newest are flushed completely.
     """
 
     units: int = 0
@@ -102,7 +102,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Decode the file. Offsets are -1 if rocketpy's part is missing or does not match the timestamps."""
+        """Decode the file. Offsets are -1 if rocketpy's part is missing or does not match its checksum."""
         data = data.ljust(CHECKPOINT_BYTES, b"\0")
         times = _TIMESTAMPS.unpack_from(data)
         magic, crc = _MAGIC_AND_CRC.unpack_from(data, 24)
@@ -114,7 +114,8 @@ class Checkpoint:
             return checkpoint
         if magic == _MAGIC:
             logger.warning(
-                "ignoring the offsets in the checkpoint: another broker has changed its timestamps"
+                "ignoring the offsets in the checkpoint: they do not match their checksum; a Java broker has "
+                "changed the timestamps, or the file is damaged"
             )
         return cls(*times)
 

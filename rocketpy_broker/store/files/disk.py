@@ -134,8 +134,8 @@ class Disk(Protocol):
     def create(self, path: Path, size: int) -> int:
         """Create and open a sparse file of `size` bytes; extend a file that exists.
 
-        If the system supports it, a new file gets its name after its length. RocketMQ rejects a store with a
-        file that is too short, and a killed process must not leave one.
+        If the system supports it, a new file gets its name only once it has its length. RocketMQ rejects a
+        store with a file that is too short, and a killed process must not leave such a file.
         """
 
     def close(self, handle: int) -> None:
@@ -212,7 +212,7 @@ class OsDisk(Disk):
         try:
             self.extend(handle, size)
             if unnamed is not None:
-                # With src_dir_fd Python calls linkat with AT_SYMLINK_FOLLOW, which naming needs.
+                # /proc/self/fd/N is a symbolic link; with src_dir_fd, Python makes linkat follow it.
                 os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle, follow_symlinks=True)
         except FileExistsError:  # a preallocating thread was faster
             os.close(handle)
@@ -355,9 +355,9 @@ def _lock_holder(handle: int) -> int | None:
 def make_durable_dir(disk: Disk, directory: Path) -> None:
     """Create a directory and its missing parents durably. Raises DiskFull, StoreError."""
     with disk_errors("make directory", directory):
-        made = [path for path in (directory, *directory.parents) if not disk.is_dir(path)]
+        missing = [path for path in (directory, *directory.parents) if not disk.is_dir(path)]
         disk.make_dir(directory)
-        for path in reversed(made):
+        for path in reversed(missing):
             disk.fsync_dir(path.parent)
 
 

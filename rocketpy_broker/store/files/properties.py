@@ -64,7 +64,7 @@ def read_settings(text: str, source: str) -> list[Setting]:
 
 
 def _logical_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the numbers of each setting's first and last line, and its text, continued lines joined."""
+    """Yield the numbers of each setting's first and last line, and its text with continued lines joined."""
     joined, first = "", 0
     for number, raw in enumerate(lines, 1):
         line = raw.lstrip()

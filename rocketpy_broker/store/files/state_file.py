@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 def format_table(wrapper: Body, field: str) -> bytes:
-    """Return the indented JSON text of a table; to be called in a thread. field: of the wrapper, the entries.
+    """Return the indented JSON text of a table. Call it in a thread.
 
-    It sleeps after each thousand entries to let the event loop run. One call of the encoder for all entries
-    would hold the GIL for 20 ms.
+    field: name of the wrapper's field that holds the entries. The function sleeps after each thousand entries
+    to let the event loop run. One call of the encoder for all entries would hold the GIL for 20 ms.
     """
     parts = []
     for part in formatted_parts(wrapper, field):
