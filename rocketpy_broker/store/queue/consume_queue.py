@@ -39,7 +39,7 @@ _STEP_UNITS = 200
 """Distance of the units that `rewrite_unflushed` reads from the end backwards."""
 _CRC_READ_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
-"""A longer gap between queue offsets is damage, not missing messages. Filling this one takes 100 MB."""
+"""A longer gap between queue offsets is damage, not missing messages. Its blank units would take 100 MB."""
 _PIECE_BYTES = UNIT_BYTES * 3200
 """Size of the reads that count the units of a file."""
 _pack = UNIT.pack
@@ -240,9 +240,9 @@ class ConsumeQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     def read_units(self, queue_offset: int, count: int) -> bytes | None:
-        """Return up to `count` units of one file, from `queue_offset` on; None if that has no unit.
+        """Return up to `count` units of one file, from `queue_offset` on; None if there is no unit.
 
-        Offsets below `min_offset` have none, as in 4.6.0.
+        Units below `min_offset` are not returned, as in 4.6.0.
         """
         if queue_offset < self.min_offset or queue_offset >= self.next_offset:
             return None
@@ -333,7 +333,10 @@ class ConsumeQueue:
         return first
 
     def rewrite_unflushed(self, dispatched_offset: int) -> None:
-        """Rewrite the units of records from this commit log offset on, for the next flush to include them."""
+        """Rewrite the units of records from this commit log offset on, so that the next flush includes them.
+
+        dispatched_offset: -1 rewrites nothing, but includes all files in the next flush.
+        """
         self._changed[self] = None
         self.write_out()
         mapped_files = self.files.mapped_files[self._first_unflushed(dispatched_offset) :]

@@ -28,8 +28,9 @@ _NUL: Final = b"\0"
 
 
 class _Layout(NamedTuple):
-    """match: matches the properties of one record. wanted: its groups for TAGS, KEYS and UNIQ_KEY.
+    """The regular expression of a layout.
 
+    match: matches the properties of one record. wanted: numbers of its groups for TAGS, KEYS and UNIQ_KEY.
     find_all: returns the groups for the properties of many records, which are separated by NULs.
     """
 
@@ -137,7 +138,7 @@ def _fixed_offsets(properties: bytes) -> Iterator[int]:
 
 
 def index_fields(properties: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return TAGS, KEYS and UNIQ_KEY, empty when missing: three calls of `find` in one pass."""
+    """Return TAGS, KEYS and UNIQ_KEY, empty when missing. One pass replaces three calls of `find`."""
     tags = keys = unique_key = b""
     for piece in properties.split(b"\x02"):
         name = piece[:5]

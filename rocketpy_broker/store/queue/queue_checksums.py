@@ -12,8 +12,8 @@ format has no checksum for units. So rocketpy saves them in the file `queuesums`
 
 An entry: queue id (4), start of the file (8), bytes covered (8), their CRC-32 (4), length of the topic (2),
 the topic in UTF-8. All integers are big-endian. The file is used only by the first start after a clean stop,
-and only if the checkpoint has the same end of the log. A Java broker that uses the store in between changes
-it.
+and only if the checkpoint has the same end of the log. If a Java broker used the store in between, rocketpy's
+part of the checkpoint is ignored, and so is this file.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rocketpy_broker.store.queue.consume_queue import ConsumeQueue, PutTotals
 from rocketpy_broker.store.queue.queue_checksums import FileChecksum
 
 CHECKSUM_BYTES_MAX: Final = 256 << 20
-"""Maximum bytes of consume queue files that a start reads to verify checksums: 13 million messages."""
+"""Maximum bytes of consume queue files that a start or stop reads for checksums: 13 million units."""
 
 
 class ConsumeQueueTable:
@@ -171,13 +171,14 @@ class ConsumeQueueTable:
 
 
 def _newest_first(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
-    placed = [
-        (depth, queue, file)
+    """Return all files with units: the newest file of each queue, then the second newest, and so on."""
+    ranked = [
+        (rank, queue, file)
         for queue in queues
-        for depth, file in enumerate(reversed(queue.files.mapped_files))
+        for rank, file in enumerate(reversed(queue.files.mapped_files))
         if file.wrote
     ]
-    return [(queue, file) for _, queue, file in sorted(placed, key=lambda entry: entry[0])]
+    return [(queue, file) for _, queue, file in sorted(ranked, key=lambda entry: entry[0])]
 
 
 def make_files(queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, MappedFile]]:
