@@ -14,8 +14,9 @@ The key is `topic#key`; its hash is the absolute value of Java's String.hashCode
 |        40 + 4 * S | 20 * N | entries: hash i32, physical offset i64, seconds since the file's  |
 |                   |       | first record i32, number of the slot's previous entry i32          |
 
-Slots change in random order, so they stay in memory until the file is full or closed. Entries are written in
-batches. After a crash, an unfinished file is rebuilt from the commit log, as 4.6.0 does.
+Slots change in random order, so they stay in memory until the file is full or the store stops cleanly.
+Entries are written in batches. After a crash, an unfinished file is resumed after the entries that the
+checkpoint counts. Without such a checkpoint, it is rebuilt from the commit log, as in 4.6.0.
 Source: RocketMQ IndexFile, IndexHeader.
 """
 
@@ -89,7 +90,8 @@ class IndexFile:
     def create(self, previous: IndexFile | None) -> None:
         """Create the file with its full size, sparse. Raises DiskFull, StoreError, and removes the file then.
 
-        previous: the full file before this one. Before the first key, this file has its end.
+        previous: the full file before this one. Until its first entry, this file begins and ends where
+        `previous` ends.
         """
         try:
             self._disk.make_dir(self.path.parent)
@@ -263,7 +265,7 @@ class IndexFile:
     def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
         """Return the physical offsets of up to `count` records, newest first, stored in [begin, end] (ms).
 
-        The keys of some records may be other ones with the same hash. Times are compared in seconds.
+        Some of the records may have another key with the same hash. Times are compared in seconds.
         """
         found: list[int] = []
         slot, began = key_hash % self._slot_count, self.begin_timestamp

@@ -66,7 +66,7 @@ class IndexService:
 
     @property
     def files(self) -> list[IndexFile]:
-        """The files, oldest first. They contain all records, unless a file cannot be created now."""
+        """The files, oldest first, after indexing the records in memory; these stay there if that fails."""
         if self._rows:
             with contextlib.suppress(StoreError):
                 self._put_rows()
@@ -74,7 +74,7 @@ class IndexService:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the newest indexed record; records below it are ignored. 0 without records."""
+        """Physical offset of the newest indexed record; 0 without one. Records below it are ignored."""
         return self.files[-1].end_offset if self.files else 0
 
     # -- opening ---------------------------------------------------------------------------------
@@ -190,11 +190,11 @@ class IndexService:
     # -- writing ---------------------------------------------------------------------------------
 
     def put(self, topic: bytes, unique_key: bytes, keys: bytes, offset: int, timestamp: int) -> None:
-        """Index a record by its unique key and by each of its keys. An indexed record is ignored.
+        """Index a record by its unique key and by each of its keys. A record that is indexed is ignored.
 
         topic, unique_key, keys: UTF-8; keys are separated by spaces; empty for none. timestamp: store
-        timestamp in ms. The record is kept in memory until there are more: hashing many keys together takes a
-        quarter of the time.
+        timestamp in ms. The record stays in memory until `write_many` has enough of them: hashing many keys
+        together takes a quarter of the time.
         """
         if not self._rows or offset > self._rows[-1][3]:
             self._rows.append((self.topic_hash(topic), unique_key, keys, offset, timestamp))
