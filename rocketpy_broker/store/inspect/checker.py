@@ -1,8 +1,9 @@
 """Compares the files of a store with each other, and reports every inconsistency with its position.
 
-The commit log is authoritative. Each record must be in its consume queue and in the index, which must contain
-nothing else. The unit in the queue must have the record's queue offset and tags code. In SCHEDULE_TOPIC_XXXX
-the code is the due time; after a change of `messageDelayLevel`, all codes of a level may be off by one value.
+The commit log is authoritative. Each record must be in its consume queue and in the index, and both must not
+point to anything else. The unit in the queue must have the record's queue offset and tags code. In
+SCHEDULE_TOPIC_XXXX the code is the due time. After a change of `messageDelayLevel`, all codes of a queue may
+differ by the same time, which is not reported.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _Unit = tuple[int, int, int]
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of a check. problems: the first thousand, a line each."""
+    """The result of a check. problems: the first thousand, one line each."""
 
     records: int = 0
     units: int = 0
@@ -123,7 +124,7 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
             elif code != found[2]:
                 wrong_codes[code - found[2]].append(number)
         elif offset >= log_start and not (offset == 0 and size == BLANK_SIZE):
-            report.add(f"{name}: unit {number} points to {size} bytes at {offset}, where no record of it is")
+            report.add(f"{name}: unit {number} points to {size} bytes at {offset}, where it has no record")
     _report_codes(queue, wrong_codes, report)
     if seen != len(records):
         missing = sorted(set(records) - set(range(queue.next_offset - seen, queue.next_offset)))
@@ -132,7 +133,7 @@ def _check_queue(queue: ConsumeQueue, records: dict[int, _Unit], log_start: int,
         is_tail = bool(missing) and missing[0] >= queue.next_offset
         report.add(problem, behind=len(records) - seen if is_tail else 0)
     if records and queue.min_offset > min(records):
-        report.add(f"{name}: min offset {queue.min_offset}, but the log has {min(records)}")
+        report.add(f"{name}: its minimum offset is {queue.min_offset}, but the log has offset {min(records)}")
 
 
 def _report_codes(queue: ConsumeQueue, wrong: Mapping[int, list[int]], report: CheckReport) -> None:
@@ -173,4 +174,6 @@ def _check_index(
         report.add(f"index: no entry for the record at {offset} and hash {key_hash}", behind=int(is_tail))
     for key_hash, offset in sorted(present - wanted, key=lambda entry: entry[1]):
         if offset >= log_start:
-            report.add(f"index: an entry with hash {key_hash} points to {offset}, where no such record is")
+            report.add(
+                f"index: an entry with hash {key_hash} points to {offset}, where the log has no such record"
+            )

@@ -56,8 +56,8 @@ class ReadOnlyDisk(OsDisk):
 class ReadOnlyStore:
     """The files of one store directory.
 
-    config: its file sizes are used if the directory has no file. force: also open a store that a broker uses.
-    Raises StoreLocked if a broker has the store open, StoreError if the directory is not a store.
+    config: its file sizes are used where the files do not determine them. force: also open a store that a
+    broker has open, which otherwise raises StoreLocked. Raises StoreError if the directory is not a store.
     """
 
     def __init__(self, config: StoreConfig, *, force: bool = False) -> None:
@@ -72,7 +72,7 @@ class ReadOnlyStore:
         self.log: LogFiles = self._open_log()
         self.queues = {(queue.topic, queue.queue_id): queue for queue in self._load_queues()}
         self.has_index = self._disk.is_dir(config.index_directory)
-        """Whether the index is switched on, so that it has a directory."""
+        """Whether the store has an index directory: a store without an index has none."""
         self.index_files = self._load_index()
         table = ConsumeQueueTable(self._disk, config.consume_queue_directory, config.consume_queue)
         self.tags_code_of = Dispatcher(table, None, DelayLevels(config.delay_levels)).tags_code_of
@@ -88,9 +88,10 @@ class ReadOnlyStore:
         finally:
             os.close(handle)
         if holder is not None:
+            user = f"process {holder}" if holder else "another process"
             raise StoreLocked(
-                f"{self.config.root} is in use by process {holder or 'unknown'}; stop it, or read files "
-                "that are being written with --force-read"
+                f"{self.config.root} is in use by {user}; stop it, or pass --force-read to read files while "
+                "they are written"
             )
 
     def _read_checkpoint(self) -> Checkpoint:
@@ -100,7 +101,7 @@ class ReadOnlyStore:
     # -- commit log and consume queues -----------------------------------------------------------
 
     def _open_log(self) -> LogFiles:
-        """Open the files that hold the records; a ledger has other ones. `_close_log` closes them."""
+        """Open the files that contain the records; overridden for a ledger. `_close_log` closes them."""
         self._commit_log = self._load_log(self.config.commit_log_directory)
         return self._commit_log
 
@@ -120,7 +121,7 @@ class ReadOnlyStore:
         return LogScan(self.log, start, check_crc=check_crc)
 
     def log_problems(self, scan: RecordScan) -> list[str]:
-        """Return the problems of the log itself. scan: of the whole log, after its end."""
+        """Return the problems of the log itself. scan: a finished scan of the whole log."""
         flushed, next_record = self.checkpoint.flushed_offset, find_record(self.log, scan.end)
         reason = scan.stop.reason if scan.stop is not None else "there are only zeros"
         if scan.end < flushed:
@@ -133,7 +134,7 @@ class ReadOnlyStore:
         return []
 
     def summary(self) -> dict[str, Any]:
-        """Return what `store stats` shows in addition: nothing, except for a ledger."""
+        """Return additional fields for `store stats`; empty unless the store has a ledger."""
         return {}
 
     def _names(self, directory: Path) -> list[str]:

@@ -3,10 +3,11 @@
 1. Consume queues: after a clean stop each is compared with the checksums of that stop, and rebuilt when it
    differs. Each queue is truncated at its first invalid unit. Units at its end are dropped if their record is
    not in the log, or belongs to another message.
-2. The log is read from the third-last file after a clean stop, otherwise from the file that the checkpoint
-   names. It is read from an older file if a queue or the index lacks older records. Each record is checked,
-   and dispatched unless its queue has it. If a queue lacks older messages, queues and index are rebuilt from
-   the first file.
+2. The log is read to its end. After a clean stop, it is read from the checkpoint's tail offset, or from the
+   third-last file if that starts later. Otherwise it is read from the checkpoint's dispatched or tail offset,
+   whichever is lower. Without them, it is read from the file that the checkpoint's times select. It is read
+   from an older file if the index lacks older records, and from the first file if a queue lacks older ones.
+   Each record is checked, and dispatched unless its queue has it.
 3. The log is truncated where it ends. A torn tail is truncated and logged; other damage stops the start with
    a report (`check_log_end` in store/log/commit_log.py):
    - below the checkpoint's flushed offset no record may be missing;
@@ -16,7 +17,7 @@
    Decision 0006 explains why this is enough.
 
 Source: RocketMQ DefaultMessageStore load, CommitLog recoverNormally and recoverAbnormally.
-Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file that the checkpoint names.
+Differs: 4.6.0 reads nothing after damage, and indexes nothing before the file that the times select.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _QueueIncomplete(Exception):
 
 @dataclass(eq=False)
 class Recovery:
-    """One recovery. `log` and `queues` are loaded; `dispatcher` puts into `queues` and `index`."""
+    """One recovery. `log` and `queues` are loaded; `dispatcher` adds records to `queues` and `index`."""
 
     config: RecoveryConfig
     log: MessageLog
@@ -68,7 +69,7 @@ class Recovery:
     def run(
         self, checkpoint: Checkpoint, checksums: Sequence[FileChecksum], *, clean: bool
     ) -> RecoveryReport:
-        """Recover the store. Raises StoreError, and StoreDamaged before any truncation.
+        """Recover the store. Raises StoreError, and StoreDamaged before the log is truncated.
 
         checksums: of the queues' files at the last stop, the newest file of each queue first. clean: whether
         the last stop was clean.
@@ -168,7 +169,8 @@ class Recovery:
         """Read the log to its end and dispatch its records. If a queue lacks older messages, start over.
 
         The second attempt reads from the first file. It fails if a queue was deleted and created again, so
-        that the log contains its offsets twice. Then all queues are rebuilt from the log.
+        that the log contains its offsets twice. Then all queues are rebuilt from the log, except those whose
+        messages have expired.
         """
         first = self._files.min_offset
         try:

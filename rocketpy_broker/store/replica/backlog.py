@@ -15,7 +15,7 @@ from rocketpy_broker.store.replica.copied_records import RecordParser
 
 _PIECE_BYTES: Final = 1 << 20
 _WAITING_MAX: Final = 10_000
-"""Number of records queued for dispatch from which the backlog queues no more."""
+"""At this number of records that are queued for dispatch, the backlog queues no more."""
 
 
 class Backlog:
@@ -52,7 +52,10 @@ class Backlog:
         self._grew = self._grew or size >= self._burst_bytes
 
     def check_burst(self) -> bool:
-        """Return whether a burst went on since the last call, so that dispatch should wait for its end."""
+        """Return whether dispatch should wait, since a burst went on after the last call of this method.
+
+        False once the backlog has `bytes_max` bytes.
+        """
         grew, self._grew = self._grew, False
         return grew and self.size < self._bytes_max
 

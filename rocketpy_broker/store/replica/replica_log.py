@@ -27,7 +27,8 @@ logger = logging.getLogger("rocketpy_broker.store.replica")
 class ReplicaLog:
     """Appends the bytes of a master to the commit log of an open store. The store itself must not append.
 
-    backlog: takes records that arrive too fast to be dispatched immediately. None: all are dispatched.
+    backlog: takes records that arrive too fast to be dispatched immediately. None: all records are queued for
+    dispatch as they arrive.
     """
 
     def __init__(self, store: MessageStore, backlog: Backlog | None = None) -> None:
@@ -109,7 +110,7 @@ class ReplicaLog:
     def _roll_back(self, end: int) -> None:
         try:
             if self._files.truncate(end) and self._files.last is not None:
-                # Otherwise, power loss could bring the zeroed records back, after the ones that replace them.
+                # Without this flush, power loss could restore zeroed records behind the next ones.
                 self._files.last.flush()
         except StoreError as failure:
             self._store.failure = failure

@@ -55,11 +55,11 @@ def raise_min_offset(store: MessageStore) -> None:
         (flip_code, "queue T/0: the tags code of unit 3 is off by "),
         (lambda s: overwrite_log(s, 88, b"?"), "commit log: readable to"),
         (lambda s: overwrite_index(s, 2, bytes(20)), "index: no entry for the record at "),
-        (lambda s: overwrite_index(s, 2, b"\0\0\0\1" + bytes(16)), "points to 0, where no such record is"),
+        (lambda s: overwrite_index(s, 2, b"\0\0\0\1" + bytes(16)), "points to 0, where the log has no such"),
         (lambda s: overwrite_index(s, 5, bytes(16) + b"\0\0\0\5"), "entry 5 links to 5, which is not"),
         (cut_queue, "queue T/0: 5 messages have no unit"),
         (forget_queue, "queue T/0: missing, but the log has 20 of its messages"),
-        (raise_min_offset, "queue T/0: min offset 3, but the log has 0"),
+        (raise_min_offset, "queue T/0: its minimum offset is 3, but the log has offset 0"),
         (lambda s: s.queues.queues["T", 0].put(99_999, 10, 0, 20), "unit 20 points to 10 bytes at 99999"),
     ],
 )  # fmt: skip

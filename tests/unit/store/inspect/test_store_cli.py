@@ -39,7 +39,7 @@ def snapshot(root: Path) -> dict[Path, tuple[int, int]]:
         ("unclean", 0, "not stopped cleanly: 0 problems"),
         ("expired", 0, "77 records in 131072 to 175371"),
         ("txdelay", 0, "0 problems"),
-        ("torn", 1, "unit 80 points to 889 bytes at 187265, where no record of it is"),
+        ("torn", 1, "unit 80 points to 889 bytes at 187265, where it has no record"),
     ],
 )
 def test_check_of_java_stores(
