@@ -88,7 +88,7 @@ class Flushable(Protocol):
         """Run a plan. Blocks; safe in a thread, one plan at a time. Raises FlushFailed."""
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Record that the plan was run, or has failed; to be called in the thread that made it."""
+        """Record that a plan was run, or has failed. Call it in the thread that made the plan."""
 
 
 def flush_now(store: Flushable, plan: FlushPlan) -> None:
@@ -122,7 +122,7 @@ def flush_failure(error: BaseException) -> FlushFailed:
 
 
 def _sync_directory(disk: Disk, directory: Path) -> None:
-    """Make the entries of a directory durable. Its topic may have been deleted, and the directory with it."""
+    """Make the entries of a directory durable, unless it was deleted together with its topic."""
     try:
         if disk.is_dir(directory):
             disk.fsync_dir(directory)

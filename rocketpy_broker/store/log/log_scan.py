@@ -148,9 +148,10 @@ def problem_of(view: RecordView, position: int) -> str:
 
 
 def _is_torn(view: RecordView, position: int) -> bool:
-    """Whether topic or properties end in zeros, or lack a sector. The CRC covers only the body.
+    """Whether the topic has a zero, the properties end in one, or a sector of both is all zeros.
 
-    rocketpy writes no zeros there, but a Java broker may, so a single zero is no proof of damage.
+    The CRC covers only the body. rocketpy writes no zeros into properties. A Java broker may, so a single
+    zero before the end does not prove damage.
     """
     if b"\0" not in view.properties and "\0" not in view.topic:
         return False

@@ -104,7 +104,7 @@ class MappedFileQueue:
         names = [name for name in self._disk.list_dir(self.directory) if len(name) == 20 and name.isdigit()]
         for name in names:
             file = self._new_file(int(name))
-            self._check_place(file)
+            self._check_start(file)
             file.wrote = file.flushed = self.file_bytes
             if self.strays or file.start != self.next_start(file.start):
                 self.strays.append(file)
@@ -123,15 +123,15 @@ class MappedFileQueue:
             opened=self._opened,
         )
 
-    def _check_place(self, file: MappedFile) -> None:
+    def _check_start(self, file: MappedFile) -> None:
         if file.start % self.file_bytes:
-            raise self._misplaced(file)
+            raise self._wrong_start(file)
 
-    def _misplaced(self, file: MappedFile) -> StoreDamaged:
+    def _wrong_start(self, file: MappedFile) -> StoreDamaged:
         return StoreDamaged(
             f"{file.path}: expected a file that starts at {self.next_start(file.start)}, a multiple of "
             f"{self.file_bytes}. If a file is missing, restore it. If the store was created with another "
-            f"file size, set that one: the configured file size is {self.file_bytes}"
+            f"file size, set that size: the configured file size is {self.file_bytes}"
         )
 
     def classify_files(self, flushed_offset: int, min_offset: int) -> None:
@@ -155,7 +155,7 @@ class MappedFileQueue:
                 f"{self.directory}: the file that starts at {expected} is missing, but the log was flushed "
                 f"up to {flushed_offset}. Restore the file from a replica or a copy"
                 if flushed_offset >= 0
-                else str(self._misplaced(kept[count]))
+                else str(self._wrong_start(kept[count]))
             )
         self.mapped_files, self.strays = kept[:count], expired + kept[count:]
 
@@ -349,7 +349,7 @@ class Preallocator:
 
     def __init__(self, files: MappedFileQueue, config: CommitLogConfig) -> None:
         self._files = files
-        # The next file is created once fewer bytes than this are left in the last one.
+        # The next file is created once the last one has fewer bytes left than this.
         self._margin = min(config.segment_bytes // 2, max(config.reserve_bytes, config.message_bytes_max))
 
     def is_wanted(self) -> bool:

@@ -63,11 +63,12 @@ class RecoveryReport:
 
 
 class RecordScan(Protocol):
-    """Iterates over the log's records, each checked."""
+    """Iterates over the records of a log, and checks each."""
 
     end: int
     """Offset just after the last whole record; in a ledger, after its entry."""
     stop: RecordCorrupt | None
+    """Why the scan ended; None if only zeros follow."""
     last_store_timestamp: int
     tail: LogTail
 
@@ -108,10 +109,16 @@ class MessageLog(Protocol):
     def truncate_tail(
         self, scan: RecordScan, checkpoint: Checkpoint, config: RecoveryConfig, report: RecoveryReport
     ) -> None:
-        """Truncate a torn tail at the end of a scan. For other damage, only raise StoreDamaged."""
+        """Truncate a torn tail at the end of a scan. Raises StoreError.
+
+        Other damage raises StoreDamaged and leaves the log unchanged, unless `config.cut_damage` is set.
+        """
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """After an unclean stop, write and flush again all data that may be only in the page cache."""
+        """After an unclean stop, write again all data that may be only in the page cache.
+
+        The next flush makes it durable. flushed_offset: of the checkpoint; -1 when not known.
+        """
 
     def start(self, tail: LogTail) -> None:
         """Begin appending at the end of the recovered files."""
@@ -201,5 +208,8 @@ class MessageLog(Protocol):
         """Save the start offset of the log, before older files are deleted. Raises StoreError."""
 
     def take_expired_side_files(self) -> list[MappedFile]:
-        """Remove and return files that only describe expired ones. The caller deletes them."""
+        """Remove and return other files, such as a ledger's index, that describe only expired log files.
+
+        The caller deletes them.
+        """
         return []

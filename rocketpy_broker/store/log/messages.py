@@ -45,7 +45,7 @@ class QueueCursor:
 
 
 class QueueTable(dict[tuple[str, int], QueueCursor]):
-    """Cursors by (topic, queue id); created on first use. Raises TopicInvalid for a bad name then."""
+    """Cursors by (topic, queue id); created on first use. That raises TopicInvalid for an invalid key."""
 
     def __missing__(self, key: tuple[str, int]) -> QueueCursor:
         check_topic(*key)
@@ -60,7 +60,9 @@ def check_topic(topic: str, queue_id: int) -> None:
             f"topic name of {len(topic.encode())} bytes; it must have 1 to {MAX_TOPIC_BYTES} bytes"
         )
     if topic in {".", ".."} or "/" in topic or "\0" in topic:
-        raise TopicInvalid(f"topic {topic!r} cannot name a directory")
+        raise TopicInvalid(
+            f"topic {topic!r} cannot name a directory; use another name than . and .., without / and U+0000"
+        )
     if queue_id < 0:
         raise TopicInvalid(f"queue id {queue_id} of topic {topic} is negative")
 
