@@ -39,8 +39,8 @@ logger = logging.getLogger("rocketpy_broker.store.message_store")
 class MessageStore(StoreReads):
     """The messages of one store directory.
 
-    clock: returns ms since 1970. disk: does all file operations. make_log: creates the log; `CommitLog` by
-    default, in a DLedger group one that appends to the ledger.
+    clock: returns ms since 1970. disk: does all file operations. make_log: creates the log. A DLedger group
+    passes a function that returns a log on its ledger.
     """
 
     def __init__(
@@ -366,7 +366,8 @@ class MessageStore(StoreReads):
     def _close_idle_log_files(self) -> None:
         """Close old files of the log until their next read, if more than `handles_max` are open.
 
-        A consumer may read all of them. The two newest stay open, since a thread may preallocate there.
+        A consumer that reads old messages opens all of them. The two newest stay open, since a thread may
+        preallocate there.
         """
         mapped_files = self.commit_log.files.mapped_files
         if sum(file.is_open for file in mapped_files) > self.config.consume_queue.handles_max:

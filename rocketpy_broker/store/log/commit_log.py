@@ -5,8 +5,8 @@ two where it crosses the end of a file. Only then is the run part of the log. Wh
 run is rolled back: queue offsets are reset, and bytes that may have reached the file are zeroed.
 
 A record never crosses the end of a file. It leaves at least 8 bytes for a blank record, which fills the rest
-of the file: size of the rest (i32), then 0xCBD43194. In rocketpy's files zeros follow these 8 bytes; in
-4.6.0's, bytes of older records.
+of the file: size of the rest (i32), then 0xCBD43194. In rocketpy's files zeros follow these 8 bytes, in files
+of 4.6.0 bytes of older records.
 Source: RocketMQ CommitLog, DefaultAppendMessageCallback.
 """
 
@@ -101,7 +101,7 @@ class CommitLog(MessageLog):
             raise StoreDamaged(
                 f"{self.files.directory} has no files, but the log was flushed up to "
                 f"{checkpoint.flushed_offset}. Mount or restore that directory; to start with an empty "
-                "store, remove its file `checkpoint`"
+                "log, remove the file `checkpoint` of the store"
             )
         self.files.classify_files(checkpoint.flushed_offset, checkpoint.min_offset)
 
@@ -121,9 +121,10 @@ class CommitLog(MessageLog):
         truncate_log(self.files, scan.end, report)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Rewrite data that may be only in the page cache: scanned records, and all after the checkpoint.
+        """Write all bytes after the flushed offset again, and include the scanned files in the next flush.
 
-        After a failed flush, the kernel may keep such pages as clean and never write them.
+        If the offset is -1, all scanned records are written. After a failed flush, the kernel may keep pages
+        as clean and never write them.
         """
         files = self.files
         files.mark_unflushed([file for file in files.mapped_files if file.end > report.scanned_from])
@@ -345,7 +346,7 @@ class CommitLog(MessageLog):
         self._resume(self.files.last)
         first, data, _ = parts[0]
         if first.erase(first.wrote, min(first.size, first.wrote + len(data))):
-            # Otherwise, power loss could bring the zeroed records back, after the ones that replace them.
+            # Without this flush, power loss could restore zeroed records behind the records of the next run.
             first.flush()
 
     # -- reading ---------------------------------------------------------------------------------

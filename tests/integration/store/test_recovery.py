@@ -188,7 +188,7 @@ def test_a_store_without_its_commit_log_starts_empty_only_if_configured(
     filled(tmp_path)
     queues = files_below(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "commitlog")
-    with pytest.raises(StoreDamaged, match=r"commitlog has no files, but .* remove its file `checkpoint`"):
+    with pytest.raises(StoreDamaged, match=r"commitlog has no files, but .* remove the file `checkpoint`"):
         MessageStore(small_config(tmp_path)).open()
     assert files_below(tmp_path / "consumequeue") == queues
     (tmp_path / "checkpoint").unlink()
