@@ -236,8 +236,8 @@ class ConsumerConfig:
     """How long the broker may hold a pull. The client waits `pull_timeout_ms` longer for the response.
     RocketMQ: brokerSuspendMaxTimeMillis."""
     max_body_bytes: int = 16 * 1024 * 1024
-    """Limit of an inflated body, and of all inflated bodies of one pull; larger ones are not decoded.
-    RocketMQ: none."""
+    """Limit of an inflated body; a larger one is not decoded. Also the limit of all inflated bodies of one
+    pull; messages above it are left to the next pull. RocketMQ: none."""
     verify_checksums: bool = True
     """Verify the CRC of each body, and its end-to-end checksum when the producer set one."""
 

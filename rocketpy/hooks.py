@@ -25,8 +25,8 @@ from rocketpy.results import SendResult
 
 SendCheck = Callable[[Message, MessageQueue, str], None]
 """Called with a message, its queue and the producer group before each attempt to send the message; it must be
-quick. To reject the message it raises an error: the send fails with a RocketError unchanged, and with
-`SendForbidden` for any other. A producer with checks does not batch sends. Source: RocketMQ
+quick. It rejects the message by raising an exception. The send fails with this exception if it is a
+RocketError, and with `SendForbidden` otherwise. A producer with checks does not batch sends. Source: RocketMQ
 CheckForbiddenHook."""
 
 
@@ -91,7 +91,7 @@ class SendListener(Protocol):
     """
 
     def started(self, event: SendEvent) -> None:
-        """The send was accepted; nothing was sent yet."""
+        """The send has begun; nothing was sent yet."""
 
     def completed(self, event: SendEvent, results: Sequence[SendResult]) -> None:
         """A broker has stored the messages. A oneway send was only written, and `results` is empty."""
@@ -172,7 +172,8 @@ class ProcessListener(Protocol):
 
         Args:
             event: The call.
-            outcome: The result; TIME_OUT for any result after `PushConfig.consume_timeout_ms`.
+            outcome: The result. TIME_OUT if the handler returned a valid result, but only after
+                `PushConfig.consume_timeout_ms`.
             error: The exception of the handler.
         """
 
@@ -227,7 +228,8 @@ class SettleListener(Protocol):
 class RpcHook(Protocol):
     """Observes and extends the requests of a client to name servers and brokers. Must not block.
 
-    Hooks run in their order. When one raises, the request fails and is not sent.
+    Hooks run in their order. When `before_request` raises, the request fails and is not sent. An exception of
+    `after_response` is logged.
     """
 
     def before_request(self, address: str, request: Command) -> None:

@@ -82,8 +82,7 @@ def hash_polynomial(units: bytes | tuple[int, ...]) -> int:
 
     Up to 32 ASCII characters take half the time of a sum (tests/bench/codecs.py). The bytes are lanes of one
     number, and each step joins two neighbours to a lane of twice the width. `high * 2**width + low` minus
-    `high * (2**width - 31**count)` is `high * 31**count + low`, where `count` is the number of characters in
-    `low`.
+    `high * (2**width - 31**count)` is `high * 31**count + low`, where `low` has `count` characters.
     """
     if len(units) <= _SHORT_LENGTH and isinstance(units, bytes):
         total = int.from_bytes(units, "big")

@@ -57,7 +57,7 @@ class TraceSender(Protocol):
     """Sends trace messages: a `Producer` of the group TRACE_GROUP."""
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start."""
+        """Start; see `Producer.start`."""
 
     async def close(self, timeout_ms: int | None = None) -> Any:
         """Wait for the messages in flight, and stop."""
@@ -96,7 +96,7 @@ class MessageTrace:
             await self._sender.close()
 
     def report(self, topic: str, record: TraceRecord) -> None:
-        """Add one report, from any thread. topic: of the message that it is about."""
+        """Add one report, from any thread. topic: the topic of the reported message."""
         if self._loop is not None and threading.get_ident() != self._thread:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self.report, topic, record)

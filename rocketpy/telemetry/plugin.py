@@ -108,8 +108,8 @@ class Telemetry(Protocol):
 
 
 TelemetryChoice = Telemetry | bool | None
-"""None: the installed plugin, if any. True: the installed plugin, which is required. False: none. Or a
-plugin."""
+"""None: the installed plugin, if any. True: the installed plugin, which is required. False: no telemetry. A
+`Telemetry`: this plugin."""
 
 
 def find_telemetry(choice: TelemetryChoice) -> Telemetry | None:

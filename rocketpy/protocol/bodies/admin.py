@@ -9,7 +9,7 @@ from rocketpy.protocol.headers.base import Int64
 
 
 class KVTable(Body, kw_only=True):
-    """Texts by name: key-value configuration, runtime information, the response to REGISTER_BROKER."""
+    """A map of strings: key-value settings, runtime information, the response to REGISTER_BROKER."""
 
     table: dict[str, str] = always_encoded({})
 

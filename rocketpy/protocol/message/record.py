@@ -193,8 +193,8 @@ def encode_record(
 ) -> bytes:
     """Encode one record, with the CRC of its body.
 
-    Raises TopicInvalid (over 127 bytes), MessageTooLarge (over 32,767 bytes of properties) and
-    LocalProtocolError (the length of a host contradicts sys_flag, or a number is out of range).
+    Raises TopicInvalid (over 127 bytes) and MessageTooLarge (over 32,767 bytes of properties). Raises
+    LocalProtocolError when the length of a host contradicts sys_flag, or a number is out of range.
     """
     v6 = (sys_flag & _V6) >> 4
     body_length = len(body)
@@ -388,9 +388,9 @@ def decode_packed(
 def salvage(data: bytes, offset: int, topic: str) -> Record | None:
     """Read a record that `decode` rejects, as far as possible; None when its length is not reliable.
 
-    The length is reliable when the lengths inside the record agree with it, or when another record begins
-    where this one ends. In the second case topic, properties and body cannot be separated. Then the topic is
-    `topic`, there are no properties, and the body is all bytes after the head.
+    The length is reliable when the lengths inside the record agree with it, or when this record ends where
+    the data ends or another record begins. In the second case topic, properties and body cannot be separated.
+    Then the topic is `topic`, there are no properties, and the body is all bytes after the head.
     """
     try:
         fields = _head(data, offset)

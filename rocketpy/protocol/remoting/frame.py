@@ -30,7 +30,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
 
 MAX_EXT_FIELDS = 256
-"""A header with more fields is rejected; those of RocketMQ have at most 14."""
+"""A header with more fields is rejected; RocketMQ's headers have fewer than 20, signatures included."""
 
 WireHeader: TypeAlias = tuple[int, int, int, str, int, str | None, bytes | dict[str, str] | None]
 """The parts of a decoded header: code, opaque, flag, language name, version, remark, ext fields.
