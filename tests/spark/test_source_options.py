@@ -137,7 +137,7 @@ async def test_an_assigned_queue_that_is_not_there_is_named() -> None:
     async with Peer(offsets_of(0, 5)) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         reader = reader_of(names, topic="", assign='{"T":{"a":[1,7]}}')
-        with pytest.raises(ConfigInvalid, match="option assign has T a/7, which no broker"):
+        with pytest.raises(ConfigInvalid, match="option assign has T a/7, which no running broker has"):
             await asyncio.to_thread(reader.initialOffset)
         await asyncio.to_thread(reader.stop)
 

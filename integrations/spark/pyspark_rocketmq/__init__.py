@@ -1,6 +1,6 @@
 """Reads and writes DataFrames: the data source `rocketmq`, and helpers.
 
-The names follow Spark's discovery of top-level modules ``pyspark_*`` that have a ``DefaultSource``.
+Spark looks for data sources in top-level modules named ``pyspark_*`` that have a ``DefaultSource``.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The bodies of messages: encoded rows, and the mark of null and empty bodies.
+"""The bodies of messages: encodes rows, and marks null and empty bodies.
 
 RocketMQ's clients refuse to send an empty body. So a row with a null or empty body, such as a tombstone,
 becomes a message with a body of one zero byte. Its property `SPARK_BODY` is `null` or `empty`. The source
@@ -43,7 +43,7 @@ def mark_of(body: bytes | None) -> str | None:
 
 
 def unmarked(body: bytes, mark: str | None) -> bytes | None:
-    """Return the body of the row that was sent with this mark."""
+    """Return the body that the row had before it was marked. mark: the property `SPARK_BODY`, if any."""
     if mark is None or body != MARKED_BODY:
         return body
     return {_NULL: None, _EMPTY: b""}.get(mark, body)
@@ -60,11 +60,15 @@ class BodyEncoder:
         self._fields = [(position, name) for position, name, _ in fields]
         self._format = format_
         if not fields:
-            raise ConfigInvalid(f"no columns remain for the body with format {format_}")
+            raise ConfigInvalid(
+                f"no columns remain for the body with format {format_}; add one, or set option format to raw"
+            )
         names: set[str] = set()
         for _, name, type_name in fields:
             if name in names:
-                raise ConfigInvalid(f"two columns are called {name!r}; the body can contain only one of them")
+                raise ConfigInvalid(
+                    f"two columns are called {name!r}, but a body can contain only one; rename or drop one"
+                )
             names.add(name)
             if _UNSUPPORTED.search(type_name):
                 raise ConfigInvalid(

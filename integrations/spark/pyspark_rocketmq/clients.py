@@ -20,7 +20,7 @@ from rocketpy import ConsumerConfig
 from rocketpy.sync import Producer, PullConsumer
 
 _CLIENTS_MAX: Final = 4
-"""Clients with different options per worker; the least recently used one is closed first."""
+"""Maximum number of clients in a cache; the least recently used one is evicted and closed."""
 
 
 class Client(Protocol):
@@ -47,7 +47,7 @@ class ClientCache(Generic[K, C]):
         atexit.register(self.close)
 
     def get(self, settings: K) -> C:
-        """Return this process's started client. It is closed when the process ends."""
+        """Return this process's started client. It is closed on eviction, or when the process ends."""
         with self._lock:
             key = (os.getpid(), settings)
             client = self._clients.get(key)
@@ -86,12 +86,15 @@ _consumers: Final = ClientCache(_consumer)
 
 
 def producer_for(options: SinkOptions) -> Producer:
-    """This worker's producer. Raises ConfigInvalid, for example if a compression package is missing."""
+    """Return this worker's started producer.
+
+    Raises ConfigInvalid, for example if a compression package is missing.
+    """
     return _producers.get(options)
 
 
 def consumer_for(options: SourceOptions) -> PullConsumer:
-    """This worker's consumer. Raises ConfigInvalid."""
+    """Return this worker's started consumer. Raises ConfigInvalid."""
     return _consumers.get((options.connection, options.group, options.consumer_config()))
 
 

@@ -93,8 +93,8 @@ class RowNotSent(RuntimeError):
 class RequestRows(NamedTuple):
     """Rows for one request. numbers: row numbers in the partition, ascending. size: bytes of the bodies.
 
-    queue: None for any. is_delayed: no batch can hold the rows. columns: of the rows, by their names, except
-    bodies.
+    queue: None for any. is_delayed: the rows must be sent one by one. columns: the other columns of the rows,
+    by name.
     """
 
     topic: str
@@ -146,7 +146,9 @@ class Columns:
                     wanted = " or ".join(sorted(_TYPES[known]))
                     raise ConfigInvalid(f"column {name!r} is {type_name}; it must be {wanted}")
                 if known in self._positions:
-                    raise ConfigInvalid(f"two columns are called {known!r}, ignoring case")
+                    raise ConfigInvalid(
+                        f"two columns are called {known!r}, ignoring case; rename or drop one"
+                    )
                 self._positions[known] = position
         self._encoder = BodyEncoder(data, options.format) if whole_row else None
         self._check()
@@ -275,7 +277,7 @@ class Columns:
     def messages(self, request: RequestRows, prefix: str) -> Sequence[Message]:
         """Return the messages of a request. Raises RowNotSent for an invalid row.
 
-        prefix: of the row ids, which end with the row number.
+        prefix: the row ids without the row numbers at their ends.
         """
         if not request.is_delayed:
             try:
@@ -338,7 +340,7 @@ class Columns:
 def _split(
     rows: Sequence[int], lengths: Sequence[int], most_rows: int, most_bytes: int
 ) -> Iterator[tuple[Sequence[int], int]]:
-    """Yield rows for each request, and the bytes of their bodies. A single row may have more bytes."""
+    """Yield the rows of each request, and the bytes of their bodies. A single row may exceed `most_bytes`."""
     start = 0
     while start < len(rows):
         part = rows[start : start + most_rows]

@@ -22,30 +22,33 @@ class RocketMQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name for `format`."""
+        """Return the name to pass to `format`."""
         return "rocketmq"
 
     def schema(self) -> str:
-        """The columns of the source. Spark reads it in `load()`. Raises ConfigInvalid for invalid options."""
+        """Return the columns of the source, in Spark's DDL. Spark calls this in `load()`.
+
+        Raises ConfigInvalid for invalid options.
+        """
         return source_schema(include_headers=self._source_options(None).include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For a batch read. Raises ConfigInvalid for invalid options and unknown columns."""
+        """Return the reader of a batch. Raises ConfigInvalid for invalid options and unknown columns."""
         return BatchReader(*self._source(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """For a streaming read. Raises ConfigInvalid."""
+        """Return the reader of a stream. Raises ConfigInvalid."""
         return StreamReader(*self._source(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For a batch write. Raises ConfigInvalid for invalid options and invalid columns."""
+        """Return the writer of a batch. Raises ConfigInvalid for invalid options and invalid columns."""
         if overwrite:
             raise ConfigInvalid('a topic cannot be overwritten; use mode("append")')
         options = SinkOptions.read(self.options)
         return BatchWriter(columns_of(schema, options), options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """For a streaming write in output mode append or update. Raises ConfigInvalid."""
+        """Return the writer of a stream, in output mode append or update. Raises ConfigInvalid."""
         if overwrite:
             raise ConfigInvalid('a topic cannot be overwritten; use outputMode("append") or "update"')
         options = SinkOptions.read(self.options)

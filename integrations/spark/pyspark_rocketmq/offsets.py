@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class QueueName(NamedTuple):
-    """A queue; queues are sorted by these fields."""
+    """Identifies a queue. Queues are sorted by these fields."""
 
     topic: str
     broker: str
@@ -50,7 +50,7 @@ JsonOffsets = dict[str, dict[str, dict[str, int]]]
 class Position(NamedTuple):
     """Where a read starts or ends.
 
-    option: The option that says so. value: EARLIEST, LATEST or a time for all queues, or the offset or time
+    option: The name of the option. value: EARLIEST, LATEST or a time for all queues, or the offset or time
     of each queue. is_time: Whether values are times, in ms since 1970.
     """
 
@@ -116,10 +116,10 @@ def share(start: Mapping[QueueName, int], end: Mapping[QueueName, int], most: in
 
 
 def split(ranges: Iterable[QueueRange], least: int, most_rows: int = 0) -> list[QueueRange]:
-    """Cut ranges into about `least` pieces, of at most `most_rows` messages. Empty ranges are removed.
+    """Cut ranges into about `least` pieces or more, of at most `most_rows` messages each.
 
-    Larger ranges are cut into more pieces. 0 for no limit. The rules are those of `minPartitions` and
-    `maxRecordsPerPartition` in Spark's Kafka source.
+    Empty ranges are removed, and larger ranges are cut into more pieces. 0 for no limit. The rules are those
+    of `minPartitions` and `maxRecordsPerPartition` in Spark's Kafka source.
     """
     sizes = {part: part.end - part.start for part in ranges if part.end > part.start}
     total = sum(sizes.values())

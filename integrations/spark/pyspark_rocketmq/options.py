@@ -52,19 +52,19 @@ _SPARK_OPTIONS: Final = frozenset(
 )
 """Options for Spark itself and properties of its tables, which the data source ignores."""
 _TABLE_PREFIX: Final = "option."
-"""Before each option of CREATE TABLE, which Spark passes with and without it."""
+"""Prefix of options of CREATE TABLE. Spark passes each of them twice, with and without the prefix."""
 _TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")
 _NO_COMPRESSION_BYTES: Final = 1 << 40
 """A threshold above the size of any body, so that none is compressed."""
 _DELIVERY_TIMEOUT_MS: Final = 120_000
-"""Kafka's delivery.timeout.ms: for how long requests are repeated while a server is unreachable."""
+"""How long requests are retried while a server is unreachable; Kafka's default of delivery.timeout.ms."""
 _SQL_SIGNS: Final = frozenset(" \t\n<>='\"()|")
-"""A tag with one of these is more likely part of a condition."""
+"""Characters that a tag is unlikely to have: the expression is probably an SQL92 condition."""
 _SELECTIONS: Final = ("topic", "subscribe", "subscribePattern", "assign")
-"""Options that say what to read; one of them is set."""
+"""Options that select what to read; exactly one of them must be set."""
 _STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-"""The first of these options that is set has effect, as in Spark's Kafka source."""
+"""Of `_STARTING` and of `_ENDING`, the first option that is set has effect, as in Spark's Kafka source."""
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitOffsets")
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 _GROUP_LENGTH_MAX: Final = 255
@@ -89,7 +89,7 @@ log = logging.getLogger("pyspark_rocketmq")
 class Options:
     """Reads options one by one, and reports unknown options.
 
-    Names are matched ignoring case. An option that is not set has the default of the method that reads it.
+    Names are matched ignoring case. An option that is not set has the value `default`.
     """
 
     def __init__(self, given: Mapping[str, object]) -> None:
@@ -233,7 +233,7 @@ class Connection:
                 raise ConfigInvalid(f"option {name} requires option {required}")
 
     def client_config(self) -> ClientConfig:
-        """Return the SDK's settings. Raises ConfigInvalid for TLS files that cannot be used.
+        """Return the settings of a client. Raises ConfigInvalid for TLS files that cannot be used.
 
         Each process that connects creates them, since a TLS context cannot be pickled. The driver of a sink
         does not connect, so it needs no TLS files.
@@ -344,7 +344,7 @@ class SinkOptions:
         return sink
 
     def producer_config(self) -> ProducerConfig:
-        """Return the SDK's settings."""
+        """Return the settings of the producer."""
         compression = CompressionConfig(above_bytes=_NO_COMPRESSION_BYTES)
         if self.compression != "none":
             compression = CompressionConfig(
@@ -402,8 +402,8 @@ class SourceOptions:
     def read(cls, given: Mapping[str, object], *, streaming: bool | None) -> SourceOptions:
         """Read options.
 
-        streaming: whether it is a stream; None at `load()`, before Spark tells the kind of the read. Options
-        that are invalid for one kind alone are accepted then. Raises ConfigInvalid, TopicInvalid and
+        streaming: whether it is a stream; None at `load()`, when the kind of the read is not known yet. Then
+        options that are invalid for only one kind are accepted. Raises ConfigInvalid, TopicInvalid and
         GroupInvalid.
         """
         options = Options(given)
@@ -474,7 +474,7 @@ class SourceOptions:
             )
 
     def consumer_config(self) -> ConsumerConfig:
-        """Return the SDK's settings."""
+        """Return the settings of the consumer."""
         return ConsumerConfig(pull_timeout_ms=self.pull_timeout_ms)
 
     @property
@@ -513,8 +513,8 @@ def _read_topics(options: Options) -> tuple[tuple[str, ...], re.Pattern[str] | N
 def _read_pattern(name: str, text: str) -> re.Pattern[str]:
     r"""Compile a regular expression.
 
-    Most expressions mean the same in Java and Python for the characters of topic names. What only one of them
-    has, such as `\Q` and nested character classes, raises ConfigInvalid.
+    Most expressions mean the same in Java and Python for the characters of topic names. Syntax that only Java
+    supports, such as `\Q` and nested character classes, raises ConfigInvalid.
     """
     try:
         with warnings.catch_warnings():
@@ -525,10 +525,10 @@ def _read_pattern(name: str, text: str) -> re.Pattern[str]:
 
 
 def _read_group(options: Options, selection: str) -> str:
-    """Return the consumer group: option group, or else a name made of groupIdPrefix and what is read.
+    """Return the consumer group: option group, or else a name made of groupIdPrefix and the selected topics.
 
-    The made name is the same each time. If it is too long, it ends with a hash of itself: queries with the
-    same group would overwrite each other's committed offsets.
+    Equal options give equal names. A name that is too long is cut, and ends with a hash to keep it unique:
+    queries with the same group would overwrite each other's committed offsets.
 
     selection: a pattern, or topics separated by `|`. Raises GroupInvalid.
     """
@@ -546,7 +546,7 @@ def _read_group(options: Options, selection: str) -> str:
 def _read_position(options: Options, names: tuple[str, str, str], default: str) -> Position:
     """Return the start or end of a read, from the first of its options that is set. Raises ConfigInvalid.
 
-    names: the options for one time, for a time for each queue, and for offsets. All of them are checked.
+    names: the options for one time, for a time of each queue, and for offsets. All three are validated.
     """
     time_option, queue_times_option, offsets_option = names
     at_time = Position(time_option, options.number(time_option, 0), is_time=True)

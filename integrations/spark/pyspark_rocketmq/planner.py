@@ -16,6 +16,7 @@ from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, TransportEr
 from rocketpy.sync import PullConsumer
 
 _PAGE: Final = 32
+"""Messages per pull, when messages are searched by time."""
 _PAUSE_S: Final = 0.2
 _CONCURRENCY: Final = 16
 """Maximum number of concurrent requests about queues: a topic may have hundreds."""
@@ -32,8 +33,8 @@ class DataLoss(RuntimeError):
 class Planner:
     """Looks up queues and their offsets.
 
-    Every method raises RocketError if a server is unavailable. All methods except `ends` retry for
-    `deliveryTimeoutMs`, as tasks do.
+    Methods raise RocketError if a server stays unavailable for `deliveryTimeoutMs`, as tasks do. `ends` and
+    `commit` do not retry; they log a warning for each unavailable queue.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -73,9 +74,9 @@ class Planner:
     def ends(self, known: Mapping[QueueName, int]) -> Offsets:
         """Return the current ends of the available queues.
 
-        Queues of a broker that does not respond are omitted. known: offsets that were read; the end of such a
-        queue is that of its master if a slave has less. A topic without known queues raises RocketError,
-        unless a pattern selects it.
+        Queues of a broker that does not respond are omitted. known: offsets that were read. If a slave
+        reports a smaller end, the master is asked. If the queues of a topic cannot be looked up, raises
+        RocketError, unless some are known or a pattern selects the topic.
         """
         queues: list[QueueName] = []
         for topic in self._topics_or_known(known):
@@ -84,7 +85,7 @@ class Planner:
             except RocketError as error:
                 if self._options.pattern is None and all(queue.topic != topic for queue in known):
                     raise
-                log.warning("topic %s is not read until its broker responds again: %s", topic, error)
+                log.warning("topic %s is not read until its queues can be looked up again: %s", topic, error)
         away: set[str] = set()
 
         def end(queue: QueueName) -> int | None:
@@ -251,11 +252,11 @@ class Planner:
         ]
         if missing := sorted(self._options.assigned.difference(queues)):
             text = ", ".join(map(str, missing))
-            raise ConfigInvalid(f"option assign has {text}, which no broker that is running has")
+            raise ConfigInvalid(f"option assign has {text}, which no running broker has")
         return queues
 
     def _each(self, request: Callable[[MessageQueue], int], queues: Collection[QueueName]) -> Offsets:
-        """Make a request about each queue, several at the same time, and retry while servers restart."""
+        """Make a request about each queue, several at the same time, with retries. Raises RocketError."""
         until = self._until()
 
         def request_one(queue: QueueName) -> int:
@@ -265,12 +266,12 @@ class Planner:
             return dict(zip(queues, threads.map(request_one, queues), strict=True))
 
     def _until(self) -> float:
-        """Return the monotonic time at which requests of a call end, in seconds."""
+        """Return the monotonic time after which the requests of a call are not retried, in seconds."""
         return monotonic() + self._options.delivery_timeout_ms / 1000
 
 
 def _with_retries(request: Callable[[], T], until: float) -> T:
-    """Retry while a server restarts."""
+    """Make a request, with retries until `until`. Raises RocketError then, or if a retry cannot help."""
     while True:
         try:
             return request()

@@ -33,9 +33,9 @@ from pyspark_rocketmq.spark_version import (
 
 _UNLIMITED: Final = 2**63 - 1
 _SEPARATE_TASKS: Final = 32
-"""Number of queues that have a task each, however few messages they have."""
+"""Up to this number, each piece of a queue has its own task, however small the pieces are."""
 _SHARED_ROWS: Final = 10_000
-"""Maximum number of messages of a shared task: small ones take about as long as the fixed cost of a task."""
+"""Maximum number of messages of a shared task. Reading so many small ones costs about as much as a task."""
 
 
 class RangePartition(InputPartition):
@@ -54,9 +54,9 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[RangePartition]:
-        """Return a partition for each queue with messages. Options split or combine them.
+        """Return the partitions: one for each queue with messages, unless queues are split or share one.
 
-        Raises RocketError, DataLoss.
+        Raises ConfigInvalid, RocketError, DataLoss.
         """
         planner = Planner(self._options)
         try:
@@ -92,11 +92,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._found_ends: Offsets = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the starting offsets of a query without a checkpoint."""
+        """Return the starting offsets of a query without a checkpoint. Raises ConfigInvalid, RocketError."""
         return to_json(self._last_seen())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Options maxOffsetsPerTrigger and minOffsetsPerTrigger.
+        """Return the limit of a micro-batch, from maxOffsetsPerTrigger and minOffsetsPerTrigger.
 
         `latestOffset` enforces the minimum, since ReadMinRows has no maximum delay. It does so only under
         ReadMaxRows, which has no bound when there is only a minimum.
@@ -109,10 +109,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Return the end offsets of the next micro-batch, within the limit.
+        """Return the end offsets of the next micro-batch, within the limit. Raises RocketError.
 
-        Spark before 4.2 passes no arguments. With a checkpoint it calls `partitions` before, else
-        `initialOffset` after this.
+        Spark before 4.2 passes no arguments. With a checkpoint, it calls `partitions` before this method;
+        without one, it calls `initialOffset` after it.
         """
         known = self._last_seen() if start is None else from_json(start)
         ends = self._known_ends(known)
@@ -147,7 +147,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(partition.parts, self._columns, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Option commitOffsets. Spark calls it when the next micro-batch begins, so not after the last."""
+        """Commit the group's offsets, with option commitOffsets.
+
+        Spark calls it when the next micro-batch begins, so it does not for the last micro-batch.
+        """
         if self._options.commit_offsets:
             self._planning().commit(from_json(end))
 
@@ -202,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _partitions(ranges: Sequence[QueueRange], options: SourceOptions) -> list[RangePartition]:
     """Plan the tasks: one for each piece of a queue, but small pieces share tasks if there are many.
 
-    A shared task has at most 1 / `_SEPARATE_TASKS` of all messages, so the stages behind it run in parallel.
+    A shared task has at most 1 / `_SEPARATE_TASKS` of all messages, so that later stages run in parallel.
     """
     least, most = options.min_partitions, options.max_partition_rows
     pieces = split(ranges, least, most)

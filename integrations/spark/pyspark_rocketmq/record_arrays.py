@@ -53,7 +53,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def scan(data: bytes) -> Ints | None:
-    """Return where the records of pull responses begin; None if a length or a magic number is not valid."""
+    """Return the byte offsets of records in pull responses; None if a length or magic number is invalid."""
     starts: list[int] = []
     at, end, unpack, append = 0, len(data), _SIZE.unpack_from, starts.append
     while end - at >= FIXED_BYTES:
@@ -106,7 +106,7 @@ class RecordArrays:
             self._body_shift = self._store_shift + _V6_EXTRA_BYTES * ((self.sys_flags & _STORE_V6) != 0)
         ends = starts + self.field("size")
         self.body_at: Final[Ints] = starts + (_BODY_AT + self._body_shift)
-        _require(self.body_at <= ends, "a record leaves no room for the hosts of its sysFlag")
+        _require(self.body_at <= ends, "a record is too short for the hosts of its sysFlag")
         self.body_ends: Final[Ints] = self.body_at + self.field("body_length")
         self._topic_ends, self._ends = self._check_lengths(ends)
 
@@ -190,10 +190,10 @@ class PropertyArrays:
 
     Args:
         texts: The properties of each message, encoded. As in `properties.decode`, malformed properties are
-            dropped, and of two with one name the last counts.
+            dropped, and the last of several with the same name counts.
 
     Attributes:
-        rows: The number of the message of each property.
+        rows: The index of each property's message.
         values: The value of each property.
 
     Raises:
@@ -256,7 +256,7 @@ def _split(data: np.ndarray[Any, Any], row_ends: np.ndarray[Any, Any]) -> tuple[
     value_ends = np.where(counts > 1, separators[firsts + 1], ends)
     properties_before = np.searchsorted(begins, row_ends)
     rows = np.repeat(np.arange(len(row_ends)), np.diff(properties_before, prepend=0))
-    # More separators may only end the value, where they are ignored.
+    # Additional separators are accepted, and ignored, only at the end of the value.
     is_whole = (counts > 0) & (value_ends > name_ends + 1) & (ends - value_ends == np.maximum(counts - 1, 0))
     if is_whole.all():
         return rows, begins, name_ends, value_ends

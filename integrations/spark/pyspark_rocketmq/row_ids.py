@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def new_run_id() -> str:
-    """Return a new id for a batch write, or for a stream whose query is not known."""
+    """Return a random run id, for a batch write or for a stream whose query is not known."""
     return _short(uuid4())
 
 
 def run_id_of(query_id: str) -> str:
-    """Return the id for a query: a shorter form of the query's, as each row carries it."""
+    """Return the run id of a query: the query's id, shortened because every row carries it."""
     try:
         return _short(UUID(query_id))
     except ValueError:

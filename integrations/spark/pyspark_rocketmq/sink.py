@@ -1,9 +1,9 @@
 """Sends the rows of one task, from the data source or `mapInArrow`.
 
 Rows for one topic, or for one queue if the row names it, are sent in batches. Several batches are in flight
-while the next one is built, bounded by requests and by bytes. A queue that rows name has at most one: brokers
-from 4.9 on may store pipelined requests in another order. The time-out of a request starts when it is
-written. The task ends after the last acknowledgement.
+while the next one is built, bounded by requests and by bytes. A queue that rows name has one request in
+flight: brokers from 4.9 on may store pipelined requests in another order. The timeout of a request starts
+when it is written. The task ends after the last acknowledgement.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rocketpy.telemetry import continued
 _NO_BATCHES: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 """Response codes of a broker that rejects batches (4.6 with DLedger), or this batch; nothing is stored."""
 _FINAL_CODES: Final = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
-"""Codes that a retry here cannot fix: the SDK already tried other brokers."""
+"""Codes that a retry here cannot fix: the producer already tried other brokers."""
 _PAUSE_S: Final = 0.1
 _PAUSE_MAX_S: Final = 3.0
 _SINGLES_PER_REQUEST: Final = 16
-"""Rows that travel singly and count as one request in flight, since a batch has many rows."""
+"""Number of single rows in flight that count as one request, since a batch has many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Report:
     """Result of a task.
 
     body_bytes: the total of all messages, before compression. retried: rows that were sent again, counted
-    each time; at most so many copies may be stored besides the rows.
+    for each retry; at most this number of duplicates may be stored.
     """
 
     partition: int
@@ -128,7 +128,7 @@ class _Task:
     def send_batch(self, batch: pa.RecordBatch, columns: Columns, first_row: int) -> None:
         """Send the rows of one Arrow batch. Raises RowNotSent."""
         for request in columns.split_into_requests(batch, first_row, self._find_queue):
-            # Before its bodies are copied.
+            # Wait before the bodies are copied, to bound the memory.
             self._await_room(len(request.numbers), request.size, request.queue)
             messages = columns.messages(request, self._task_id.prefix)
             self.body_bytes += request.size
@@ -147,7 +147,7 @@ class _Task:
     def _await_room(self, count: int, size: int, queue: MessageQueue | None) -> None:
         """Wait until the bounds allow a request of this many rows and bytes. Raises RowNotSent.
 
-        queue: which rows name; nothing else may be in flight for it.
+        queue: the queue that the rows name; no other request may be in flight for it.
         """
         load = _load_of(count)
         bytes_max = self._options.max_in_flight_bytes
@@ -245,11 +245,12 @@ class _Task:
         self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
 
     def _resend_singly(self, sent: _InFlight) -> None:
-        """The broker rejected batches, or one row: send each row separately."""
+        """Send each row separately, after the broker rejected batches or one of the rows."""
         self._unbatched_topics.add(sent.messages[0].topic)
         self._send_singly(sent.numbers, sent.messages, sent.queue)
 
     def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
+        """Count the producer's retries. With requireSendOk, raises RowNotSent for another status."""
         self.retried += sum([result.attempts for result in results]) - len(results)
         if not self._options.require_send_ok:
             return

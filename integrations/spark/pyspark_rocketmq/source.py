@@ -41,7 +41,7 @@ _PULLED_BYTES: Final = 4 << 20
 _PAUSE_S: Final = 0.2
 _EMPTY_STATUSES: Final = frozenset({PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL})
 _DAMAGED: Final = -1
-"""In place of the start of a record that cannot be read."""
+"""Stands for the start of a record that cannot be read."""
 _BODY_BYTES: Final = ConsumerConfig().max_body_bytes
 """Limit of a decompressed body."""
 _CHECKSUM_NAME: Final = PROPERTY_BODY_CHECKSUM.encode()
@@ -72,10 +72,10 @@ class Pulled(NamedTuple):
 def read_ranges(
     parts: Iterable[QueueRange], columns: Sequence[Column], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of ranges, one after the other, as Arrow batches with these columns, in offset order.
+    """Yield the messages of ranges, one range after the other, as Arrow batches, in offset order.
 
     Pulls are retried for `deliveryTimeoutMs` while a broker is unavailable. Raises RocketError after that,
-    and DataLoss for missing offsets and for messages that cannot be decoded.
+    and DataLoss for missing offsets and for messages that cannot be decoded, unless failOnDataLoss is false.
     """
     consumer, limits = consumer_for(options), _Limits(options.pull_rows)
     for part in parts:
@@ -118,7 +118,7 @@ class _Round(NamedTuple):
 
 
 class _Learned(NamedTuple):
-    """The messages that a pull asked for, and the messages and bytes that came."""
+    """One pull: the number of messages requested, and the messages and bytes returned."""
 
     asked: int
     rows: int
@@ -129,13 +129,13 @@ class _Limits:
     """The sizes of pulls and rounds, learned from responses.
 
     A broker limits the messages and bytes of a response, however many a pull requests. The first pull of a
-    task shows how many messages these are. In each round the last pull requests more, to detect a higher
+    task shows how many messages that is. In each round the last pull requests more, to detect a higher
     limit.
 
     Attributes:
-        most: The messages that option pullBatchSize allows a pull.
-        step: The messages of a pull; 0 until they are known.
-        pulls: The pulls of a round.
+        most: Maximum number of messages that a pull requests, from option pullBatchSize.
+        step: Number of messages that a pull returns; 0 until it is known.
+        pulls: Number of pulls in a round.
     """
 
     def __init__(self, most: int) -> None:
@@ -165,7 +165,7 @@ class _Reader:
         self._limits = limits
 
     def every_offset(self) -> Iterator[Pulled]:
-        """All records: offsets are dense, so it is known where each pull of a round begins."""
+        """Yield all records. Offsets are dense, so the first offset of each pull is known in advance."""
         offset = reached = self._part.start
         end = self._part.end
         ahead: deque[_Round] = deque()
@@ -208,7 +208,7 @@ class _Reader:
                 each.responses.cancel()
 
     def selected(self) -> Iterator[Pulled]:
-        """The records that the broker selects: by the hashes of their tags, or by a condition.
+        """Yield the records that the broker selects: by the hashes of their tags, or by a condition.
 
         Only the response says where a pull ended, so pulls are sequential; the next one starts before the
         yield.
@@ -281,7 +281,7 @@ class _Reader:
             sleep(_PAUSE_S)
 
     def _parse(self, response: PullResponse, offset: int) -> Pulled:
-        """Find the records of a response. Raises RecordCorrupt as a pull."""
+        """Find the records of a response. Raises RecordCorrupt and RemoteProtocolError, as a pull does."""
         status, header, data = response
         following = header.next_begin_offset
         if status is not PullStatus.FOUND:
@@ -294,7 +294,7 @@ class _Reader:
         return Pulled(status, following, data, found.tolist(), offsets)
 
     def _parse_damaged(self, data: bytes, offset: int, following: int) -> Pulled:
-        """Find the records of a response of which one has an invalid length."""
+        """Find the records of a response in which a length or a magic number is invalid."""
         found = decode_pull(
             data,
             self._queue,
@@ -362,7 +362,7 @@ def _whole(
 def to_batches(
     waiting: Sequence[Pulled], queue: QueueName, columns: Sequence[Column], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Make Arrow batches of records. Raises DataLoss for one that cannot be decoded."""
+    """Make Arrow batches of records. Raises DataLoss for a record that cannot be decoded."""
     data = b"".join(pulled.data for pulled in waiting)
     record_starts, base = [], 0
     for pulled in waiting:
@@ -404,7 +404,7 @@ def _intact(data: bytes, starts: Sequence[int], queue: QueueName, options: Sourc
 def _with_bodies(
     records: RecordArrays, queue: QueueName, options: SourceOptions
 ) -> Iterator[tuple[RecordArrays, pa.Array]]:
-    """Records with their bodies, decompressed, a bounded number of bytes at a time. Raises DataLoss."""
+    """Yield records with their decompressed bodies, about `_ARROW_BYTES` at a time. Raises DataLoss."""
     if not (records.sys_flags & MessageSysFlag.COMPRESSED).any() and _CHECKSUM_NAME not in records.data:
         if len(records):
             yield records, records.bodies()

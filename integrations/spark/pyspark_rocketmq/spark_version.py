@@ -58,10 +58,10 @@ _HAS_ARROW_STREAMS: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
 StreamArrowWriter: Final[Any] = getattr(
     datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter
 )
-"""The base class of a streaming writer."""
+"""The base class of a streaming writer; in Spark 4.0 it receives rows, not Arrow batches."""
 
 _ROWS: Final = 10_000
-"""Rows of an Arrow batch; Spark's own are as long."""
+"""Rows of an Arrow batch, as in Spark's own batches."""
 
 
 def require_read_limits(option: str) -> None:

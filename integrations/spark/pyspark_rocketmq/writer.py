@@ -1,4 +1,4 @@
-"""Writers of the data source: thin wrappers of `send_rows`.
+"""Writers of the data source: thin wrappers around `send_rows`.
 
 Spark creates a writer when it plans a write, pickles it, and calls `write` of a copy in each task. `commit`
 and `abort` are called on another copy on the driver, so a writer has no mutable state.
