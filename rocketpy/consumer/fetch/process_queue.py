@@ -1,13 +1,13 @@
-"""ProcessQueue: the messages of one queue between the pull and the end of their handlers. Pure values.
+"""ProcessQueue: the messages of one queue from their pull until they are handled. No I/O.
 
     pulled --add--> cached --finish--> removed        concurrent: in any order
     pulled --add--> cached, waiting --take--> cached --finish--> removed, or --put_back--> waiting    orderly
 
-The messages of a pull are one batch, which is mostly finished in one piece. Only a batch of which a part is
-finished is kept message by message: that saves a dict entry for each message (tests.bench.push).
+The messages of a pull are one batch, and most batches are finished as a whole. Only a partly finished batch
+needs a dict of its messages, which costs an entry for each (tests.bench.push).
 
-The offset to commit is that of the first cached message. When none is cached, it is the next offset to pull:
-every message before it was handled, or did not match the subscription.
+The offset to commit is that of the first cached message. If no message is cached, it is the next offset to
+pull: every message before it was handled, or did not match the subscription.
 
 Source: RocketMQ 4.6 ProcessQueue. Differs: RocketMQ commits nothing before the first message of a queue was
 handled or a pull found nothing; here the offset where consumption began is committed immediately.
@@ -28,7 +28,7 @@ RocketMQ: rocketmq.client.rebalance.lockMaxLiveTime."""
 
 
 class Limits:
-    """Limits above which pulls wait. count: messages. size: bytes of bodies. span: offsets."""
+    """Limits above which pulls wait. count: messages. size: bytes of bodies. span: offsets, or None."""
 
     __slots__ = ("count", "size", "span")
 
@@ -42,7 +42,7 @@ class _PulledBatch:
     """The messages of one pull.
 
     messages: in the order of offsets. last: the highest offset. size: bytes of all bodies. left: unfinished
-    messages by offset; None while all are.
+    messages by offset; None while no message is finished.
     """
 
     __slots__ = ("last", "left", "messages", "size")
@@ -62,9 +62,10 @@ class _PulledBatch:
 class ProcessQueue:
     """The cached messages of a queue.
 
-    queue: with its namespace. next_offset: where the next pull begins. count, size: of the cached messages
-    and their bodies. dropped: the queue was revoked; nothing of it is handled or committed any more.
-    locked_ms: when the broker last granted the lock, for orderly consumption. All times are in ms.
+    queue: with its namespace. next_offset: where the next pull begins. count: number of cached messages.
+    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. locked_ms:
+    when the broker last granted the lock, for orderly consumption. pulled_ms, consumed_ms: when the last pull
+    began, and when messages were last finished. All times are in ms of a monotonic clock.
     """
 
     __slots__ = (
@@ -110,7 +111,7 @@ class ProcessQueue:
         return self._batches[0].first if self._batches else self.next_offset
 
     def is_full(self, limits: Limits) -> bool:
-        """Return whether pulls have to wait."""
+        """Return whether pulls have to wait for handlers."""
         return (
             self.count > limits.count
             or self.size > limits.size
@@ -143,11 +144,11 @@ class ProcessQueue:
         self.next_offset = next_offset
 
     def enqueue(self, messages: Iterable[MessageExt]) -> None:
-        """Have added messages wait for `take`."""
+        """Let added messages wait for `take`."""
         self._waiting.extend(messages)
 
     def take(self, count: int) -> list[MessageExt]:
-        """Return the next waiting messages in order, at most `count`."""
+        """Remove and return the next waiting messages in order, at most `count`."""
         waiting = self._waiting
         return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
@@ -156,9 +157,9 @@ class ProcessQueue:
         self._waiting.extendleft(reversed(messages))
 
     def finish(self, messages: Sequence[MessageExt], now_ms: int) -> None:
-        """Remove messages, in any order; those that were removed before are ignored.
+        """Remove messages, in any order. Messages that were removed before are ignored.
 
-        The messages of one pull are removed in one piece.
+        All messages of one pull, in their order, are removed in one step.
         """
         self.consumed_ms = now_ms
         batch = self._batch_of(messages[0].queue_offset) if messages else None
@@ -184,7 +185,7 @@ class ProcessQueue:
                 self._batches.remove(batch)
 
     def _batch_of(self, offset: int) -> _PulledBatch | None:
-        """Return the batch of an offset: one of the first, since queues are handled in about that order."""
+        """Return the first batch that ends at an offset or after it, in most cases one of the oldest."""
         for batch in self._batches:
             if offset <= batch.last:
                 return batch
@@ -195,8 +196,9 @@ class ProcessQueue:
         self.dropped = True
         self._waiting.clear()
 
-    def info(self, now_ms: int) -> ProcessQueueInfo:
-        """Return what administration tools show."""
+    def info(self, now_ms: int, wall_ms: int) -> ProcessQueueInfo:
+        """Return the state for administration tools. wall_ms: the time at `now_ms`, in ms since 1970."""
+        since_1970_ms = wall_ms - now_ms  # when the monotonic clock was 0
         return ProcessQueueInfo(
             commit_offset=self.commit_offset,
             cached_msg_min_offset=self._batches[0].first if self._batches else 0,
@@ -204,8 +206,8 @@ class ProcessQueue:
             cached_msg_count=self.count,
             cached_msg_size_in_mib=self.size >> 20,
             locked=self.is_locked(now_ms),
-            last_lock_timestamp=self.locked_ms or 0,
+            last_lock_timestamp=0 if self.locked_ms is None else since_1970_ms + self.locked_ms,
             droped=self.dropped,
-            last_pull_timestamp=self.pulled_ms,
-            last_consume_timestamp=self.consumed_ms,
+            last_pull_timestamp=since_1970_ms + self.pulled_ms,
+            last_consume_timestamp=since_1970_ms + self.consumed_ms,
         )

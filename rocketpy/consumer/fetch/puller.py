@@ -4,11 +4,11 @@ A broker holds a pull that finds nothing until a message arrives. Pulls wait whi
 queue are cached, and while the consumer is paused. Otherwise the next pull is sent before the messages of the
 last one are decoded, so that the broker processes it at the same time.
 
-After an inconsistent response the next pull waits, with a growing pause. An unheld empty response also
-causes one, starting at 1 ms.
+A failed pull or an inconsistent response is followed by a pause, which doubles each time. The pause after an
+empty response that the broker did not hold begins at 1 ms.
 
-Messages are decoded one by one. One that cannot be decoded is delivered with its `decode_error`. At a record
-with an invalid length the queue is pulled again, with a growing pause.
+Messages are decoded one by one. A message that cannot be decoded is delivered with its `decode_error`. A pull
+that begins at a record with an invalid length fails.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl pullMessage, PullAPIWrapper.
 """
@@ -68,7 +68,7 @@ _LONG_POLL_MS: Final = 100
 """A pull that takes longer was held by the broker."""
 
 
-Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None] | None
+OnPull = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None]
 """Called with the queue of a pull, its start (ns since 1970), and its messages or error."""
 
 
@@ -76,12 +76,13 @@ Observed = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], Non
 class PullContext:
     """The parts of a member that its pullers share.
 
-    subscription: returns that of a topic; None when it is not subscribed to. limits: returns the limits of a
+    subscription: returns the subscription of a topic; None if there is none. limits: returns the limits of a
     queue. restore_topics: gives messages their original topics. deliver: receives these messages, and how
     many of them cannot be decoded. on_offset_illegal: called when an offset is outside of its queue, with the
-    next one. commits: whether pulls carry the offset to commit. carries_filter: whether they carry the
-    subscription. rejection_log: for rejected requests, the same for all queues. on_pull: notified of each
-    pull; None without listeners. paused: nothing is pulled.
+    offset to continue at. commits: whether pulls carry the offset to commit. carries_filter: whether they
+    carry the subscription. record_pull: called with topic, number of messages and duration in ms of each pull
+    that found some. rejection_log: for rejected requests, the same for all queues. on_pull: None without
+    listeners. paused: no queue is pulled.
     """
 
     client: ClientInstance
@@ -97,14 +98,15 @@ class PullContext:
     carries_filter: bool
     record_pull: Callable[[str, int, float], None]
     rejection_log: RateLimitedLog
-    on_pull: Observed = None
+    on_pull: OnPull | None = None
     paused: bool = False
 
 
 class _PullFields:
     """The encoded header of a queue's pulls for one subscription; three fields differ between pulls.
 
-    A new header for each pull costs 3 % of a drain (tests.bench.push). header: of any of them.
+    A new header for each pull costs 3 % of a drain (tests.bench.push). header: of any pull; `fields` replaces
+    the three fields.
     """
 
     __slots__ = ("_committing", "_fields", "_plain", "subscription")
@@ -116,7 +118,7 @@ class _PullFields:
         self._plain, self._committing = str(plain), str(plain | PullSysFlag.COMMIT_OFFSET)
 
     def fields(self, queue_offset: int, commit_offset: int) -> dict[str, str]:
-        """Return the fields of a pull. commit_offset: the broker commits it; 0 for none."""
+        """Return the fields of a pull. commit_offset: the offset that the broker commits; 0 for none."""
         fields = self._fields.copy()
         fields["queueOffset"] = str(queue_offset)
         fields["commitOffset"] = str(commit_offset)
@@ -170,7 +172,7 @@ class Puller:
         self._cancel_prefetch()
 
     def wake(self) -> None:
-        """Check again whether to pull: the queue may have room."""
+        """Check again whether to pull: handlers have finished messages, or a pause has ended."""
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
 
@@ -217,6 +219,7 @@ class Puller:
             await self._wait()
             return ()
         now = context.client.now_ms()
+        process_queue.pulled_ms = int(now)
         response = await self._next_response(subscription)
         if process_queue.dropped:
             return ()
@@ -244,7 +247,9 @@ class Puller:
             return messages
         if response.status is PullStatus.OFFSET_ILLEGAL:
             self._handle_illegal_offset(response)
-            await asyncio.sleep(0)  # that has stopped this puller: no pull may be sent
+            await asyncio.sleep(
+                0
+            )  # `on_offset_illegal` cancelled this task: it ends here, before another pull
             return ()
         if (
             response.header.next_begin_offset > process_queue.next_offset
@@ -257,7 +262,7 @@ class Puller:
         return ()
 
     async def _wait_for_messages(self, status: PullStatus) -> None:
-        """Pause, longer each time, after a broker that did not hold the pull.
+        """Pause, longer each time, because the broker did not hold the pull.
 
         RocketMQ's slave responds NO_MATCHED_MSG if it has less than this consumer has read from the master.
         """
@@ -274,7 +279,9 @@ class Puller:
             try:
                 return to_pull_response(await prefetched, process_queue.queue, process_queue.next_offset)
             except ConnectionLost:
-                log.debug("pulling %s again: its connection ended", process_queue.queue)
+                log.debug(
+                    "pulling %s again: the connection of the prefetched pull ended", process_queue.queue
+                )
         header = self._header(subscription, process_queue.next_offset)
         return await context.api.pull(
             process_queue.queue, header, context.config.pull_timeout_ms, self._broker_id
@@ -342,7 +349,11 @@ class Puller:
         self._context.on_offset_illegal(self, offset)
 
     async def _recover(self, error: RocketError) -> None:
-        """Pause, longer each time; refresh the route, and send a heartbeat if the broker needs it."""
+        """Log a failed pull and pause, longer each time.
+
+        Then send a heartbeat if the broker does not know the subscription, or refresh the route if no broker
+        responded.
+        """
         queue, client = self.process_queue.queue, self._context.client
         if is_rejection(error):
             self.problem = f"rejected: {error}"
@@ -368,7 +379,12 @@ class Puller:
             else:
                 await client.route(queue.topic, fresh=True)
         except RocketError as again:
-            self._limited_log.info(type(again).__name__, "pull of %s failed: %s", queue, again)
+            self._limited_log.info(
+                type(again).__name__,
+                "heartbeat or route refresh failed, after a pull of %s: %s",
+                queue,
+                again,
+            )
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._pause_s)
@@ -376,13 +392,13 @@ class Puller:
 
 
 class OffsetMoveBackoff:
-    """Pauses before a queue continues at an offset of the broker: longer if that happened recently."""
+    """Computes the pause before a queue continues at its broker's offset: longer after a recent reset."""
 
     def __init__(self) -> None:
         self._last: dict[MessageQueue, tuple[float, float]] = {}
 
     def pause_s(self, queue: MessageQueue, now_ms: float) -> float:
-        """Return the pause for a reset at `now_ms`; 0 unless there was a recent one."""
+        """Return the pause in seconds for a reset at `now_ms`: 0 unless the queue was reset recently."""
         recent = {known: move for known, move in self._last.items() if now_ms - move[0] < _RECENT_MOVE_MS}
         pause_s = 0.0
         if queue in recent:
@@ -394,7 +410,7 @@ class OffsetMoveBackoff:
 def next_offset_after_illegal(requested_offset: int, suggested: int, min_offset: int, max_offset: int) -> int:
     """Return where to continue when an offset is outside of its queue.
 
-    That is the broker's suggestion, except for an offset beyond the end, which leads to the end. A broker
+    This is the broker's suggestion, except for an offset beyond the end, which leads to the end. A broker
     whose queue begins at 0 suggests 0 (QUIRKS 34), and all messages would be handled again.
     """
     return max_offset if requested_offset > max_offset and suggested <= min_offset else suggested

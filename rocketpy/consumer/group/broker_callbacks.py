@@ -1,8 +1,8 @@
-"""ClientRemotingProcessor: handles requests of brokers to the consumer groups of a client.
+"""ClientRemotingProcessor: handles the requests that brokers send to the consumers of a client.
 
     NOTIFY_CONSUMER_IDS_CHANGED      a member joined or left: rebalance
     RESET_CONSUMER_CLIENT_OFFSET     continue from other offsets
-    GET_CONSUMER_STATUS_FROM_CLIENT  return the offsets
+    GET_CONSUMER_STATUS_FROM_CLIENT  return the offset to commit of each queue
     GET_CONSUMER_RUNNING_INFO        return the state of the consumer
     CONSUME_MESSAGE_DIRECTLY         handle a message, and return the result
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import fields
@@ -62,11 +63,11 @@ class GroupRegistration:
 
 
 class ClientRemotingProcessor:
-    """The groups of one client, by name on the wire. One per client: `ClientInstance.shared`."""
+    """Handles requests for the groups of one client. `ClientInstance.shared` keeps one per client."""
 
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
-        self._groups: dict[str, GroupRegistration] = {}
+        self._groups: dict[str, GroupRegistration] = {}  # by name, with the namespace
         client.connections.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed,
@@ -119,7 +120,7 @@ class ClientRemotingProcessor:
         header = request.header_as(GetConsumerRunningInfoRequestHeader)
         group = self._groups.get(header.consumer_group)
         if group is None:
-            return _not_here(request, header.consumer_group)
+            return _unknown_group(request, header.consumer_group)
         info = running_info(group, self._client)
         if header.jstack_enable:
             info.jstack = _stacks()
@@ -129,19 +130,21 @@ class ClientRemotingProcessor:
         header = request.header_as(ConsumeMessageDirectlyResultRequestHeader)
         group = self._groups.get(header.consumer_group)
         if group is None:
-            return _not_here(request, header.consumer_group)
+            return _unknown_group(request, header.consumer_group)
         member = group.member
         broker = header.broker_name or self._client.broker_name(channel.remote_address) or ""
         message = decode_message(request.body, broker, member.config.max_body_bytes, verify=False)
         if message.decode_error is not None:
             remark = f"the message cannot be decoded: {message.decode_error}"
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-        self._later(member, channel, request, self._consumed(group, member.restore_topic(message)))
+        self._respond_later(member, channel, request, self._consumed(group, member.restore_topic(message)))
         return None
 
-    def _later(
+    def _respond_later(
         self, member: GroupMember, channel: Channel, request: Command, work: Coroutine[Any, Any, bytes]
     ) -> None:
+        """Respond in a task of the member; the result of `work` is the body."""
+
         async def respond() -> None:
             try:
                 response = request.reply(body=await work)
@@ -167,9 +170,9 @@ class ClientRemotingProcessor:
 
 
 def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRunningInfo:
-    """Return the state of a consumer. Property names: RocketMQ ConsumerRunningInfo."""
+    """Return the state of a consumer. Source of the property names: RocketMQ ConsumerRunningInfo."""
     member = group.member
-    now_ms = client.now_ms()
+    now_ms, wall_ms = client.now_ms(), time.time_ns() // 1_000_000
     properties = group.properties | {
         "PROP_CONSUMEORDERLY": "true" if member.orderly else "false",
         "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
@@ -180,7 +183,9 @@ def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRu
     return ConsumerRunningInfo(
         properties=properties,
         subscription_set=list(member.subscriptions.values()),
-        mq_table={queue: puller.process_queue.info(int(now_ms)) for queue, puller in member.pullers.items()},
+        mq_table={
+            queue: puller.process_queue.info(int(now_ms), wall_ms) for queue, puller in member.pullers.items()
+        },
         status_table={topic: member.stats.status(topic, now_ms) for topic in member.subscriptions},
     )
 
@@ -191,7 +196,7 @@ def config_properties(config: object) -> dict[str, str]:
 
 
 def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Decode offsets in either form: a map with objects as keys, or the list for C++ clients.
+    """Decode offsets in either form: JSON with objects as keys, or the list for C++ clients.
 
     Raises RemoteProtocolError, also for an offset below 0.
     """
@@ -210,7 +215,7 @@ def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
     return found
 
 
-def _not_here(request: Command, group: str) -> Command:
+def _unknown_group(request: Command, group: str) -> Command:
     return request.reply(
         ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer"
     )

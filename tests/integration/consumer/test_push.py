@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -524,6 +525,21 @@ async def test_status_and_running_info(cluster: EmbeddedCluster, producer: Produ
         response = await ask(cluster, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, status_header)
         table = GetConsumerStatusBody.decode(response.body).consumer_table[client_id]
         assert sum(table.values()) == 8
+
+
+async def test_an_operator_sees_when_a_queue_was_pulled(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The consumerStatus of mqadmin would show the time of the assignment, in the year 1970."""
+    seen = Seen()
+    async with consuming(cluster, seen, name="timed") as consumer:
+        await until(lambda: len(consumer.assignment) == 5)
+        held = [puller.process_queue for puller in consumer.member.pullers.values()]
+        for queue in held:
+            queue.pulled_ms = 0
+        await send(producer, *texts("timed", 8))
+        await seen.until(8)
+        await until(lambda: any(queue.pulled_ms for queue in held))
+        last_ms = max(info.last_pull_timestamp for info in consumer.running_info().mq_table.values())
+        assert 0 <= time.time() * 1000 - last_ms < 60_000
 
 
 @pytest.mark.parametrize(("said", "kind"), [(None, "CR_SUCCESS"), (ConsumeResult.LATER, "CR_LATER")])

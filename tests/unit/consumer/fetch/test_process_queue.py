@@ -127,9 +127,20 @@ def test_a_lock_counts_for_a_while() -> None:
 def test_the_state_shown_to_operators() -> None:
     """An operator would see a queue that is not there, or the wrong end of it."""
     queue, _ = held(3, 4, 9)
-    info = queue.info(5)
+    info = queue.info(5, 1_005)
     assert (info.cached_msg_min_offset, info.cached_msg_max_offset, info.cached_msg_count) == (3, 9, 3)
     assert (info.commit_offset, info.locked, info.droped) == (3, False, False)
+
+
+def test_the_times_shown_to_operators_are_since_1970() -> None:
+    """The tool consumerStatus would show pulls of the year 1970."""
+    queue, _ = held(3)
+    queue.pulled_ms, queue.consumed_ms = 20, 30
+    info = queue.info(100, 5_000_100)
+    assert (info.last_pull_timestamp, info.last_consume_timestamp) == (5_000_020, 5_000_030)
+    assert info.last_lock_timestamp == 0
+    queue.locked_ms = 40
+    assert queue.info(100, 5_000_100).last_lock_timestamp == 5_000_040
 
 
 def test_an_offset_beyond_the_end_never_leads_to_the_start() -> None:
