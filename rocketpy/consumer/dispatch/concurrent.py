@@ -1,4 +1,4 @@
-"""ConsumeService, and the concurrent one: messages are handled in any order.
+"""ConsumeService, and ConcurrentConsumeService, which handles messages in any order.
 
 Source: RocketMQ 4.6 ConsumeMessageService, ConsumeMessageConcurrentlyService.
 """
@@ -29,11 +29,11 @@ log: Final = logging.getLogger("rocketpy.consumer")
 
 _DEFAULT_MAX_RECONSUME_TIMES: Final = 16
 _EXPIRED_LEVEL: Final = 3
-"""Delay level of messages whose handler takes too long. RocketMQ: 3, fixed."""
+"""Delay level of messages whose handler exceeds the timeout. RocketMQ: 3, fixed."""
 _DEAD_LETTER: Final = -1
 """The delay level for the dead-letter topic."""
 _LOCAL_RETRY_S: Final = 5.0
-"""Pause before a message that could not be sent back is handled here again. RocketMQ: 5000 ms, fixed."""
+"""Pause before this member handles a message again that it could not send back. RocketMQ: 5000 ms, fixed."""
 
 
 class ConsumeService(Protocol):
@@ -57,7 +57,7 @@ class ConsumeService(Protocol):
 
 @dataclass(eq=False)
 class HandlerService:
-    """Base class of the services that call the handler of a push consumer. clock: monotonic, in ms."""
+    """Base class of the services that call the handler of a push consumer. clock: monotonic time in ms."""
 
     adapter: HandlerAdapter
     config: PushConfig
@@ -69,8 +69,8 @@ class HandlerService:
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
 
-    async def _sends(self, sending: Awaitable[None], problem: str, message: MessageExt) -> bool:
-        """Wait until a message is sent to the broker; return whether it was. problem: for the log."""
+    async def _try_send(self, sending: Awaitable[None], problem: str, message: MessageExt) -> bool:
+        """Wait until a message is sent to a broker; return whether it was. problem: text to log if not."""
         try:
             await sending
         except RocketError as error:
@@ -94,7 +94,7 @@ class ConcurrentConsumeService(HandlerService):
         self._runner: HandlerRunner = kind(self.adapter, config, self._completed, self.tasks)
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """Handle messages; send those back that cannot be decoded."""
+        """Handle messages, and send back those that cannot be decoded."""
         if failed:
             self._reject(puller, undecodable(messages))
             messages = [message for message in messages if message.decode_error is None]
@@ -102,7 +102,7 @@ class ConcurrentConsumeService(HandlerService):
             self._runner.submit(puller, messages)
 
     async def wait_released(self, puller: Puller) -> None:
-        """Return immediately: the next owner may begin, and gets unfinished messages, too."""
+        """Return immediately: the next owner may begin at once, and receives unfinished messages again."""
 
     def in_progress(self) -> Sequence[object]:
         """Return the messages that handlers work on."""
@@ -120,7 +120,7 @@ class ConcurrentConsumeService(HandlerService):
         return left
 
     def expire(self) -> None:
-        """Send messages back whose handler exceeds `PushConfig.consume_timeout_ms`."""
+        """Send back messages whose handler exceeds `PushConfig.consume_timeout_ms`."""
         now_s = time.monotonic()
         for running in self._runner.running():
             age_ms = (now_s - running.started_s) * 1000
@@ -130,7 +130,7 @@ class ConcurrentConsumeService(HandlerService):
                 self._send_back_soon(running.puller, messages, _EXPIRED_LEVEL)
 
     def _completed(self, completed: list[CompletedCalls]) -> None:
-        """Finish messages and send others back; each queue is woken once."""
+        """Finish processed messages, send the others back, and wake each puller once."""
         now_ms = int(self.clock())
         touched: dict[Puller, None] = {}
         for calls in completed:
@@ -148,13 +148,13 @@ class ConcurrentConsumeService(HandlerService):
 
     def _failed(self, puller: Puller, messages: Sequence[MessageExt], result: HandlingResult) -> None:
         if self.config.model is MessageModel.BROADCASTING:
-            log.warning("%s were not handled and are not redelivered, because the group broadcasts", messages)
+            log.warning("handlers failed on %s, which are not redelivered when broadcasting", messages)
             puller.process_queue.finish(messages, int(self.clock()))
         else:
             self._send_back_soon(puller, list(messages), result.later.delay_level)
 
     def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Send messages back that cannot be decoded, without a handler call."""
+        """Send back messages that cannot be decoded, without a handler call."""
         self.stats.record_handled(puller.process_queue.queue.topic, 0, len(messages), 0.0, calls=0)
         if self.config.model is MessageModel.BROADCASTING:
             puller.process_queue.finish(messages, int(self.clock()))
@@ -184,15 +184,15 @@ class ConcurrentConsumeService(HandlerService):
             self.tasks.spawn(self._handle_again(puller, kept), "handle again")
 
     async def _handle_again(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Handle messages again after a pause, for which `close` does not wait."""
+        """Handle messages again after a pause. `close` does not wait for it."""
         await asyncio.sleep(_LOCAL_RETRY_S)
         if not puller.process_queue.dropped:
             self.submit(puller, messages, len(undecodable(messages)))
 
     async def _send_one_back(self, message: MessageExt, puller: Puller, delay_level: int) -> bool:
         queue, times_max = puller.process_queue.queue, self._max_reconsume_times
-        problem = f"%s could not be sent back and is handled here again in {_LOCAL_RETRY_S:.0f} s: %s"
-        return await self._sends(
+        problem = f"%s could not be sent back; this member handles it again in {_LOCAL_RETRY_S:.0f} s: %s"
+        return await self._try_send(
             self.send_back.send_back(message, queue, delay_level, times_max), problem, message
         )
 
@@ -200,7 +200,7 @@ class ConcurrentConsumeService(HandlerService):
 def _reject_level(message: MessageExt) -> int:
     """Return the delay level for a message that cannot be decoded.
 
-    A corrupt one goes to the dead-letter topic immediately. Otherwise the broker would store it again with a
-    CRC of the damaged body, and a handler would receive it as valid.
+    A corrupt message goes to the dead-letter topic immediately. For a redelivery the broker would store it
+    with a CRC of the damaged body, and a handler would receive it as valid.
     """
     return _DEAD_LETTER if isinstance(message.decode_error, RecordCorrupt) else 0

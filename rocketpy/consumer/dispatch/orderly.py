@@ -2,8 +2,8 @@
 
 The broker locks a queue for one member of the group for 60 s. The member renews the lock every 20 s, and
 relies on it for 30 s. While the broker's master is unavailable no lock is renewed: the queue stays assigned,
-but its handlers pause. LATER blocks the queue, so that the order is kept; after `max_reconsume_times` the
-message goes to the dead-letter topic by way of the retry topic.
+but no handler is called. LATER blocks the queue, so that the order is kept. After `max_reconsume_times` the
+message is sent to the retry topic, and the broker moves it to the dead-letter topic.
 
 Source: RocketMQ 4.6 ConsumeMessageOrderlyService. Differs: no manual commits (ConsumeOrderlyContext
 setAutoCommit, COMMIT, ROLLBACK), which RocketMQ has deprecated.
@@ -30,7 +30,7 @@ log: Final = logging.getLogger("rocketpy.consumer")
 _LOCK_AGAIN_S: Final = 0.1
 _LOCK_FAILED_S: Final = 3.0
 """RocketMQ: 100 and 3000 ms, fixed."""
-_FOREVER: Final = 2**31 - 1
+_UNLIMITED: Final = 2**31 - 1
 _UNDECODABLE: Final = HandlingResult(0, Later(), "UNDECODABLE")
 _CHUNK: Final = 32
 """Batches that a thread handles before it reports to the event loop."""
@@ -42,8 +42,8 @@ Lock = Callable[[Puller], Awaitable[bool]]
 class OrderlyConsumeService(HandlerService):
     """Handles each queue in a task of its own, which runs while the queue has messages.
 
-    lock: requests the broker's lock of a queue again after it has expired; None when broadcasting, where
-    queues are not shared.
+    lock: requests an expired lock of a queue again and returns whether it is granted; None when broadcasting,
+    where members do not share queues.
     """
 
     lock: Lock | None
@@ -54,12 +54,14 @@ class OrderlyConsumeService(HandlerService):
         self._queue_tasks: dict[Puller, asyncio.Task[None]] = {}
         self._pauses: dict[Puller, asyncio.Event] = {}
         self._closing = False
-        self._max_reconsume_times = _FOREVER if config.max_reconsume_times < 0 else config.max_reconsume_times
+        self._max_reconsume_times = (
+            _UNLIMITED if config.max_reconsume_times < 0 else config.max_reconsume_times
+        )
         on_threads = config.threads and not self.adapter.is_async
         self._pool = HandlerThreadPool(config.concurrency) if on_threads else None
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
-        """Enqueue messages; one that cannot be decoded goes to the dead-letter topic in its turn."""
+        """Enqueue messages. A message that cannot be decoded goes to the dead-letter topic in its turn."""
         puller.process_queue.enqueue(messages)
         if puller not in self._queue_tasks and not self._closing:
             queue_task = self.tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
@@ -111,7 +113,7 @@ class OrderlyConsumeService(HandlerService):
             started_ms = self.clock()
             results = await self._handle(puller, batches)
             failed: list[MessageExt] = []
-            wait_ms = 0
+            pause_ms: int | None = None
             for index, batch in enumerate(batches):
                 if failed or index >= len(results):
                     failed += batch  # not begun: a batch before it failed, or the lock expired
@@ -129,11 +131,11 @@ class OrderlyConsumeService(HandlerService):
                 if done < len(batch) and (kept := await self._count_attempt(puller, batch[done:])):
                     failed += kept
                     suspend_ms = results[index].later.suspend_ms
-                    wait_ms = self.config.suspend_ms if suspend_ms is None else suspend_ms
+                    pause_ms = self.config.suspend_ms if suspend_ms is None else suspend_ms
             process_queue.put_back(failed)
             puller.wake()
-            if wait_ms:
-                await self._pause(puller, min(max(wait_ms, 10), 30_000) / 1000)
+            if pause_ms is not None:
+                await self._pause(puller, min(max(pause_ms, 10), 30_000) / 1000)
             else:
                 await asyncio.sleep(0)
 
@@ -141,7 +143,7 @@ class OrderlyConsumeService(HandlerService):
         return not puller.process_queue.dropped and not self._closing
 
     def _may_call(self, puller: Puller) -> bool:
-        """Return whether the lock is valid. Threads call it, too, between two batches."""
+        """Return whether a handler call may begin now. Threads check this, too, between two batches."""
         return self._is_active(puller) and (
             self.lock is None or puller.process_queue.is_locked(int(self.clock()))
         )
@@ -152,15 +154,15 @@ class OrderlyConsumeService(HandlerService):
         messages = puller.process_queue.take(size * _CHUNK if self._pool is not None else size)
         batches: list[list[MessageExt]] = []
         for message in messages:
-            is_good = message.decode_error is None
-            if is_good and batches and len(batches[-1]) < size and batches[-1][0].decode_error is None:
+            is_decoded = message.decode_error is None
+            if is_decoded and batches and len(batches[-1]) < size and batches[-1][0].decode_error is None:
                 batches[-1].append(message)
             else:
                 batches.append([message])
         return batches
 
     async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[HandlingResult]:
-        """Return the results of the batches, up to the first that failed."""
+        """Handle batches and return their results, up to the first failure."""
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
@@ -181,17 +183,16 @@ class OrderlyConsumeService(HandlerService):
         return results
 
     async def _count_attempt(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return the messages to handle here again, with their delivery counted.
+        """Return the messages that this member handles again, with one more delivery counted.
 
-        The others go to the dead-letter topic: those with too many deliveries, and those that cannot be
-        decoded.
+        Messages with too many deliveries, and those that cannot be decoded, go to the dead-letter topic.
         """
         kept: list[MessageExt] = []
         for message in messages:
             if message.decode_error is None and message.reconsume_times < self._max_reconsume_times:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
             elif self.config.model is MessageModel.BROADCASTING:
-                log.warning("%s was not handled and is skipped, because the group broadcasts", message)
+                log.warning("%s was not handled and is skipped when broadcasting", message)
                 puller.process_queue.finish([message], int(self.clock()))
             elif await self._send_to_dead_letters(puller, message):
                 puller.process_queue.finish([message], int(self.clock()))
@@ -206,16 +207,16 @@ class OrderlyConsumeService(HandlerService):
         else:
             sending = self.send_back.send_to_dead_letters(message, times_max)
         problem = "%s could not be sent to the dead-letter topic; its queue waits: %s"
-        return await self._sends(sending, problem, message)
+        return await self._try_send(sending, problem, message)
 
     async def _renew_lock(self, puller: Puller) -> None:
-        """Request a lock that expired or was lost again, and pause."""
+        """Pause, and request the lock again after it expired or was lost."""
         await self._pause(puller, _LOCK_AGAIN_S)
         if self.lock is not None and self._is_active(puller) and not await self.lock(puller):
             await self._pause(puller, _LOCK_FAILED_S)
 
     async def _pause(self, puller: Puller, pause_s: float) -> None:
-        """Pause a queue; `close` and the loss of the queue end the pause."""
+        """Pause a queue. `close` and the revocation of the queue end the pause."""
         if not self._is_active(puller):
             return
         ended = self._pauses[puller] = asyncio.Event()

@@ -212,6 +212,6 @@ async def test_a_close_does_not_wait_to_handle_a_message_again(
         consumer.subscribe("T")
         async with consumer:
             broker.client_id = consumer.health().client_id
-            await until(lambda: "could not be sent back and is handled here again" in caplog.text)
+            await until(lambda: "could not be sent back; this member handles it again" in caplog.text)
             async with asyncio.timeout(10):
                 await consumer.close()

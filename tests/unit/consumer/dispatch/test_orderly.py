@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
@@ -135,6 +136,15 @@ async def test_the_pause_of_a_queue_ends_when_it_is_revoked(rig: Rig, *, is_lock
     async with asyncio.timeout(2):
         await rig.service.wait_released(rig.puller)
     assert not rig.service.in_progress()
+
+
+async def test_a_queue_pauses_at_least_10_ms(rig: Rig) -> None:
+    """A handler that fails with `suspend_ms` 0 would be called in an endless loop."""
+    rig.fails, rig.suspend_ms = {0}, 0
+    began_s = time.monotonic()
+    rig.submit(0)
+    await rig.until(lambda: len(rig.handled) == 2)
+    assert time.monotonic() - began_s >= 0.009
 
 
 async def paused(rig: Rig, *, is_locked: bool) -> None:
