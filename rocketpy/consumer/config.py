@@ -29,8 +29,8 @@ class MessageModel(Enum):
 class ConsumeFrom(Enum):
     """Where a group begins in a queue without a committed offset. Source: RocketMQ ConsumeFromWhere.
 
-    A broker whose queue still begins at 0 returns offset 0 for an unknown group (QUIRKS 33). There every new
-    group begins at the first message. This setting has no effect then.
+    While a queue still begins at offset 0, its broker returns offset 0 for an unknown group (QUIRKS 33). Then
+    every new group begins at the first message, and this setting has no effect.
     """
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
@@ -60,14 +60,15 @@ class MemberConfig:
     pull_interval_ms: int = 0
     """Pause between two pulls of a queue, in ms. RocketMQ: pullInterval."""
     queue_messages_max: int = 1000
-    """Maximum cached messages of a queue; above it its pulls wait. RocketMQ: pullThresholdForQueue."""
+    """Maximum cached messages of a queue; above it, its pulls wait. RocketMQ: pullThresholdForQueue."""
     queue_bytes_max: int = 100 * 1024 * 1024
     """Maximum cached body bytes of one queue. RocketMQ: pullThresholdSizeForQueue, in MiB."""
     topic_messages_max: int | None = None
-    """Maximum cached messages of all queues together. Each queue gets an equal share, instead of
+    """Maximum cached messages of all queues of this member together, which get equal shares. It replaces
     `queue_messages_max`. RocketMQ: pullThresholdForTopic."""
     topic_bytes_max: int | None = None
-    """Maximum cached body bytes of all queues together. RocketMQ: pullThresholdSizeForTopic, in MiB."""
+    """Maximum cached body bytes of all queues of this member together, which get equal shares. It replaces
+    `queue_bytes_max`. RocketMQ: pullThresholdSizeForTopic, in MiB."""
     persist_interval_ms: int = 5000
     """How often offsets are committed. RocketMQ: persistConsumerOffsetInterval."""
     rebalance_interval_ms: int = 20_000
@@ -131,17 +132,17 @@ class PushConfig(MemberConfig):
     """Whether a plain function runs on threads. False: it runs in the event loop, which is fastest, and must
     not block. RocketMQ: none."""
     span_max: int = 2000
-    """Maximum distance between the first and the last cached offset of a queue; above it pulls of that queue
-    wait. Ignored when orderly.
-    RocketMQ: consumeConcurrentlyMaxSpan."""
+    """Maximum distance between the first and the last cached offset of a queue; above it, pulls of the queue
+    wait. Ignored when orderly. RocketMQ: consumeConcurrentlyMaxSpan."""
     max_reconsume_times: int = -1
     """How often a message is redelivered before it goes to the dead-letter topic. -1 means 16, or without
     limit when orderly. RocketMQ: maxReconsumeTimes."""
     suspend_ms: int = 1000
-    """How long an orderly queue waits after LATER, 10 to 30000. RocketMQ: suspendCurrentQueueTimeMillis."""
+    """How long an orderly queue pauses after LATER, 10 to 30000. RocketMQ: suspendCurrentQueueTimeMillis."""
     consume_timeout_ms: int = 15 * 60 * 1000
-    """A message whose handler takes longer is sent back, for another member. Ignored when orderly.
-    RocketMQ: consumeTimeout, in minutes."""
+    """A message whose handler takes longer is sent back and redelivered, to any member. A check runs at this
+    interval, so it may happen after twice the time. Ignored when orderly. RocketMQ: consumeTimeout, in
+    minutes."""
     message_trace: MessageTraceConfig | None = None
     """Settings of the message trace for trace queries; None for no trace. RocketMQ: enableMsgTrace."""
     post_subscription: bool = False

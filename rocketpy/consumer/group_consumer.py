@@ -38,9 +38,9 @@ _SUBSCRIBE_GRACE_S: Final = 1.0
 
 
 class GroupConsumer(Lifecycle):
-    """Public interface of a member of a consumer group. Raises GroupInvalid."""
+    """Base class of the consumers that join a group. Raises GroupInvalid for an invalid name of the group."""
 
-    _closed = False  # a class attribute, for an `__init__` that raises
+    _closed = False  # a class attribute, for an object whose `__init__` has raised
 
     def __init__(
         self, group: str, namesrv: str | None, client: ClientConfig | None, observers: Observers
@@ -68,31 +68,35 @@ class GroupConsumer(Lifecycle):
         raise NotImplementedError
 
     def _make_direct_handler(self) -> DirectHandler:
-        """Return what handles a message on an operator's request. It must not refer to `self`."""
+        """Return the handler for messages that an operator sends to this member.
+
+        It must not refer to `self`. Otherwise the client would keep a consumer that the application dropped
+        without a `close`, and no warning would report it.
+        """
         raise NotImplementedError
 
     async def consume_directly(self, message: MessageExt) -> HandlingResult:
-        """Handle a message on an operator's request; no offset is committed."""
+        """Call the handler with a message, as for an operator; no offset is committed."""
         return await self._make_direct_handler()(message)
 
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""
         raise NotImplementedError
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and close ----------------------------------------------------------------------
 
     async def start(self, *, wait: bool = True) -> None:
         """Join the group and begin to consume. A consumer starts once.
 
         Args:
-            wait: Return when a name server has responded, at most `ClientConfig.request_timeout_ms`, and the
-                brokers know the member. Otherwise `start` returns immediately, the member joins in the
-                background, and `health` shows what is missing.
+            wait: Wait up to `ClientConfig.request_timeout_ms` for a name server, and then until the brokers
+                know the member. If False, `start` returns immediately, the member joins in the background,
+                and `health` shows the problems.
 
         Raises:
             TransportError: No name server responds; `start` can be called again.
             ConfigInvalid: A setting is not valid, or the client already has a consumer of this group.
-            BrokerError: A broker rejects an SQL92 expression. Without `wait` that is logged.
+            BrokerError: A broker rejects an SQL92 expression. Without `wait` the rejection is logged.
         """
         client = await self._connect(self._client_config, f"consumer {self.group}", wait=wait)
         try:
@@ -111,7 +115,7 @@ class GroupConsumer(Lifecycle):
                 member.subscribe(wrap(member.namespace, topic), expression)
             await member.start(self._make_consume_service(member), wait=wait)
             member.tasks.spawn(
-                _warn_without_subscription(member, self.group, self._subscriptions), "look for work"
+                _warn_without_subscription(member, self.group, self._subscriptions), "check subscriptions"
             )
         except BaseException:  # raised again: also a cancelled start cleans up
             await self.close()
@@ -136,7 +140,7 @@ class GroupConsumer(Lifecycle):
         self._client.check_loop()
         if self._closing is None:
             if self._closed:
-                return True  # it was never started
+                return True  # its start failed, and has released the client
             self._closed = True
             self._closing = joined(self._close(self._client, self._member), f"close consumer {self.group}")
         return await asyncio.shield(self._closing)
@@ -145,7 +149,7 @@ class GroupConsumer(Lifecycle):
         try:
             left = await member.close()
             if left:
-                text = "consumer %s closed while handlers were running for %s; these messages are redelivered"
+                text = "consumer %s closed while handlers were running for %s; their messages are redelivered"
                 log.warning(text, self.group, abbreviate(left))
         finally:
             leave = partial(client.shared(ClientRemotingProcessor).remove, member.group)
@@ -174,13 +178,13 @@ class GroupConsumer(Lifecycle):
     # -- subscriptions ------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: Expression = ALL) -> None:
-        """Subscribe to a topic, before or after the start; again to change the expression.
+        """Subscribe to a topic, before or after the start. A second call changes the expression.
 
         All members of a group must have the same subscriptions.
 
         Args:
             topic: Name of the topic.
-            expression: All messages (``*``), those with one of some tags (``a || b``), or an `Sql` filter.
+            expression: Filter: ``*`` for all messages, tags such as ``a || b``, or `Sql`.
 
         Raises:
             TopicInvalid: The topic's name is not valid.
@@ -220,7 +224,7 @@ class GroupConsumer(Lifecycle):
 
     @property
     def member(self) -> GroupMember:
-        """The group member inside. Raises ClientClosed when the consumer does not run in this process."""
+        """The `GroupMember` of this consumer. Raises ClientClosed unless it runs in this process."""
         if self._client is not None:
             self._client.check_process()
         if self._member is None or self._closed:

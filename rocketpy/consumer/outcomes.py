@@ -33,7 +33,8 @@ class Later:
     counts as the last. 0: the broker's choice, longer each time. -1: no redelivery; the message goes to the
     dead-letter topic. Ignored when orderly.
     done: how many messages at the start of the batch are processed.
-    suspend_ms: how long an orderly queue pauses; None for the consumer's setting.
+    suspend_ms: how long an orderly queue pauses, at least 10 and at most 30000; None for
+    `PushConfig.suspend_ms`.
     """
 
     delay_level: int = 0
@@ -52,8 +53,9 @@ BatchHandler = Callable[[list[MessageExt]], "HandlerResult | Awaitable[HandlerRe
 class HandlingResult:
     """A handler's result after validation.
 
-    done: how many messages at the start of the batch are processed; None for all. kind: RocketMQ's name of
-    the result (CMResult), which administration tools show.
+    done: how many messages at the start of the batch are processed; None for all. later: options for the
+    other messages. kind: RocketMQ's name of the result (CMResult), which administration tools show.
+    remark: the error of a handler that raised.
     """
 
     done: int | None
@@ -67,7 +69,7 @@ ACKNOWLEDGED: Final = HandlingResult(None, _LATER, "CR_SUCCESS")
 
 
 def to_handling_result(returned: object) -> HandlingResult:
-    """Return the meaning of a handler's return value; an invalid value counts as LATER."""
+    """Validate a handler's return value. An invalid value is logged and counts as LATER."""
     if returned is None or returned is ConsumeResult.SUCCESS:
         return ACKNOWLEDGED
     if returned is ConsumeResult.LATER:

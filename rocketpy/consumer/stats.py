@@ -1,6 +1,6 @@
-"""Consumption rates of each topic, for administration tools. Pure; times are in ms.
+"""Consumption rates of each topic, for administration tools. No I/O; times are in ms.
 
-Rates are of the last minute, failures of the last hour. Source: RocketMQ 4.6 ConsumerStatsManager.
+Rates cover the last minute, failures the last hour. Source: RocketMQ 4.6 ConsumerStatsManager.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOUR_SAMPLES: Final = 361
 
 @dataclass(slots=True)
 class _Counts:
-    """Sums since the start."""
+    """Sums of one topic since the start."""
 
     pulls: int = 0
     pull_ms: float = 0.0
@@ -31,7 +31,7 @@ class _Counts:
 
 
 class ConsumerStats:
-    """Counts of all topics of a consumer."""
+    """Counts pulls and handler calls of a consumer, by topic. now_ms: by a monotonic clock."""
 
     def __init__(self, now_ms: float) -> None:
         self._counts: dict[str, _Counts] = {}
@@ -39,14 +39,17 @@ class ConsumerStats:
         self.sample(now_ms)
 
     def record_pull(self, topic: str, messages: int, took_ms: float) -> None:
-        """Count a pull that found messages."""
+        """Count a pull that found messages. messages: how many match the subscription."""
         counts = self._of(topic)
         counts.pulls += 1
         counts.pull_ms += took_ms
         counts.pulled += messages
 
     def record_handled(self, topic: str, ok: int, failed: int, took_ms: float, calls: int = 1) -> None:
-        """Count handler calls that ended. ok, failed: their processed messages, and those to redeliver."""
+        """Count handler calls that ended. ok, failed: how many of their messages succeeded and failed.
+
+        took_ms: duration of all these calls together.
+        """
         counts = self._of(topic)
         counts.calls += calls
         counts.call_ms += took_ms
@@ -54,11 +57,11 @@ class ConsumerStats:
         counts.failed += failed
 
     def sample(self, now_ms: float) -> None:
-        """Keep the current sums."""
+        """Store the current sums, for later rates."""
         self._samples.append((now_ms, {topic: replace(counts) for topic, counts in self._counts.items()}))
 
     def status(self, topic: str, now_ms: float) -> ConsumeStatus:
-        """Return the rates of the last minute."""
+        """Return the rates of the last minute, and the number of failed messages of the last hour."""
         now = self._of(topic)
         then_ms, then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
         passed_s = max(now_ms - then_ms, 1.0) / 1000

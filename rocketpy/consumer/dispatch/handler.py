@@ -1,4 +1,4 @@
-"""HandlerAdapter: the application's handler, called in the same way whichever kind it is."""
+"""HandlerAdapter: calls the handler of the application, async or plain, with one message or a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log: Final = logging.getLogger("rocketpy.consumer")
 
 
 class HandlerAdapter:
-    """Calls a handler with a batch of messages, and its listeners around each call.
+    """Calls a handler with a batch of messages, and the listeners before and after each call.
 
     handler, batch_handler: exactly one is given; a `handler` gets batches of one message.
     """
@@ -40,9 +40,9 @@ class HandlerAdapter:
         self.is_async: bool = is_async(self._handler)
 
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
-        """Return what to call with a message (`takes_one`) or a batch.
+        """Return the function to call with a message (if `takes_one`) or a batch.
 
-        It is the handler itself where no listener needs the call, which saves two calls a message
+        For a message without listeners it is the handler itself, which saves two calls a message
         (tests.bench.push).
         """
         if not self.takes_one:
@@ -63,7 +63,10 @@ class HandlerAdapter:
         return self((message,))
 
     async def handle(self, messages: Sequence[MessageExt], *, threads: bool) -> HandlingResult:
-        """Call the handler now; a plain function runs on a thread if `threads` is set."""
+        """Call the handler and return its validated result, also if it raises.
+
+        threads: whether a plain function runs on a thread.
+        """
         try:
             if threads and not self.is_async:
                 return await asyncio.to_thread(self.handle_on_thread, messages, asyncio.get_running_loop())
@@ -79,7 +82,7 @@ class HandlerAdapter:
     def handle_on_thread(
         self, messages: Sequence[MessageExt], loop: asyncio.AbstractEventLoop
     ) -> HandlingResult:
-        """Call the handler on the current thread. An awaitable that it returns is awaited in `loop`."""
+        """Call the handler on the current thread, as `handle` does. An awaitable is awaited in `loop`."""
         try:
             return to_handling_result(wait_in_loop(self(messages), loop))
         except BaseException as error:  # noqa: BLE001 - sys.exit() as well: here it would only end this thread
@@ -92,7 +95,7 @@ def _failed(messages: Sequence[MessageExt], error: BaseException) -> HandlingRes
 
 
 def wait_in_loop(returned: Any, loop: asyncio.AbstractEventLoop) -> Any:
-    """Return a handler's result on a thread: of an awaitable, what it returns in the event loop."""
+    """Return a handler's result. The caller is a thread; an awaitable result is awaited in the event loop."""
     if returned is not None and inspect.isawaitable(returned):
         return asyncio.run_coroutine_threadsafe(_as_coroutine(returned), loop).result()
     return returned

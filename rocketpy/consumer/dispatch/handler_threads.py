@@ -1,7 +1,7 @@
 """HandlerThreadPool: a thread pool for handlers, whose daemon threads do not delay the interpreter's exit.
 
-ThreadPoolExecutor joins its threads at exit. So a handler that never returns would keep a program alive after
-it has closed its consumer. With daemon threads, its messages are redelivered to another consumer.
+ThreadPoolExecutor joins its threads at exit. A handler that never returns would keep a program alive after it
+has closed its consumer. With daemon threads the program exits, and the messages are redelivered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Handler runners: workers that call handlers, in the event loop (``async def``) or on threads.
 
-Each pull makes one chunk of calls. The workers of a chunk share one iterator, so that each call is made
-once. A single worker makes all calls while handlers return immediately. When workers begin only a few of the
-waiting calls between two checks, more workers start, up to a bound. Fast handlers need no task or thread per
-message. Slow handlers run concurrently.
+The calls for a pull are divided into chunks. The workers of a chunk share one iterator, so that each call is
+made once. A single worker makes all calls while handlers return immediately. When workers begin only a few
+of the waiting calls between two checks, more workers start, up to `PushConfig.concurrency`. So fast handlers
+need no task or thread per message, and slow handlers run concurrently.
 
 Differs from RocketMQ, which submits every batch to a thread pool.
 """
@@ -42,7 +42,7 @@ _TIME_SLICE_S: Final = 0.001
 _CHECK_S: Final = 0.001
 """How long calls may wait for threads before more threads start."""
 _CHUNK_CALLS: Final = 64
-"""Calls of a chunk: a worker in the event loop may yield after each chunk."""
+"""Maximum calls of a chunk. A worker in the event loop may yield after each chunk."""
 _QUICK_CALLS: Final = 4
 """A worker that begins fewer calls between two checks is blocked, or its handler is slow."""
 _COLLECT_S: Final = 0.1
@@ -51,7 +51,7 @@ _SUCCESS: Final = ConsumeResult.SUCCESS
 
 
 class CompletedCalls(NamedTuple):
-    """Calls for messages of one queue with the same result. took_ms: of all together."""
+    """Calls for messages of one queue with the same result. took_ms: duration of all calls together."""
 
     puller: Puller
     messages: Sequence[MessageExt]
@@ -64,7 +64,7 @@ OnCompleted = Callable[[list[CompletedCalls]], None]
 
 
 class _Chunk(NamedTuple):
-    """Messages of one pull. calls: the arguments of the calls that no worker has begun."""
+    """Calls for messages of one pull. calls: the arguments of the calls that no worker has begun."""
 
     puller: Puller
     calls: Iterator[Any]
@@ -73,9 +73,11 @@ class _Chunk(NamedTuple):
 class RunningCalls:
     """The calls that one worker makes of a chunk, one after the other.
 
-    argument: of the current call. started_s: when it began, by `time.monotonic`. done: arguments of the calls
-    that succeeded, of which the first `_reported` are reported. is_over: the worker has left the chunk.
-    was_interrupted: `_flush` or `abandon` ran since the current call began, so its end is timed and checked.
+    argument: of the current call; None between calls. abandoned: the argument of the last call that `abandon`
+    detached. started_s: when the current call began, by `time.monotonic`. done: arguments of the calls that
+    succeeded, of which the first `_reported` are reported. reported_s: up to when durations are reported.
+    is_over: the worker has left the chunk. was_interrupted: `_flush` or `abandon` ran since the current call
+    began, so its end is timed and checked.
     """
 
     __slots__ = (
@@ -118,14 +120,14 @@ class RunningCalls:
 
         Each message is returned at most once.
         """
-        argument = self.argument  # read once: the thread may begin its next call meanwhile
+        argument = self.argument  # read once: the thread may begin its next call now
         if argument is None or self.abandoned is argument:
             return ()
         self.abandoned, self.was_interrupted = argument, True
         return self.messages_of([argument])
 
     def take_completed(self) -> CompletedCalls | None:
-        """Return the calls that succeeded since the last time."""
+        """Return the calls that succeeded since the last report; None if there are none."""
         ended_s, count = self.started_s, len(self.done)
         calls, took_ms = count - self._reported, (ended_s - self.reported_s) * 1000
         if not calls:
@@ -140,7 +142,7 @@ class RunningCalls:
 
 
 class HandlerRunner:
-    """Base class of both runners.
+    """Base class of `LoopRunner` and `ThreadRunner`.
 
     config: only `batch_size` and `concurrency` are used. on_completed: called in the event loop with
     the calls that ended.
@@ -155,7 +157,7 @@ class HandlerRunner:
         self._on_completed = on_completed
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._lock = Lock()  # of `_waiting`, from which threads take
+        self._lock = Lock()  # protects `_waiting`, from which threads take chunks
         self._waiting: deque[_Chunk] = deque()
         self._running: dict[RunningCalls, None] = {}
         self._failed: deque[CompletedCalls] = deque()
@@ -166,7 +168,7 @@ class HandlerRunner:
         self._waiting_before = 0  # calls at the last check, and those submitted since
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Have messages handled, in about this order."""
+        """Let workers handle messages, in about this order."""
         if self._is_closing:
             return
         arguments: Sequence[Any] = messages
@@ -182,7 +184,7 @@ class HandlerRunner:
             self._start_workers(1)
 
     def running(self) -> list[RunningCalls]:
-        """Return the RunningCalls whose worker is in a call."""
+        """Return the `RunningCalls` that are in a call now."""
         return [running for running in list(self._running) if running.argument is not None]
 
     def in_progress(self) -> Sequence[MessageExt]:
@@ -196,7 +198,7 @@ class HandlerRunner:
             chunks = list(self._waiting)
             self._waiting.clear()
         for chunk in chunks:
-            deque(chunk.calls, maxlen=0)  # workers share the iterator
+            deque(chunk.calls, maxlen=0)  # exhaust the iterator, which workers share
         late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
         left = self.in_progress() if late else ()
         for worker in late:
@@ -211,7 +213,7 @@ class HandlerRunner:
     # -- for subclasses -----------------------------------------------------------------------
 
     def _start_worker(self) -> asyncio.Future[None]:
-        """Have a worker make calls until none waits."""
+        """Start a worker that makes calls until none is waiting; return its future."""
         raise NotImplementedError
 
     def _schedule_check(self) -> None:
@@ -219,7 +221,7 @@ class HandlerRunner:
         raise NotImplementedError
 
     def _next_chunk(self) -> RunningCalls | None:
-        """Join the first chunk with waiting calls."""
+        """Return a new `RunningCalls` of the first chunk with waiting calls; None without such a chunk."""
         with self._lock:
             while self._waiting:
                 chunk = self._waiting[0]
@@ -252,14 +254,14 @@ class HandlerRunner:
             self._start_workers(1)
 
     def _count_waiting(self) -> int:
-        """Drop the first chunks without a waiting call, so that no check follows for them; count the rest."""
+        """Return the number of waiting calls. Removes leading chunks without any, which need no check."""
         with self._lock:
             while self._waiting and not length_hint(self._waiting[0].calls):
                 self._waiting.popleft()
             return sum([length_hint(chunk.calls) for chunk in self._waiting])
 
     def _check_workers(self) -> None:
-        """Double the workers when they began few of the calls that waited at the last check."""
+        """Double the number of workers if they began few of the calls that were waiting at the last check."""
         self._check = None
         waiting, workers = self._count_waiting(), len(self._workers)
         begun, self._waiting_before = self._waiting_before - waiting, waiting
@@ -269,7 +271,7 @@ class HandlerRunner:
             self._schedule_check()
 
     def _flush(self) -> None:
-        """Report the calls that ended."""
+        """Report the calls that have ended."""
         self._flushing = False
         completed: list[CompletedCalls] = []
         for running in list(self._running):
@@ -290,7 +292,7 @@ class LoopRunner(HandlerRunner):
     """Calls handlers in the event loop."""
 
     _idle: tuple[asyncio.Task[None], asyncio.Future[None]] | None = None
-    """A waiting worker and what wakes it: a task for each pull would cost 5 % more (tests.bench.push)."""
+    """An idle worker and the future that wakes it. A task for each pull costs 5 % more (tests.bench.push)."""
 
     def _start_worker(self) -> asyncio.Task[None]:
         if self._idle is not None:
@@ -315,7 +317,7 @@ class LoopRunner(HandlerRunner):
         # Not the event loop's clock, which uvloop updates once per iteration.
         slice_start_s = time.monotonic()
         while (running := self._next_chunk()) is not None:
-            self._flush_soon()  # in case that its first call waits
+            self._flush_soon()  # if the first call waits: reports earlier ones, marks this one as interrupted
             try:
                 await self._call_all(running)
             finally:
@@ -388,7 +390,7 @@ class ThreadRunner(HandlerRunner):
         self._pause_s = 0.0
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
-        """End the threads, too."""
+        """Close the runner and end its threads."""
         left = await super().close(timeout_s)
         self._pool.shutdown()
         return left

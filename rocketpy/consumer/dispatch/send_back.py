@@ -1,7 +1,7 @@
 """SendBack: returns failed messages to the broker, for redelivery or for the dead-letter topic.
 
-The broker that stores the message is requested to redeliver it (CONSUMER_SEND_MSG_BACK). If that fails, a
-copy is sent to the group's retry topic on any broker.
+CONSUMER_SEND_MSG_BACK asks the broker that stores the message to redeliver it. If this fails, a copy is sent
+to the group's retry topic on any broker.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl sendMessageBack, ConsumeMessageOrderlyService sendMessageBack.
 """
@@ -51,7 +51,7 @@ def retry_topic(group: str) -> str:
 
 
 class SendBack:
-    """Sends messages of a group back. group: with its namespace. settle_listeners: notified of each one."""
+    """Sends back messages of a group. group: with its namespace. settle_listeners: notified of each."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class SendBack:
     async def send_back(
         self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
     ) -> None:
-        """Have a message redelivered, by its broker or as a copy.
+        """Let a message be redelivered, by its broker or as a copy.
 
         queue: the source queue. delay_level: 0 is the broker's choice, -1 the dead-letter topic, where
-        the message also goes after `max_reconsume_times`. Raises the last error if both ways fail.
+        the message also goes after `max_reconsume_times`. Raises the error of the copy if both ways fail.
         """
         started_ns = time.time_ns()
         try:
@@ -81,12 +81,12 @@ class SendBack:
         except RocketError as error:
             self._limited_log.warning(
                 f"{type(error).__name__} {queue.broker_name}",
-                "broker %s did not accept the return of %s: %s; sending a copy to the retry topic",
+                "broker %s did not accept %s for redelivery: %s; sending a copy to the retry topic",
                 queue.broker_name,
                 message,
                 error,
             )
-            # At the maximum, brokers of 4.x make a copy a dead letter; above it, those of 5.x do, too.
+            # Brokers of 4.x store a copy as a dead letter from the maximum on, those of 5.x only above it.
             times = (
                 message.reconsume_times + 1 if delay_level >= 0 else min(max_reconsume_times + 1, _INT_MAX)
             )
@@ -95,7 +95,7 @@ class SendBack:
             self._notify(message, started_ns, delay_level, address)
 
     async def send_to_dead_letters(self, message: MessageExt, max_reconsume_times: int) -> None:
-        """Send a copy that the broker puts into the dead-letter topic. Raises as `send_back`."""
+        """Send a copy that the broker stores in the dead-letter topic. Raises the errors of `send_back`."""
         await self._send_copy(message, message.reconsume_times, max_reconsume_times, time.time_ns(), -1, None)
 
     async def _send_copy(
@@ -117,8 +117,8 @@ class SendBack:
     async def _send_to_retry_topic(self, message: MessageExt, times: int, max_reconsume_times: int) -> str:
         """Send a copy to the retry topic, on the first of its brokers that stores it; return its address.
 
-        times: deliveries so far; above `max_reconsume_times` the broker uses the dead-letter topic.
-        Raises RouteNotFound, TransportError, BrokerError.
+        times: deliveries so far. From `max_reconsume_times` on (5.x: above it) the broker stores the copy in
+        the dead-letter topic. Raises RouteNotFound, TransportError, BrokerError.
         """
         topic = retry_topic(self._group)
         queues = list(publish_route(topic, await self._client.route(topic, fresh=True)).queues)

@@ -1,7 +1,7 @@
 """ConsumerApi: requests of consumers to brokers, one method each.
 
-Names of topics and groups include the namespace. Methods raise RouteNotFound, TransportError and BrokerError,
-except `begin_pull` and `begin_pulls`, which return None.
+Names of topics and groups include the namespace. Methods raise RouteNotFound, TransportError, BrokerError and
+RemoteProtocolError. `begin_pull` and `begin_pulls` return None instead for a pull that cannot be sent.
 
 Source: RocketMQ 4.6 MQClientAPIImpl, PullAPIWrapper.
 """
@@ -62,7 +62,7 @@ UNKNOWN_SUBSCRIPTION: Final = frozenset(
 """Response codes of a broker that does not know this consumer, or its latest filter (QUIRKS 35)."""
 
 _UNKNOWN_GROUP: Final = "no consumer for this group"
-"""The remark of such a broker when the group's members are requested."""
+"""The remark with which a broker that does not know this consumer rejects a request for the members."""
 _LOCK_TIMEOUT_MS: Final = 1000
 """RocketMQ: 1000, fixed."""
 _OFFSET_TIMEOUT_MS: Final = 5000
@@ -79,7 +79,7 @@ class PullResponse(NamedTuple):
 
 
 class ConsumerApi(BrokerApi):
-    """Makes requests for a group. timeout_ms: of requests without a timeout of their own."""
+    """Makes requests for a group. timeout_ms: the default timeout of a request."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_ms: float) -> None:
         super().__init__(client, timeout_ms)
@@ -94,8 +94,8 @@ class ConsumerApi(BrokerApi):
     ) -> PullResponse:
         """Pull from the master or slave `broker_id` of the queue's broker.
 
-        If it is unavailable, another of them is used. A slave receives no offset to commit: it
-        would later override the master's.
+        If it is unavailable, another one responds. Only a master receives the offset to commit; slaves copy
+        it from there.
         """
         address, found_id = await self.client.find_broker(queue.topic, queue.broker_name, broker_id)
         if found_id != MASTER_ID:
@@ -166,7 +166,10 @@ class ConsumerApi(BrokerApi):
     # -- the group ----------------------------------------------------------------------------
 
     async def members(self, topic: str) -> list[str]:
-        """Return the client ids of the group's members from one of the topic's brokers; never empty."""
+        """Return the client ids of the group's members from one of the topic's brokers.
+
+        A broker that knows no member of the group raises BrokerError.
+        """
         route = await self.client.route(topic)
         names = [data.broker_name for data in route.broker_datas if data.broker_addrs]
         if not names:
@@ -180,7 +183,7 @@ class ConsumerApi(BrokerApi):
         return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
 
     async def check_subscription(self, subscription: SubscriptionData) -> None:
-        """Have the topic's brokers compile a filter. Raises BrokerError with the reason if one rejects it."""
+        """Let the topic's brokers compile a filter. Raises BrokerError with the reason of a rejection."""
         route = await self.client.route(subscription.topic)
         for data in route.broker_datas:
             address, _ = await self.client.find_broker(subscription.topic, data.broker_name)
@@ -209,7 +212,7 @@ class ConsumerApi(BrokerApi):
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
         """Commit the group's offset of a queue to the master, or to a slave while it is unavailable.
 
-        wait: for the broker's response. Returns the broker's address.
+        wait: whether to wait for the broker's response. Returns the broker's address.
         """
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -247,7 +250,7 @@ class ConsumerApi(BrokerApi):
 
 
 def _pull_text(fields: Mapping[str, str]) -> bytes:
-    """Return the JSON header of a pull, with placeholders for maximum number, offset and opaque."""
+    """Return the JSON header of a pull, with placeholders for maxMsgNums, queueOffset and opaque."""
     texts = {name: _json_text(value).replace(b"%", b"%%") for name, value in fields.items()}
     texts |= {"maxMsgNums": b'"%d"', "queueOffset": b'"%d"'}
     return (
@@ -265,19 +268,19 @@ def _pull_text(fields: Mapping[str, str]) -> bytes:
 def to_pull_response(response: Command, queue: MessageQueue, requested_offset: int) -> PullResponse:
     """Read a broker's response to a pull of a queue from `requested_offset`.
 
-    Raises BrokerError, and RemoteProtocolError for an inconsistent response: to follow it would lose messages
-    or repeat them forever.
+    Raises BrokerError, and RemoteProtocolError for an inconsistent response, which would lose messages or
+    repeat them forever.
     """
     status = STATUSES.get(response.code)
     if status is None:
         raise broker_error(response, queue.broker_name)
     header = response.header_as(PullMessageResponseHeader)
-    wrong = _contradiction(status, header, response.body, requested_offset)
-    if wrong is not None:
+    problem = _contradiction(status, header, response.body, requested_offset)
+    if problem is not None:
         raise RemoteProtocolError(
             f"broker {queue.broker_name} responded to a pull of {queue} from offset {requested_offset} "
-            f"with {status.value}, "
-            f"next offset {header.next_begin_offset} of {header.min_offset} to {header.max_offset}: {wrong}"
+            f"with {status.value}, next offset {header.next_begin_offset} and a queue from "
+            f"{header.min_offset} to {header.max_offset}: {problem}"
         )
     return PullResponse(status, header, response.body)
 
@@ -286,20 +289,20 @@ def _contradiction(
     status: PullStatus, header: PullMessageResponseHeader, body: bytes, requested_offset: int
 ) -> str | None:
     """Return how the response to a pull contradicts itself; None if it is consistent."""
-    following = header.next_begin_offset
-    if not 0 <= header.min_offset <= header.max_offset or following < 0:
-        return "invalid offsets"
+    next_offset = header.next_begin_offset
+    if not 0 <= header.min_offset <= header.max_offset or next_offset < 0:
+        return "the offsets are invalid"
     if status is PullStatus.OFFSET_ILLEGAL:
         return None
-    if status is PullStatus.FOUND and following <= requested_offset:
+    if status is PullStatus.FOUND and next_offset <= requested_offset:
         return "the next offset does not follow the messages"
     if status is PullStatus.FOUND and not body:
         return "the body is empty"
-    return "the next offset is lower than the requested one" if following < requested_offset else None
+    return "the next offset is lower than the requested one" if next_offset < requested_offset else None
 
 
 def is_rejection(error: RocketError) -> bool:
-    """Return whether a broker rejects requests until an operator changes keys or permissions."""
+    """Return whether a broker will reject the request until an operator changes keys or permissions."""
     return (
         isinstance(error, BrokerError)
         and error.retry is Retry.NONE

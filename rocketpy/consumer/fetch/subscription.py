@@ -1,4 +1,4 @@
-"""Subscriptions: filter expressions of topics. Pure values.
+"""Subscriptions: filter expressions of topics.
 
 Source: RocketMQ 4.6 FilterAPI, MessageSelector, SubscriptionData.
 """
@@ -64,9 +64,9 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
 
 
 def wanted_messages(messages: list[MessageExt], tags: Collection[str]) -> list[MessageExt]:
-    """Return the messages with one of the tags: brokers compare only hashes, which may collide.
+    """Return the messages that have one of the tags. Brokers compare only hashes of tags, which may collide.
 
-    A message whose tag cannot be read is kept, since the broker found that it matches.
+    A message whose tag cannot be read is kept, because the hash of its tag matched.
     """
     if not tags:
         return messages

@@ -1,6 +1,6 @@
 """GroupMember: one member of a consumer group: rebalance, pullers, locks and offsets.
 
-It registers with brokers, requests the group's other members, acquires and revokes queues, pulls the assigned
+It registers with brokers, looks up the group's other members, acquires and revokes queues, pulls the assigned
 ones, and commits offsets. A `ConsumeService` handles the messages.
 
 Source: RocketMQ 4.6 DefaultMQPushConsumerImpl, RebalanceImpl, RebalancePushImpl, RebalanceService.
@@ -45,7 +45,7 @@ _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
 _SHOWN_MAX: Final = 3
 _DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
-"""`consume_timestamp_ms` None: this long before the start of the member."""
+"""Without `consume_timestamp_ms`, consumption begins this long before the start of the member."""
 _REBALANCE_SOON_MS: Final = 250
 """First pause after an incomplete rebalance; it doubles up to the usual interval."""
 
@@ -60,7 +60,7 @@ class GroupMember:
 
     is_rebalanced: whether the rebalance of the group assigns queues to the member; otherwise the application
     does. locks_queues: whether queues are locked at their brokers. undecodable: number of messages that could
-    not be decoded.
+    not be decoded. pullers: by assigned queue. queues_of: the queues of each topic whose route was found.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class GroupMember:
         self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
         self.handles_retries: Final = handles_retries and not self.broadcasting
         self.consume_service: ConsumeService | None = None
-        self.on_change: Callable[[], None] | None = None
         self.offsets: OffsetStore = self._offset_store(group)
         self.closing: bool = False
         self.is_rebalanced: bool = True
@@ -130,9 +129,9 @@ class GroupMember:
     # -- start and close ----------------------------------------------------------------------
 
     async def start(self, consume_service: ConsumeService, *, wait: bool) -> None:
-        """Join the group; without `wait` in the background.
+        """Join the group; without `wait`, in the background.
 
-        Raises BrokerError when a broker refuses a filter.
+        Raises BrokerError if a broker rejects a filter; in the background that is logged.
         """
         self.consume_service = consume_service
         if self.handles_retries:
@@ -160,9 +159,10 @@ class GroupMember:
             log.error("group %s: %s", self.group, error)
 
     async def close(self) -> Sequence[object]:
-        """Stop pulling, wait for handlers, commit offsets and leave the group.
+        """Stop pulling, wait for handlers, commit offsets, unlock queues and end the tasks.
 
-        Returns what unfinished handlers work on: messages, or the queues of an orderly consumer.
+        `ClientRemotingProcessor.remove` then unregisters the member from brokers. Returns what unfinished
+        handlers work on: messages, or the queues of an orderly consumer.
         """
         if self.closing:
             return ()
@@ -200,7 +200,7 @@ class GroupMember:
         return await ending
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        """Do work at an interval, until the member leaves."""
+        """Call `work` every `interval_ms` in a task, until the member is closed."""
 
         async def run() -> None:
             while True:
@@ -210,7 +210,7 @@ class GroupMember:
         return self.tasks.spawn(run(), name)
 
     def problems(self) -> list[str]:
-        """Return rejected requests with the brokers' reasons, and queues that cannot be read."""
+        """Return a text for each rejected request and for each queue that cannot be read."""
         found = [f"rejected: {error}" for error in self._rejected.values()]
         found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
         return list(dict.fromkeys(found))
@@ -251,7 +251,7 @@ class GroupMember:
             self.rebalance_soon()
 
     async def announce_subscription(self, topic: str) -> None:
-        """Send a changed subscription to brokers, and restart pulls that they hold for the old one."""
+        """Send a changed subscription to brokers, and restart the pulls that they hold for the old one."""
         if topic in self.subscriptions:
             await self._find_queues(topic)
         await self.client.heartbeat()
@@ -271,7 +271,8 @@ class GroupMember:
                 self._rejected[_filter_key(subscription.topic)] = error
                 raise
             except RocketError as error:
-                log.warning("the filter of topic %s was not checked: %s", subscription.topic, error)
+                text = "group %s: the filter of topic %s was not checked by all brokers: %s"
+                log.warning(text, self.group, subscription.topic, error)
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         try:
@@ -315,7 +316,7 @@ class GroupMember:
                     await self._rebalance_wanted.wait()
 
     async def rebalance(self) -> bool:
-        """Revoke and acquire queues as the strategy computes. Returns whether that is complete."""
+        """Revoke and acquire queues as the strategy computes. Returns False if a lookup or a queue failed."""
         complete = True
         changed = False
         for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.pullers)):
@@ -327,12 +328,10 @@ class GroupMember:
             changed = changed or topic_changed
         if changed:
             log.info("group %s: %d queues are assigned to this member", self.group, len(self.pullers))
-            if self.on_change is not None:
-                self.on_change()
         return complete
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
-        """Revoke and acquire queues of a topic. Returns (whether that is complete, whether any changed)."""
+        """Revoke and acquire queues of a topic. Returns whether all succeeded, and whether any changed."""
         queues = await self._find_queues(topic)
         members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
         complete = queues is not None and (self.broadcasting or members is not None)
@@ -361,10 +360,10 @@ class GroupMember:
             self._limited_log.info(type(error).__name__, text, self.group, error)
 
     async def acquire(self, queue: MessageQueue) -> bool:
-        """Lock a queue if needed, and start pulling it. Returns whether that worked."""
+        """Lock a queue if needed, and start pulling it. Returns whether it is pulled."""
         if queue in self._releasing:
             return False  # a handler of this member still works on it
-        if (other := self._acquiring.get(queue)) is not None:  # such as of an earlier assignment
+        if (other := self._acquiring.get(queue)) is not None:  # an earlier call, such as of another `assign`
             await asyncio.wait({other})
             return queue in self.pullers
         self._acquiring[queue] = finished = asyncio.get_running_loop().create_future()
@@ -389,7 +388,7 @@ class GroupMember:
         except RocketError as error:
             self._report_not_acquired(queue, error)
         if is_locked:
-            await self._unlock([queue])  # or no member would have it until the lock expires
+            await self._unlock([queue])  # otherwise no member could lock it until the lock expires
         return False
 
     def _report_not_acquired(self, queue: MessageQueue, error: RocketError) -> None:
@@ -398,7 +397,7 @@ class GroupMember:
         self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
-        """Start pulling a queue from an offset on."""
+        """Start pulling a queue from an offset. locked_ms: when its broker granted the lock."""
         process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
         process_queue.locked_ms = locked_ms
         puller = self.pullers[queue] = Puller(self.context, process_queue)
@@ -413,7 +412,10 @@ class GroupMember:
         self.pullers[queue].paused = old.paused
 
     def revoke(self, queue: MessageQueue, offset: int | None = None) -> None:
-        """Revoke a queue. offset: where its next owner begins; None for the current offset."""
+        """Stop pulling a queue, and release it once its handlers allow that.
+
+        offset: committed for its next owner. None: the current offset if the member `stores_offsets`.
+        """
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
@@ -435,7 +437,7 @@ class GroupMember:
             del self._releasing[queue]
 
     async def _start_offset(self, queue: MessageQueue) -> int:
-        """Return the offset to begin a queue at. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
+        """Return the offset where a queue begins. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
         stored = await self.offsets.read(queue)
         if stored is not None:
             return stored
@@ -455,7 +457,7 @@ class GroupMember:
     # -- locks --------------------------------------------------------------------------------
 
     async def lock_all(self) -> None:
-        """Renew the locks of all queues; those of a broker that does not respond stay as they are."""
+        """Renew the locks of all queues. Locks of an unreachable broker are kept until they expire."""
         groups = by_broker(self.pullers).values()
         await asyncio.gather(*(self._lock_some(queues) for queues in groups))
 
@@ -507,7 +509,10 @@ class GroupMember:
             await self.offsets.write(self.progress(), wait=wait)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue queues of a topic from other offsets. Results of running handlers are ignored."""
+        """Continue queues of a topic from other offsets, and commit these.
+
+        Queues that are not assigned to this member are ignored, as are the results of running handlers.
+        """
         chosen = {
             queue: offset
             for queue, offset in offsets.items()
@@ -530,7 +535,7 @@ class GroupMember:
     def _offset_store(self, group: str) -> OffsetStore:
         if not self.broadcasting:
             return BrokerOffsets(self.api)
-        # The default client id has the process id; the offset file must survive a restart. Java: the same.
+        # Not the default client id, which has the process id: offsets must survive a restart. As in Java.
         address = self.client.client_id.partition("@")[0]
         name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
         return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
@@ -538,7 +543,7 @@ class GroupMember:
     # -- called by pullers --------------------------------------------------------------------
 
     def _subscription(self, topic: str) -> SubscriptionData | None:
-        """Return the subscription of a topic; for assigned queues, all messages."""
+        """Return the subscription of a topic. A topic whose queues the application assigns has no filter."""
         if self.is_rebalanced:
             return self.subscriptions.get(topic)
         return SubscriptionData(topic=topic, sub_string=ALL)
@@ -587,11 +592,11 @@ class GroupMember:
 
 
 def _filter_key(topic: str) -> str:
-    """Return the key of a rejected filter, which a later success for its topic does not clear."""
+    """Return the key of a rejected filter. A later success for the topic removes only the topic's key."""
     return f"filter of {topic}"
 
 
-def abbreviate(things: Sequence[object]) -> str:
-    """Return the first few of some things, for a log line."""
-    shown = ", ".join(str(thing) for thing in things[:_SHOWN_MAX])
-    return f"{shown} and {len(things) - _SHOWN_MAX} more" if len(things) > _SHOWN_MAX else shown
+def abbreviate(items: Sequence[object]) -> str:
+    """Return the first few items and the number of the others, for a log line."""
+    shown = ", ".join(str(item) for item in items[:_SHOWN_MAX])
+    return f"{shown} and {len(items) - _SHOWN_MAX} more" if len(items) > _SHOWN_MAX else shown

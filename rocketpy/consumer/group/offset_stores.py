@@ -25,17 +25,20 @@ class OffsetStore(Protocol):
     """Keeps the offset of the next message of each queue."""
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset; None when there is none. Raises RocketError if that is unknown."""
+        """Return the stored offset; None when there is none. Raises RocketError if it cannot be read."""
 
     async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
-        """Store offsets. wait: until they are stored. A failure is logged; the next write repeats it."""
+        """Store offsets. A failure is logged and not raised.
+
+        wait: return only when they are stored. Otherwise a broker's response is not awaited.
+        """
 
 
 class BrokerOffsets:
     """Stores offsets in the brokers; in a slave while its master is unavailable.
 
-    An unchanged offset is not sent again to the same broker. After a failover it is, since the new broker may
-    have an older one.
+    An unchanged offset is not sent again to the same address, unless `wait` is set. After a failover it is
+    sent again, because the new broker may have an older one.
     """
 
     def __init__(self, api: ConsumerApi) -> None:
@@ -95,7 +98,7 @@ class LocalOffsets:
                 if new != known:
                     text = OffsetSerializeWrapper(offset_table=new).encode()
                     await asyncio.to_thread(_replace_file, self._file, text)
-                    self._offsets = new  # only now: the next write repeats one that failed
+                    self._offsets = new  # only after success: the next write stores them again
             except (OSError, RocketError) as error:
                 self._limited_log.error(
                     type(error).__name__, "offsets were not written to %s: %s", self._file, error

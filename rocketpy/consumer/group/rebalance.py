@@ -1,6 +1,6 @@
 """Rebalance: computes the queues that a group member acquires and revokes.
 
-It has no I/O: `GroupMember` requests the queues and members, and applies the changes.
+It has no I/O: `GroupMember` looks up the queues and members, and applies the changes.
 
 Source: RocketMQ 4.6 RebalanceImpl rebalanceByTopic, updateProcessQueueTableInRebalance.
 """

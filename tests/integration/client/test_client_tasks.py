@@ -33,7 +33,7 @@ LOOPS = [
     "rates",
     "pull .*'T'.*queue_id=0.",
     "handlers",
-    "look for work",
+    "check subscriptions",
 ]
 
 
