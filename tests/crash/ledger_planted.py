@@ -17,7 +17,7 @@ from rocketpy_broker.store.log.log_scan import LogTail
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 Defect = Callable[[], AbstractContextManager[Any]]
-_truncate, _save_marks = MappedFileQueue.truncate, LedgerFiles._save_marks
+_truncate, _save_checkpoint = MappedFileQueue.truncate, LedgerFiles._save_checkpoint
 _plan_flush, _run, _problem_of = LedgerFiles.plan_flush, FlushPlan.run, EntryScan._problem_of
 
 
@@ -28,19 +28,19 @@ def _wipe_nothing(self: MappedFileQueue, offset: int, *, erase: bool = True) -> 
 def _cut_without_flush(self: LedgerFiles, end: int, index: int) -> None:
     if self._tail.offset >= end:
         self._tail = LogTail(self.data.min_offset)
-    self._save_marks(end, log_end=end)
+    self._save_checkpoint(end, log_end=end)
     self.data.delete_preallocated()
     self.data.truncate(end)
     self.index.truncate((index + 1) * 32)
     self._reader.forget(index)
-    self._save_marks(end, log_end=-1)
+    self._save_checkpoint(end, log_end=-1)
 
 
-def _mark_without_end(self: LedgerFiles, end: int, *, log_end: int) -> None:
-    _save_marks(self, end, log_end=-1)
+def _checkpoint_without_end(self: LedgerFiles, end: int, *, log_end: int) -> None:
+    _save_checkpoint(self, end, log_end=-1)
 
 
-def _keep_marks(self: LedgerFiles, end: int, *, log_end: int) -> None:
+def _keep_checkpoint(self: LedgerFiles, end: int, *, log_end: int) -> None:
     """Truncated entries still count as flushed."""
 
 
@@ -75,8 +75,8 @@ def _replaced(owner: type, name: str, value: Any) -> Defect:
 DEFECTS: dict[str, Defect] = {
     "cut_wipes_nothing": _replaced(MappedFileQueue, "truncate", _wipe_nothing),
     "cut_is_not_flushed": _replaced(LedgerFiles, "_truncate", _cut_without_flush),
-    "marks_do_not_tell_of_a_cut": _replaced(LedgerFiles, "_save_marks", _mark_without_end),
-    "marks_stay_when_cut": _replaced(LedgerFiles, "_save_marks", _keep_marks),
+    "checkpoint_lacks_the_cut": _replaced(LedgerFiles, "_save_checkpoint", _checkpoint_without_end),
+    "checkpoint_stays_when_cut": _replaced(LedgerFiles, "_save_checkpoint", _keep_checkpoint),
     "failed_append_is_not_undone": _replaced(LedgerFiles, "_roll_back", _undo_nothing),
     "data_are_not_flushed": _replaced(LedgerFiles, "plan_flush", _flush_the_index_only),
     "failed_flush_is_swallowed": _replaced(FlushPlan, "run", _swallow),

@@ -44,8 +44,9 @@ from rocketpy_broker.replication.pending_connections import PendingConnections
 log = logging.getLogger("rocketpy.broker.dledger")
 
 _TIMEOUT_MS: Final = 1500
-"""For each of the two responses."""
+"""Time in which the caller must receive each of the two responses."""
 _HANDSHAKE_S: Final = 3.0
+"""Time in which a caller must have finished the handshake."""
 _PENDING_MAX: Final = 64
 _NONCE_BYTES: Final = 16
 _NONCE_MAX: Final = 64
@@ -193,9 +194,9 @@ class PeerAuthenticator:
         asyncio.get_running_loop().call_soon(self._tasks.run, channel.close)
 
     def handshake(self, channel: Channel, request: Command) -> Command | None:
-        """Respond to a request of a connection that has not authenticated; None if it has.
+        """Return the response to a handshake request; None if the connection has authenticated before.
 
-        Any other request, or a wrong proof, closes the connection.
+        On a connection that has not, any other request, or a wrong proof, closes the connection.
         """
         if channel in self._authenticated:
             return None
@@ -218,7 +219,10 @@ class PeerAuthenticator:
         context = HandshakeContext.read(request)
         settings = self._settings
         if context.group != settings.group or context.callee != settings.self_id:
-            raise PeerRefused(f"it looks for peer {context.callee!r} of group {context.group!r}")
+            raise PeerRefused(
+                f"the caller wants peer {context.callee!r} of group {context.group!r}, but this is another "
+                "peer; check dLegerGroup and dLegerPeers"
+            )
         if context.caller not in settings.peers:
             raise PeerRefused(f"{context.caller!r} is not a peer of this group")
         self._contexts[channel] = context
@@ -229,7 +233,7 @@ class PeerAuthenticator:
     def _on_proof(self, channel: Channel, request: Command) -> Command:
         context, secret = self._contexts[channel], self._settings.secret
         if not context.is_proof(request.ext_fields().get("proof", ""), secret, "caller"):
-            raise PeerRefused("it does not know the secret of this group (dLegerSecret)")
+            raise PeerRefused("the caller does not know the secret of this group (dLegerSecret)")
         self._end_handshake(channel)
         self._authenticated[channel] = context.caller
         response = request.reply(ResponseCode.SUCCESS)
@@ -244,8 +248,10 @@ class PeerAuthenticator:
         peer = self._authenticated[channel]
         if not peer:
             return
+        sender = peer if message.local_id is None else message.local_id
         leader = message.leader_id if isinstance(message, _LEADER_CLAIMS) else peer
-        if message.local_id not in (None, peer) or leader != peer:
-            reason = f"peer {peer} sent a {type(message).__name__} in the name of {leader}"
+        if sender != peer or leader != peer:
+            claimed = leader if sender == peer else sender
+            reason = f"peer {peer} sent a {type(message).__name__} in the name of {claimed}"
             self._reject(channel, reason)
             raise PeerRefused(reason)

@@ -1,7 +1,7 @@
 """A thread for the disk calls that would block the event loop.
 
-It replaces a ThreadPoolExecutor, whose two futures per call take longer than a small flush. With one client,
-a message waits for three of these calls in turn (tests/bench/dledger.py).
+It replaces a ThreadPoolExecutor, whose two futures for each call take longer than a small flush. With one
+client, a message waits for three such calls, one after the other (tests/bench/dledger.py).
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 Done = Callable[[BaseException | None], None]
-"""Called in the loop when the work has ended, with the error that it raised."""
+"""Called in the loop when the work has ended, with the exception that it raised, or None."""
 
 
 class DiskThread:
-    """Does one piece of work after the other, until `close`. Must be created in the loop's thread."""
+    """Runs functions one after the other in a thread, until `close`. Must be created in the loop's thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._works: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
-        self._open = 0
+        self._queue: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
+        self._pending = 0
         self._closed: asyncio.Future[None] | None = None
-        # A daemon, since `close` waits for pending work, and a program without a `close` must be able to end.
+        # A daemon thread, so that a program can end without `close`. `close` waits for pending work.
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, work: Callable[[], None], done: Done) -> None:
-        """Do this after all earlier work."""
-        self._open += 1
-        self._works.put((work, done))
+        """Run `work` in the thread after all earlier work; then call `done` in the loop."""
+        self._pending += 1
+        self._queue.put((work, done))
 
     async def close(self) -> None:
         """Wait until all work is done, and end the thread."""
-        if self._open:
+        if self._pending:
             self._closed = self._loop.create_future()
             await self._closed
-        self._works.put(None)
+        self._queue.put(None)
 
     def _work(self) -> None:
-        while (item := self._works.get()) is not None:
+        while (item := self._queue.get()) is not None:
             work, done = item
             error: BaseException | None = None
             try:
@@ -51,9 +51,9 @@ class DiskThread:
                 self._loop.call_soon_threadsafe(self._ended, done, error)
 
     def _ended(self, done: Done, error: BaseException | None) -> None:
-        self._open -= 1
+        self._pending -= 1
         try:
             done(error)
         finally:
-            if not self._open and self._closed is not None:
+            if not self._pending and self._closed is not None:
                 self._closed.set_result(None)

@@ -66,7 +66,7 @@ from rocketpy_broker.store.log.messages import (
 logger = logging.getLogger("rocketpy_broker.dledger.ledger_log")
 
 NO_OP_TOPIC: Final = "SELF_TEST_TOPIC"
-"""RocketMQ's system topic for messages that no consumer gets."""
+"""RocketMQ's system topic for messages that no consumer receives."""
 _HEAD_BYTES: Final = 1 << 16
 
 
@@ -102,8 +102,8 @@ class LedgerLog(MessageLog):
         self.files: JoinedFiles = JoinedFiles(self._old, ledger.data)
         self.set_store_host(config.store_host)
         self._leader: Appender | None = None
-        self._taken: deque[tuple[int, DispatchRequest]] = deque()
-        """Records that were appended here and are uncommitted, with the indexes of their entries."""
+        self._uncommitted: deque[tuple[int, DispatchRequest]] = deque()
+        """Entry index and dispatch request of the records that were appended here and are not committed."""
         self.on_expired: Callable[[int], None] | None = None
         """Called with the oldest remaining index before older entries are deleted."""
         self.committed_index = -1
@@ -115,7 +115,7 @@ class LedgerLog(MessageLog):
     # -- opening and closing ---------------------------------------------------------------------
 
     def load(self) -> None:
-        """Recover the ledger; see `MessageLog`, as for the methods below."""
+        """Recover the ledger; see `MessageLog`, also for the methods below."""
         self._ledger.open()
         self._old.load()
 
@@ -166,7 +166,7 @@ class LedgerLog(MessageLog):
         self.committed_index = max(self.committed_index, ledger.index_before(scan.end), expired)
 
     def rewrite_unflushed(self, report: RecoveryReport, flushed_offset: int) -> None:
-        """Do nothing: the recovery of the ledger has done it."""
+        """Do nothing: the recovery of the ledger has rewritten its files."""
 
     def start(self, tail: LogTail) -> None:
         """Continue after the recovered records."""
@@ -220,9 +220,9 @@ class LedgerLog(MessageLog):
     # -- appending -------------------------------------------------------------------------------
 
     def set_appender(self, appender: Appender | None) -> None:
-        """Accept messages from now on; None: reject them. Uncommitted ones may be lost then."""
+        """Accept messages from now on; None: reject them. Uncommitted messages may then be lost."""
         self._leader = appender
-        self._taken.clear()
+        self._uncommitted.clear()
 
     def append(self, message: MessageInner) -> AppendReceipt:
         """Append the entry of a message, which is stored once the group has committed it.
@@ -288,12 +288,12 @@ class LedgerLog(MessageLog):
         except NotLeader as error:
             raise StoreError(f"this broker does not lead its group: {error}") from error
         if entry.pos != pos:
-            raise InvariantError(f"entry {entry.index} is at {entry.pos}, its record is for {pos}")
+            raise InvariantError(f"entry {entry.index} is at {entry.pos}, but its record is for {pos}")
         if not sys_flag & NOT_IN_QUEUE:
             cursor.next_offset = queue_offset + 1
         self._appended_end = pos + HEADER_BYTES + size
         physical_offset = pos + HEADER_BYTES
-        self._taken.append(
+        self._uncommitted.append(
             (entry.index, (cursor, physical_offset, size, now, queue_offset, sys_flag, properties))
         )
         return AppendReceipt(physical_offset, size, queue_offset, now)
@@ -303,15 +303,15 @@ class LedgerLog(MessageLog):
         return []
 
     def commit(self, index: int) -> list[DispatchRequest]:
-        """Return what to dispatch of the entries up to `index`, which are committed now.
+        """Return the dispatch requests of the entries up to `index`, which are committed now.
 
         Raises StoreError if an entry cannot be read.
         """
-        ledger, taken = self._ledger, self._taken
+        ledger, uncommitted = self._ledger, self._uncommitted
         requests: list[DispatchRequest] = []
         for number in range(self.committed_index + 1, min(index, ledger.end_index) + 1):
-            if taken and taken[0][0] == number:
-                request: DispatchRequest | None = taken.popleft()[1]
+            if uncommitted and uncommitted[0][0] == number:
+                request: DispatchRequest | None = uncommitted.popleft()[1]
             else:
                 request = self._request(entry := ledger.get(number))
             if request is not None:
@@ -338,7 +338,7 @@ class LedgerLog(MessageLog):
 
     @property
     def has_gap(self) -> bool:
-        """Whether the ledger was reset, and lacks entries that were not dispatched here."""
+        """Whether the ledger was reset and now starts after entries that were not dispatched here."""
         return self._ledger.begin_index > self.committed_index + 1
 
     def skip_gap(self) -> None:
@@ -361,7 +361,7 @@ class LedgerLog(MessageLog):
         if size is None:
             start = self.read(offset, MIN_BLANK_BYTES)
             size, magic = read_start(start) if start is not None else (0, 0)
-            if magic != MESSAGE_MAGIC:  # the bytes may be anything else
+            if magic != MESSAGE_MAGIC:  # no record starts at this offset
                 return None
         return self.read(offset, size) if size > 0 else None
 
@@ -374,7 +374,7 @@ class LedgerLog(MessageLog):
         """Do nothing; see `needs_preallocation`."""
 
     def persist_min_offset(self) -> None:
-        """Save where the ledger starts now."""
+        """Save the new start of the ledger."""
         self._ledger.persist_min_offset()
 
     def take_expired_side_files(self) -> list[MappedFile]:

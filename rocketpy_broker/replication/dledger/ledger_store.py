@@ -46,7 +46,7 @@ class LedgerStore(MessageStore):
         self.ledger = LedgerFiles(
             directory, config.commit_log, disk=disk, check=check_record, index_file_bytes=index_file_bytes
         )
-        """For the peer; open while the store is."""
+        """The files that the peer writes; open while the store is open."""
         self._state = StateFiles(disk, directory)
         self._wanted_index = -1
         self._dropped_queues: dict[tuple[str, int], int] = {}
@@ -68,7 +68,7 @@ class LedgerStore(MessageStore):
         """Recover ledger and queues; the first time, the old commit log. See `MessageStore`."""
         if self._needs_ledger():
             logger.warning(
-                "%s gets a ledger after its commit log, which is recovered first", self.config.root
+                "recovering the commit log in %s; a ledger will continue after it", self.config.root
             )
             with MessageStore(self.config, clock=self.clock, disk=self.disk):
                 pass
@@ -82,24 +82,24 @@ class LedgerStore(MessageStore):
     # -- roles -----------------------------------------------------------------------------------
 
     def become_leader(self, appender: Appender) -> None:
-        """Accept messages from now on. All entries must be committed: queues then have the next offsets."""
+        """Accept messages from now on. All entries must be committed, since they determine queue offsets."""
         self.dispatch()
         for cursor in self.table.values():
             cursor.next_offset = 0
         self.queues.fill(self.table, self.commit_log.min_offset)
-        for (topic, queue_id), number in self._dropped_queues.items():
-            self.begin_queue(topic, queue_id, number)
+        for (topic, queue_id), offset in self._dropped_queues.items():
+            self.begin_queue(topic, queue_id, offset)
         self.log.set_appender(appender)
 
-    def begin_queue(self, topic: str, queue_id: int, number: int) -> None:
-        """Start an empty queue at this offset, as its older messages have expired elsewhere.
+    def begin_queue(self, topic: str, queue_id: int, offset: int) -> None:
+        """Start an empty queue at this queue offset: its older messages have expired on other peers.
 
         Must be called when all entries are dispatched. Raises TopicInvalid, StoreError.
         """
         queue = self.queues.get_or_add(topic, queue_id)
-        if queue.max_physical_offset < 0 and queue.next_offset < number:
-            queue.begin_at(number)
-            self.table[topic, queue_id].next_offset = number
+        if queue.max_physical_offset < 0 and queue.next_offset < offset:
+            queue.begin_at(offset)
+            self.table[topic, queue_id].next_offset = offset
 
     def become_follower(self) -> None:
         """Reject messages from now on."""
@@ -108,8 +108,8 @@ class LedgerStore(MessageStore):
     def commit(self, index: int) -> None:
         """Dispatch the entries up to this one, which are committed. Raises StoreError.
 
-        After a gap this waits for the next flush: the queues are dropped then, and a running flush may use
-        their files.
+        After a gap, the entries are dispatched with the next `plan_flush`. It first drops the queues, whose
+        files a running flush may use now.
         """
         self._wanted_index = index
         if self.log.has_gap:
@@ -119,7 +119,7 @@ class LedgerStore(MessageStore):
             self.publish(requests)
 
     def plan_flush(self, *, thorough: bool, new_files: bool = True) -> FlushPlan:
-        """Plan a flush; see `MessageStore`. No other flush is running now."""
+        """Plan a flush; see `MessageStore`. No other flush may be running."""
         if self.log.has_gap:
             self._restart_after_gap()
             self.commit(self._wanted_index)

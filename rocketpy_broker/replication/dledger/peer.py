@@ -125,12 +125,12 @@ class PeerListener(Protocol):
 
 
 class Peer:
-    """Runs from `start` to `close`.
+    """One peer; it runs from `start` to `close`.
 
     directory: for term and vote. committed: returns an index up to which entries are known to be committed,
     besides the checkpoint. listen: the peer's own address. allowed_names: names in certificates of peers;
-    empty allows any certificate, or none. flush: make entries durable before they are acknowledged; without,
-    flush them every 10 ms, as 0.1 does.
+    empty allows any certificate, or none. flush: whether to make entries durable before they are
+    acknowledged. If False, they are flushed every 10 ms, as in 0.1.
     """
 
     def __init__(
@@ -180,11 +180,12 @@ class Peer:
         """Whether anything was appended or acknowledged since the node's last push."""
         self._is_running = False
         self._readable = -1
+        """Index of the newest committed entry that the files have."""
         self._leader_changes = 0
         self.failure: StoreError | InvariantError | None = None
         """Why the peer has stopped for good; None while it runs."""
         self.disk_full: DiskFull | None = None
-        """Why the peer pauses: its disk is full."""
+        """Set while the peer pauses because its disk is full."""
 
     # -- start and close ---------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class Peer:
     def committed_index(self) -> int:
         """Index of the newest entry that is committed and can be read here; -1: none."""
         raft = self._node.state
-        if raft.role is Role.LEADER:  # a leader truncates nothing, so its files keep what they have
+        if raft.role is Role.LEADER:  # a leader truncates nothing, so its files keep all written entries
             return max(self._readable, min(raft.committed_index, self._ledger.end_index))
         return self._readable
 
@@ -396,7 +397,7 @@ class Peer:
             self._start_ready(ready)
 
     def _start_ready(self, ready: Ready) -> None:
-        """Send what may be sent before the write, then write."""
+        """Send the requests that may be sent before the write, then write."""
         if ready.term_state is not None and ready.write:
             # The vote first: recovery rejects a ledger with a later term than the vote.
             rest = dataclasses.replace(ready, term_state=None)
@@ -409,7 +410,7 @@ class Peer:
         self._write(ready)
 
     def _write(self, ready: Ready) -> None:
-        """Write the entries, and flush if something must be durable before the rest is done."""
+        """Write the entries. Flush them, and save the vote, before the rest of the Ready is done."""
         if ready.write:
             try:
                 self._ledger.apply(ready.write)
@@ -459,7 +460,7 @@ class Peer:
         self._run_on_disk_thread(store, stored)
 
     def _on_flush_done(self, plan: FlushPlan | None, error: BaseException | None) -> bool:
-        """Finish a flush of the thread. A failure stops the peer, and False is returned."""
+        """Finish a flush that ran in the thread. A failure stops the peer, and False is returned."""
         if plan is not None:
             self._ledger.finish_flush(plan, None if error is None else flush_failure(error))
         if error is not None:
@@ -534,7 +535,7 @@ class Peer:
         try:
             await asyncio.to_thread(self._files.save_checkpoint, checkpoint)
         except StoreError as error:
-            log.error("the checkpoint of peer %s is not saved: %s", self.settings.self_id, error)
+            log.error("cannot save the checkpoint of peer %s: %s", self.settings.self_id, error)
         else:
             self._saved = checkpoint
 

@@ -39,9 +39,9 @@ OnResponse = Callable[[int, RaftMessage | None], None]
 class RaftClient(ClientOnlyEndpoint):
     """Sends requests to the other peers. Each connection is opened by the first request.
 
-    addresses: by peer id. on_buffer_end: called after each received buffer. tasks: of the peer. on_connected:
-    called with each new connection and the peer's id before any request; if it raises, the connection is
-    closed.
+    addresses: by peer id. on_response: see `OnResponse`. on_buffer_end: called after each received buffer.
+    tasks: of the peer. on_connected: called with each new connection and the peer's id before any request; if
+    it raises, the connection is closed.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class _ResponseWaiter:
         try:
             message = read_response(result, self._code)
         except RocketError as error:
-            text = "invalid response to request %d: %s"
+            text = "invalid response to a request with code %d: %s"
             _invalid_responses.warning(str(error), text, self._code, error)
         self._on_response(self._number, message)
 
     def set_exception(self, exception: RocketError, /) -> None:
-        log.debug("no response to request %d: %s", self._code, exception)
+        log.debug("no response to a request with code %d: %s", self._code, exception)
         if isinstance(exception, RequestTimeout) and self._channel.last_received == self._last_received:
             self._channel.abort()
         self._on_response(self._number, None)

@@ -434,7 +434,7 @@ async def test_a_lost_vote_rejects_the_start(tmp_path: Path) -> None:
         path = member.root / "currterm"
         saved = await asyncio.to_thread(path.read_bytes)
         await asyncio.to_thread(path.write_bytes, saved.replace(b"n0", b"n1"))
-        with pytest.raises(StoreDamaged, match="crc"):
+        with pytest.raises(StoreDamaged, match="CRC-32"):
             await running.start("n0")
         await running.stop("n0")
         await asyncio.to_thread(path.unlink)

@@ -107,7 +107,7 @@ async def test_a_stranger_learns_and_changes_nothing(running: Group, message: Ra
     ("said", "reason"),
     [
         (hello(name="other"), "group 'other'"),
-        (hello(callee="n2"), "looks for peer 'n2'"),
+        (hello(callee="n2"), "wants peer 'n2'"),
         (hello(caller="n9"), "not a peer of this group"),
         (Command.request(HandshakeCode.HELLO), "without group"),
         (Command.request(HandshakeCode.PROVE), "without the handshake"),
@@ -163,10 +163,11 @@ async def test_a_recorded_handshake_cannot_be_replayed(running: Group) -> None:
         assert (await ask(second, recorded)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_peer_speaks_for_itself_only(running: Group) -> None:
+@pytest.mark.parametrize(("sender", "candidate"), [("n0", "n2"), ("n2", "n0")])
+async def test_a_peer_speaks_for_itself_only(running: Group, sender: str, candidate: str) -> None:
     """One peer that was taken over could vote for all others."""
     _, leader = await running.leader()
-    message = VoteRequest(group="g", local_id="n0", remote_id="n1", leader_id="n2", term=TERM)
+    message = VoteRequest(group="g", local_id=sender, remote_id="n1", leader_id=candidate, term=TERM)
     async with await RawClient.open(port(running)) as client:
         await proven(client)
         metadata = MetadataRequest(group="g", remote_id="n1")

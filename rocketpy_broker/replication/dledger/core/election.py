@@ -1,11 +1,11 @@
 """Leader election: votes and heartbeats. Pure.
 
-A candidate holds rounds of votes. The first round after it lost its leader is in the old term, in which a
-majority has already voted. It finds out whether the others still have the leader. The term is incremented
-only if they do not. Such a round does what PreVote does in etcd.
+A candidate holds rounds of votes. The first round after it lost its leader is a probe: it is in the old term,
+in which a majority has already voted. It finds out whether the others still have the leader. The term is
+incremented only if they do not. A probe does what PreVote does in etcd.
 
-A restarted peer starts with a probe, a round in the old term. The peer may have led that term, so it must not
-win the round. A peer that has just led increments the term immediately. So no peer leads a term twice.
+A restarted peer starts with a probe, too. The peer may have led that term, so it must not win this probe. A
+peer that has just led increments the term immediately. So no peer leads a term twice.
 
 A peer that receives a vote request of a newer term defers: it enters that term, and delays its own rounds.
 
@@ -39,8 +39,8 @@ class ElectionResult(enum.Enum):
 
     PASSED = "this peer is elected"
     REVOTE_IMMEDIATELY = "vote again now: some peers had to enter the term first"
-    WAIT_TO_REVOTE = "vote again in this term"
-    WAIT_TO_VOTE_NEXT = "vote again in a higher term"
+    WAIT_TO_REVOTE = "wait, then vote again in this term"
+    WAIT_TO_VOTE_NEXT = "wait, then vote again in a higher term"
 
 
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
@@ -76,10 +76,13 @@ class _Round:
         self.term = term
         self.began_ms = began_ms
         self.is_probe = is_probe
-        """Whether it only finds out if there is a leader, and cannot be won."""
+        """Whether it is the probe of a restarted peer, which cannot be won."""
         self.open: set[int] = set()
+        """Numbers of the requests without a response."""
         self.results: Counter[VoteResult] = Counter()
+        """Vote results of a round of votes, own vote included."""
         self.codes: Counter[int] = Counter()
+        """Response codes of a round of heartbeats, this peer's own SUCCESS included."""
 
 
 @dataclass(eq=False)
@@ -171,8 +174,8 @@ class LeaderElector:
         return RaftResponseCode.SUCCESS if state.leader_id == leader else RaftResponseCode.INCONSISTENT_LEADER
 
     def _defer_to_newer_term(self, term: int, now_ms: float) -> None:
-        # A waiting candidate keeps its time. Otherwise a peer with many unsuccessful rounds delays the
-        # others.
+        # A waiting candidate does not postpone its next election: otherwise a peer with many unsuccessful
+        # rounds would delay the others.
         keeps_time = self.state.role is Role.CANDIDATE and self._vote_round is None
         self.state.enter_term(term)
         self._increment_term_next = self._probe_next = False
@@ -183,7 +186,7 @@ class LeaderElector:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: float) -> None:
-        """Run the timers of the current role."""
+        """Check the timers of the current role."""
         match self.state.role:
             case Role.LEADER:
                 self._tick_leader(now_ms)

@@ -1,12 +1,12 @@
 """Codecs of entries and index units, the contents of a ledger's files.
 
-All numbers are big-endian, since DLedger 0.1. An entry, in a file of `data/` and in a push::
+All numbers are big-endian. An entry, in a file of `data/`::
 
     offset  size  field
          0     4  magic, 1
          4     4  size of the whole entry, 48 + body
          8     8  index: 0, 1, 2, … in the ledger
-        16     8  term of the leader that took it
+        16     8  term of the leader that appended it
         24     8  pos: offset of this entry from the start of the first data file
         32     4  channel, 0 (reserved)
         36     4  chain CRC, 0 (never computed by 0.1)
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 f"entry {self.index}: magic {self.magic}, size {self.size} with a body of {len(self.body)}"
             )
         if self.index < 0 or self.pos < 0:
-            raise RemoteProtocolError(f"entry {self.index} at {self.pos}")
+            raise RemoteProtocolError(f"invalid entry: index {self.index}, pos {self.pos}")
 
 
 class Blank(NamedTuple):
@@ -121,11 +121,11 @@ def encode_entry(entry: Entry) -> bytes:
 def decode_entry(data: bytes, start: int, pos: int) -> Entry | Blank:
     """Decode the entry or blank at `start` of `data`, a piece of a data file.
 
-    pos: position of that in the ledger, which the entry must contain.
+    pos: its position in the ledger; an entry must contain the same position.
 
     Raises:
-        TornTail: The data ends inside it.
-        RecordCorrupt: The bytes are not an entry or blank; zeros are not.
+        TornTail: The data ends inside the entry or blank.
+        RecordCorrupt: The bytes are neither an entry nor a blank, such as zeros.
     """
     rest = len(data) - start
     if rest < _BLANK.size:
@@ -143,7 +143,9 @@ def decode_entry(data: bytes, start: int, pos: int) -> Entry | Blank:
         raise TornTail(pos, f"size {size}, but {rest} bytes are left")
     _, _, index, term, own_pos, channel, chain_crc, body_crc, body_bytes = _HEADER.unpack_from(data, start)
     if own_pos != pos or body_bytes != size - HEADER_BYTES or index < 0:
-        raise RecordCorrupt(pos, f"index {index} says pos {own_pos}, size {size}, body {body_bytes}")
+        raise RecordCorrupt(
+            pos, f"inconsistent header: index {index}, pos {own_pos}, size {size}, body length {body_bytes}"
+        )
     return Entry(
         body=bytes(data[start + HEADER_BYTES : start + size]),
         body_crc=body_crc,
@@ -165,7 +167,7 @@ def encode_blank(size: int) -> bytes:
 def next_pos(end_pos: int, size: int, file_bytes: int) -> int:
     """Return the position of an entry of `size` bytes that is appended at `end_pos`.
 
-    It is in the next file if less than the eight bytes of a blank would remain in this one.
+    It is the start of the next file if fewer than eight bytes, the size of a blank, would remain in this one.
     Source: MmapFileList.preAppend.
     """
     used = end_pos % file_bytes
@@ -180,7 +182,7 @@ def encode_index_unit(entry: Entry) -> bytes:
 
 
 def decode_index_unit(data: bytes, start: int = 0) -> IndexUnit | None:
-    """Decode the unit at `start`; None for zeros, a unit that was never written.
+    """Decode the unit at `start`; None if it is all zeros because it was never written.
 
     Raises TornTail, RecordCorrupt.
     """

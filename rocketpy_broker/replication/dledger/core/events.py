@@ -73,8 +73,8 @@ class SendResponse:
 class Ready:
     """Effects that the shell carries out in the order of the fields. Then it calls `RaftNode.advance`.
 
-    term_state: term and vote to save durably; None if they have not changed. write: entries to write durably.
-    requests, responses: to send after the write, which they acknowledge; but see `requests_before_write`.
+    term_state: term and vote to save durably; None if they have not changed. write: change of the ledger to
+    make durably. requests, responses: to send after the write, except `requests_before_write`.
     committed_index: entries up to this one may be applied.
     """
 

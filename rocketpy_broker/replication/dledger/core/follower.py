@@ -42,8 +42,11 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._followed: tuple[int, str | None] = (-1, None)
+        """Term and id of the leader whose pushes were last handled."""
         self._match_index = -1
+        """The newest entry that is known to equal the leader's; -1: none yet."""
         self._is_compared = False
+        """Whether a push of this leader has set the match index."""
         self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
         """Pushes that arrived before the push of the previous entry, by index."""
 
@@ -54,7 +57,8 @@ class Follower:
             self._respond(request_id, request, code)
         elif request.type is PushType.COMMIT:
             self._commit(request)
-            # Else a restarted follower, which may be empty, would not be compared before the next entry.
+            # The rejection starts a comparison. Without it, a restarted follower, which may be empty, would
+            # not be compared before the next entry.
             self._respond(request_id, request, _SUCCESS if self._is_compared else _INCONSISTENT)
         elif request.entry is None:
             self._respond(request_id, request, RaftResponseCode.UNEXPECTED_ARGUMENT)
@@ -62,14 +66,14 @@ class Follower:
             self._on_append(request_id, request, request.entry, now_ms)
         else:
             self._reject_early()
-            change = self._compare if request.type is PushType.COMPARE else self._truncate
-            self._respond(request_id, request, change(request.entry))
+            handle = self._compare if request.type is PushType.COMPARE else self._truncate
+            self._respond(request_id, request, handle(request.entry))
             self._commit(request)
 
     def tick(self, now_ms: float) -> None:
-        """Report to the leader each gap that was not closed in time."""
-        for index, (request_id, request, came_ms) in list(self._early.items()):
-            if now_ms - came_ms > self.settings.push_timeout_ms:
+        """Reject the early pushes whose previous entry did not arrive in time."""
+        for index, (request_id, request, received_ms) in list(self._early.items()):
+            if now_ms - received_ms > self.settings.push_timeout_ms:
                 del self._early[index]
                 self._respond(request_id, request, _INCONSISTENT)
 
@@ -133,7 +137,10 @@ class Follower:
         return _SUCCESS
 
     def _write(self, entry: Entry) -> bool:
-        """Write an entry after the previous one, which equals the leader's, and replace what was there."""
+        """Write an entry after the previous one, which equals the leader's; replace entries from there on.
+
+        Returns False if a committed entry would be replaced, or if the position does not match.
+        """
         view = self.view
         if entry.index <= self.state.committed_index:
             return False
@@ -167,7 +174,7 @@ class Follower:
             if not self._write(entry):
                 return _INCONSISTENT
         else:
-            # The leader's ledger starts here, and it is unknown which of the older entries were committed.
+            # The leader's ledger starts at this entry. Which of the older entries were committed is unknown.
             view.reset_to(entry.index)
             view.append(entry)
         self._match_index, self._is_compared = max(self._match_index, entry.index), True

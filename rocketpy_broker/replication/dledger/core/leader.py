@@ -67,7 +67,7 @@ class PeerProgress:
         """When the follower was last sent a push, which has the committed index."""
 
     def restart_compare(self) -> None:
-        """Start again with COMPARE, as if nothing were known of the follower's ledger."""
+        """Start again with COMPARE, without assumptions about the follower's ledger."""
         self.phase, self.compare_index, self.open_request = PushType.COMPARE, -1, None
         self.open_commit = None
         self.common_index = self.conflict_index = -1
@@ -76,7 +76,7 @@ class PeerProgress:
         self.in_flight_bytes = 0
 
     def start_appending(self, index: int) -> None:
-        """Continue with APPEND: the follower's ledger ends at `index`, and is equal."""
+        """Continue with APPEND: the follower's ledger ends at `index`, and equals the leader's until then."""
         self.phase, self.open_request = PushType.APPEND, None
         self.next_index = index + 1
         self.acknowledge(index)
@@ -148,11 +148,11 @@ class Leader:
 
     def _push_entries(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
-        sent, most = follower.in_flight, self._settings.in_flight_max
+        sent, sent_max = follower.in_flight, self._settings.in_flight_max
         if (sent[0].index if sent else follower.next_index) < view.begin_index:
             follower.restart_compare()  # its next entry has expired here
             return
-        while follower.next_index <= view.end_index and len(sent) < most:
+        while follower.next_index <= view.end_index and len(sent) < sent_max:
             entry = view.get(follower.next_index)
             if sent and follower.in_flight_bytes + entry.size > self._settings.in_flight_bytes_max:
                 break
@@ -233,12 +233,12 @@ class Leader:
         one.
         """
         begin = self._view.begin_index
-        other = follower.conflict_index if follower.conflict_index >= 0 else self._view.end_index + 1
+        high = follower.conflict_index if follower.conflict_index >= 0 else self._view.end_index + 1
         low = max(follower.common_index, begin - 1, response.begin_index - 1)
-        if other - low > 1:
+        if high - low > 1:
             # The follower's newest entry first: it is usually equal, which ends the search.
-            is_first = follower.common_index < 0 and other == response.end_index + 1
-            follower.compare_index = other - 1 if is_first else (low + other) // 2
+            is_first = follower.common_index < 0 and high == response.end_index + 1
+            follower.compare_index = high - 1 if is_first else (low + high) // 2
             return
         follower.phase = PushType.TRUNCATE
         follower.compare_index = follower.common_index if follower.common_index >= 0 else begin

@@ -1,7 +1,7 @@
 """The ledger as the Raft core sees it: the stored entries, followed by those that are not written yet.
 
-All changes go through this view, and `take` returns them as a `Write`. After `written`, its entries count as
-durable, except those that were truncated in between.
+All changes go through this view, and `take` returns them as a `Write`. After `written`, the entries of that
+`Write` count as durable, except those that were truncated in between.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ class LedgerView:
         self._tail: list[Entry] = []
         """The entries after them."""
         self._taken = 0
-        """How many entries of the tail are being written."""
+        """Number of entries at the start of the tail that are being written."""
         self._is_reset = False
+        """Whether the next `Write` removes all stored entries."""
         self._keep_until: int | None = None
+        """Index after which the next `Write` truncates the stored ledger; None: it does not."""
 
     @property
     def begin_index(self) -> int:
@@ -90,18 +92,21 @@ class LedgerView:
         return self._stored_end
 
     def find(self, index: int) -> Entry | None:
-        """Return an entry, or None if it is not here."""
+        """Return an entry; None if the ledger does not have it."""
         return self.get(index) if 0 <= self._begin <= index <= self.end_index else None
 
     def get(self, index: int) -> Entry:
-        """Return an entry that is here."""
+        """Return an entry from `begin_index` to `end_index`."""
         if index > self._stored_end:
             return self._tail[index - self._stored_end - 1]
         return self._stored.get(index)
 
     def expire(self, index: int) -> None:
         """Drop the entries before this one: they are committed, and are about to be deleted."""
-        ensure(self._begin <= index <= self._stored_end, f"{index} of {self._begin} to {self._stored_end}")
+        ensure(
+            self._begin <= index <= self._stored_end,
+            f"entry {index} cannot become the oldest one: {self._begin} to {self._stored_end} are stored",
+        )
         self._begin = index
 
     @property
@@ -138,7 +143,7 @@ class LedgerView:
         self._stored_end = min(self._stored_end, index)
 
     def reset_to(self, index: int) -> None:
-        """Remove all entries; the next one has this index."""
+        """Remove all entries; the next one gets this index."""
         self._is_reset, self._keep_until = True, None
         self._tail.clear()
         self._taken = 0

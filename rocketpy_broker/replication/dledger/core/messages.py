@@ -247,7 +247,7 @@ def read_response(command: Command, request_code: int) -> RaftMessage:
     A rocketpy peer that rejects a request sends the reason in the frame's remark, without a body.
     """
     if command.code != RaftResponseCode.SUCCESS and not command.body:
-        raise RemoteProtocolError(f"the peer responds {command.code}: {command.remark}")
+        raise RemoteProtocolError(f"the peer responded with code {command.code}: {command.remark}")
     return _read(command, request_code, 1)
 
 

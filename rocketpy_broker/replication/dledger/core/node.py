@@ -80,7 +80,8 @@ class RaftNode:
         self.view = LedgerView(stored, settings.file_bytes)
         if self.view.end_term > state.term:
             raise StoreDamaged(
-                f"entry {self.view.end_index} has term {self.view.end_term}, the vote {state.term}"
+                f"entry {self.view.end_index} has term {self.view.end_term}, but currterm has the older term "
+                f"{state.term}; start this peer with an empty directory: it copies the ledger from the others"
             )
         self.state = RaftState(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
         self._elector = LeaderElector(settings, self.state, self.view, self._outbox, rng, now_ms)
@@ -105,11 +106,11 @@ class RaftNode:
                 self._on_request(request_id, message, now_ms)
             case ResponseReceived(number, message):
                 self._on_response(number, message, now_ms)
-                if self._is_still_leader:  # many responses arrive together, and their effects are done once
+                if self._is_still_leader:  # many responses arrive together; commit and push once for all
                     self._deferred_response_ms = now_ms
                     return
             case EntriesExpiring(begin_index):
-                ensure(begin_index <= self.state.committed_index, f"{begin_index} is not committed")
+                ensure(begin_index <= self.state.committed_index, f"entry {begin_index} is not committed")
                 self.view.expire(begin_index)
         self._update_leader(now_ms)
 

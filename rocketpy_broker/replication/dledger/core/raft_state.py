@@ -47,11 +47,11 @@ class RaftState:
         self.highest_term = self.term
         """The highest term that any peer was seen in."""
         self.committed_index = committed_index
-        """A majority has the entries up to here; -1: none."""
+        """A majority has the entries up to this index; -1: none."""
         self._saved = state
 
     def commit(self, index: int) -> None:
-        """Note that entries up to `index`, which this peer has, are committed. Never decreases."""
+        """Record that entries up to `index`, which this peer has, are committed. It never decreases."""
         self.committed_index = max(self.committed_index, index)
 
     def increment_term(self) -> None:
@@ -72,7 +72,7 @@ class RaftState:
 
     def vote(self, candidate: str) -> None:
         """Vote in this term."""
-        ensure(self.voted_for in (None, candidate), f"term {self.term}: voted for {self.voted_for} before")
+        ensure(self.voted_for in (None, candidate), f"already voted for {self.voted_for} in term {self.term}")
         self.voted_for = candidate
 
     def become_follower(self, leader: str) -> None:

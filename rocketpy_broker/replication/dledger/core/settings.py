@@ -30,7 +30,8 @@ class RaftSettings:
     vote_wait_ms: int = 3000
     """A round of votes ends after this time, with the votes received until then."""
     push_timeout_ms: int = 1000
-    """maxPushTimeOutMs: then a leader repeats a push without a response, and a follower reports a gap."""
+    """maxPushTimeOutMs: time after which a leader repeats a push that has no response, and a follower rejects
+    a push whose previous entry is missing."""
     commit_push_ms: int = 1000
     """Interval in which idle followers receive the committed index."""
     retry_ms: int = 500
@@ -38,9 +39,9 @@ class RaftSettings:
     pending_max: int = 10_000
     """maxPendingRequestsNum: limit of uncommitted entries; more are rejected with LEADER_PENDING_FULL."""
     in_flight_max: int = 1000
-    """Limit of unacknowledged pushes to one follower, and of pushes that wait there for a missing entry."""
+    """Limit of unacknowledged pushes to one follower, and of its pushes that wait for a missing entry."""
     in_flight_bytes_max: int = 4 << 20
-    """Limit of their bytes; a single entry may be larger."""
+    """Limit of the bytes of unacknowledged pushes to one follower; a single entry may be larger."""
     file_bytes: int = 1 << 30
     """mappedFileSizeForEntryData: must be the same on every peer, as positions of entries depend on it."""
     no_op: Callable[[int], bytes] | None = None
@@ -54,12 +55,16 @@ class RaftSettings:
             raise ConfigInvalid(f"dLegerSelfId {self.self_id!r} is not among the peers {sorted(self.peers)}")
         if not 0 < self.vote_interval_ms_min < self.vote_interval_ms_max:
             raise ConfigInvalid(
-                f"vote interval: {self.vote_interval_ms_min} to {self.vote_interval_ms_max} ms"
+                f"invalid vote interval: {self.vote_interval_ms_min} to {self.vote_interval_ms_max} ms; the "
+                "minimum must be positive, and less than the maximum"
             )
 
     @property
     def silence_ms(self) -> int:
-        """Time without a heartbeat, or a quorum, after which a term's leader is given up."""
+        """Time after which a follower without a heartbeat starts an election.
+
+        A leader that has had no quorum of responses for so long steps down.
+        """
         return self.heartbeats_missed_max * self.heartbeat_ms
 
     @property

@@ -1,7 +1,8 @@
 """The message records in a ledger's entries, and the old commit log in front of the ledger.
 
-The body of each entry is one record. A store that was created without DLedger keeps its commit log. Both have
-one file size, and the ledger starts at the end of the old log's last file. So an offset identifies the file.
+The body of each entry is one record. A store that was created without DLedger keeps its old commit log. Both
+have the same file size, and the ledger starts at the end of the old log's last file. So an offset identifies
+the file in either.
 Source: DLedgerCommitLog of RocketMQ 4.6.0, which calls that offset dividedCommitlogOffset.
 """
 
@@ -37,7 +38,9 @@ def record_of(entry: Entry, *, check_crc: bool = False) -> RecordView:
     view = peek(entry.body, check_crc=check_crc)
     if (view.physical_offset, view.size) != (physical_offset, len(entry.body)):
         raise RecordCorrupt(
-            physical_offset, f"its record says offset {view.physical_offset} and {view.size} bytes"
+            physical_offset,
+            f"the record contains offset {view.physical_offset} and size {view.size}, expected "
+            f"{physical_offset} and {len(entry.body)}",
         )
     return view
 
@@ -135,5 +138,5 @@ class JoinedFiles:
         return self.old.mapped_files.pop(0) if self.old.mapped_files else self.ledger.take_first()
 
     def drop_strays(self) -> int:
-        """There are none: both logs were checked when they were opened."""
+        """Return 0: both logs were checked when they were opened, so there are no stray files."""
         return 0

@@ -13,7 +13,7 @@ from rocketpy_broker.store.log.mapped_file import MappedFile
 from rocketpy_broker.store.log.mapped_file_queue import MappedFileQueue
 
 CheckEntry = Callable[[Entry], str]
-"""Returns what is wrong with an entry's body, which no checksum of the ledger covers; empty: nothing."""
+"""Returns what is wrong with an entry's body, or an empty text. The ledger has no checksum of bodies."""
 _WINDOW_BYTES: Final = 4 << 20
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
 # Size and pos of an entry.
@@ -28,8 +28,8 @@ def accept_any(_entry: Entry) -> str:
 class EntryScan:
     """Iterates over the entries from `start` on, and checks each.
 
-    start: of an entry or a file. Indexes must be consecutive, terms must not decrease, a blank must reach the
-    end of its file, and each entry must contain its own position.
+    start: offset of an entry or a file. Indexes must be consecutive, terms must not decrease, a blank must
+    reach the end of its file, and each entry must contain its own position.
     """
 
     def __init__(self, files: MappedFileQueue, start: int, check: CheckEntry) -> None:
@@ -77,11 +77,12 @@ class EntryScan:
             self.tail.advance(self.end)
             yield found
 
-    def find_follower(self) -> Entry | None:
+    def find_later_entry(self) -> Entry | None:
         """Return the first valid entry after the end that may belong to the ledger, at any position.
 
-        Indexes increase and terms never decrease. So an entry that cannot follow the last one is left over
-        from a truncation. 0.1 does not zero truncated entries, and power loss may undo the zeroing.
+        Indexes increase and terms never decrease. So an entry is left over from a truncation if its index is
+        not higher than that of the last one, or its term is lower. 0.1 does not zero truncated entries, and
+        power loss may undo the zeroing.
         """
         for entry in _find_entries(self._files, self.end, self._check):
             if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):
@@ -90,7 +91,7 @@ class EntryScan:
 
     def _problem_of(self, found: Entry | Blank, room: int) -> str:
         if isinstance(found, Blank):
-            reason = f"a blank entry of {found.size} bytes does not reach the end of the file"
+            reason = f"a blank of {found.size} bytes does not reach the end of the file"
             return "" if found.size == room else reason
         last = self.last
         if last is not None and found.index != last.index + 1:

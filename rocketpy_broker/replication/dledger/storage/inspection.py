@@ -77,7 +77,7 @@ class StoredLedgerFiles(ReadOnlyStore):
         return EntryRecordScan(self._old, self._data, start, until, check_crc=check_crc)
 
     def _committed_end(self) -> int:
-        """End of the last entry that is committed by the checkpoint; 0 if unknown."""
+        """End of the last entry that is committed according to the checkpoint; 0 if unknown."""
         index = self._state[1].committed_index
         unit = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) if index >= 0 else None
         if unit is None:
@@ -103,10 +103,10 @@ class StoredLedgerFiles(ReadOnlyStore):
         end, stop = entries.end, entries.stop
         if end < scan.end:
             reason = stop.reason if stop is not None else "there are only zeros"
-            problems.append(f"ledger: damaged at {end}: {reason}; it is committed to {scan.end}")
+            problems.append(f"ledger: damaged at {end}: {reason}, but entries up to {scan.end} are committed")
         elif stop is not None:
-            follower = entries.find_follower()
-            following = f"; entry {follower.index} follows at {follower.pos}" if follower is not None else ""
+            later = entries.find_later_entry()
+            following = f"; entry {later.index} follows at {later.pos}" if later is not None else ""
             if following or self.is_clean:
                 problems.append(f"ledger: damaged at {end}: {stop.reason}{following}")
         return problems

@@ -1,11 +1,11 @@
 """The ledger on disk: data files and index files in the format of DLedger 0.1.
 
-A `Write` is one positional write to each file that it reaches, data before index. Its entries are
-acknowledged after a flush of the data. The index can be rebuilt from the data, so it is flushed with the
-marks only, about once a second. Truncated entries are zeroed and flushed before anything else is written
-there, so that power loss cannot put an old entry after a new one.
+A `Write` becomes one positional write to each affected file, data before index. Its entries are acknowledged
+after a flush of the data. The index can be rebuilt from the data, so it is flushed about once a second,
+together with the checkpoint in the file `progress`. Truncated entries are zeroed and flushed before anything
+else is written there, so that power loss cannot put an old entry after a new one.
 
-One thread calls it; only `run_flush` and `preallocate_ahead` may run in others.
+One thread calls all methods; only `run_flush` and `preallocate_ahead` may run in others.
 Source: DLedgerMmapFileStore of DLedger 0.1. Differs: 0.1 flushes after it has acknowledged.
 """
 
@@ -67,20 +67,20 @@ class LedgerFiles:
         )
         self.index = MappedFileQueue(self._disk, directory / "index", index_file_bytes)
         self._preallocator = Preallocator(self.data, config)
-        self.marks_file = CheckpointFile(self._disk, directory / "progress")
-        """The marks: data are flushed to `flushed_offset`, the index to `dispatched_offset` in data."""
+        self.checkpoint_file = CheckpointFile(self._disk, directory / "progress")
+        """The data are flushed up to `flushed_offset`, the index for the data up to `dispatched_offset`."""
         self._saved = Checkpoint()
         self._tail = LogTail(0)
         self._first: Entry | None = None
         self._last: Entry | None = None
         self._reader = LedgerReader(self.data, self.index)
         self.failure: StoreError | None = StoreError("the ledger is not open")
-        """Why the ledger cannot be written; None: it can."""
+        """Why the ledger cannot be written; None if it can."""
 
     # -- opening and closing ---------------------------------------------------------------------
 
     def open(self) -> LedgerReport:
-        """Recover the ledger; an empty one is created in a new directory. Blocks, perhaps for long.
+        """Recover the ledger; in a new directory, create an empty one. Blocks, perhaps for minutes.
 
         Raises StoreDamaged, DiskFull, FlushFailed, StoreError; then all files are closed.
         """
@@ -95,39 +95,40 @@ class LedgerFiles:
         return report
 
     def _recover(self) -> LedgerReport:
-        marks = self.marks_file.load()
-        if marks.flushed_offset >= 0 and self._is_javas():
+        checkpoint = self.checkpoint_file.load()
+        if checkpoint.flushed_offset >= 0 and self._was_used_by_java():
             logger.warning(
                 "%s was used by a Java broker since the last stop; every entry is checked", self._directory
             )
-            marks = Checkpoint()
-        if marks.flushed_offset >= 0:
-            # The marks may be in the page cache only, but files that they call expired are deleted below.
-            self.marks_file.save(marks)
+            checkpoint = Checkpoint()
+        if checkpoint.flushed_offset >= 0:
+            # It may be in the page cache only, but files that it records as expired are deleted below.
+            self.checkpoint_file.save(checkpoint)
         self.data.load()
         self.index.load()
         recovery = LedgerRecovery(self.data, self.index, self._check)
-        report = recovery.run(marks)
+        report = recovery.run(checkpoint)
         self._first, self._last, self._tail = recovery.first, recovery.last, recovery.tail
         if not report.clean:
             # What was read may be in the page cache only, where it stays after a failed flush.
             self.data.mark_unflushed(
                 [file for file in self.data.mapped_files if file.end > report.scanned_from]
             )
-            self.data.rewrite(marks.flushed_offset if marks.flushed_offset >= 0 else report.scanned_from)
+            flushed = checkpoint.flushed_offset
+            self.data.rewrite(flushed if flushed >= 0 else report.scanned_from)
             self.index.mark_unflushed(self.index.mapped_files)
             self.index.rewrite(max(0, self.end_index + 1 - report.entries) * INDEX_UNIT_BYTES)
         flush_now(self, self.plan_flush(thorough=True))
         return report
 
-    def _is_javas(self) -> bool:
-        """Whether a Java broker has written the small files, which then lack rocketpy's checksum."""
+    def _was_used_by_java(self) -> bool:
+        """Whether a Java broker has written the state files, which then lack rocketpy's checksum."""
         return any(
             data is not None and not has_checksum(data)
-            for data in (self._state(name) for name in ("checkpoint", "currterm"))
+            for data in (self._read_state(name) for name in ("checkpoint", "currterm"))
         )
 
-    def _state(self, name: str) -> bytes | None:
+    def _read_state(self, name: str) -> bytes | None:
         path = self._directory / name
         with disk_errors("read", path):
             return read_file(self._disk, path) if self._disk.exists(path) else None
@@ -140,7 +141,7 @@ class LedgerFiles:
                 self.data.delete_preallocated()
                 plan = self.plan_flush(thorough=True)
                 plan.checkpoint = dataclasses.replace(
-                    self._marks(), log_end=self.data.max_offset, index_files=len(self.index.mapped_files)
+                    self._checkpoint(), log_end=self.data.max_offset, index_files=len(self.index.mapped_files)
                 )
                 flush_now(self, plan)
         finally:
@@ -149,10 +150,10 @@ class LedgerFiles:
     def _close_files(self) -> None:
         self.data.close()
         self.index.close()
-        self.marks_file.close()
+        self.checkpoint_file.close()
 
     def begin_at(self, pos: int) -> None:
-        """Put the first entry of an empty ledger at `pos`, the start of a file. Raises StoreError."""
+        """Start an empty ledger at `pos`, the start of a file. Raises StoreError."""
         ensure(not self.data.mapped_files, f"{self.data.directory} is not empty")
         self._reset(pos)
 
@@ -175,7 +176,7 @@ class LedgerFiles:
 
     @property
     def start_pos(self) -> int:
-        """Position of the first entry while there is none."""
+        """Start of the oldest data file; in an empty ledger, the position of the first entry."""
         return self.data.min_offset
 
     def get(self, index: int) -> Entry:
@@ -194,11 +195,11 @@ class LedgerFiles:
         """Make a change; the next flush makes it durable.
 
         Raises:
-            DiskFull: The entries are not written; the same change may be made again.
+            DiskFull: The entries were not written; the same change may be made again.
             StoreError, FlushFailed: The ledger cannot be written until it is opened again.
         """
         if self.failure is not None:
-            raise StoreError(f"the ledger takes no entries: {self.failure}")
+            raise StoreError(f"cannot write to the ledger in {self._directory}: {self.failure}")
         try:
             if write.is_reset:
                 self._reset(write.entries[0].pos if write.entries else self.start_pos)
@@ -237,7 +238,7 @@ class LedgerFiles:
         self._reader.cache(entries)
 
     def _runs(self, entries: Sequence[Entry]) -> list[tuple[MappedFile, list[bytes]]]:
-        """Return the bytes for each file, including the blanks at the ends of files."""
+        """Return the bytes to append to each file, including the blanks at the ends of files."""
         data = self.data
         file = data.last if data.last is not None else data.add_file(entries[0].pos)
         run: list[bytes] = []
@@ -256,7 +257,7 @@ class LedgerFiles:
         return runs
 
     def _roll_back(self, end: int) -> None:
-        """Zero what a failed append has written."""
+        """Zero the bytes that a failed append has written."""
         try:
             self._truncate(end, self.end_index)
         except StoreError as error:
@@ -274,9 +275,9 @@ class LedgerFiles:
         self._last = last
 
     def _reset(self, start: int) -> None:
-        """Remove all entries; the next one has the position `start`, the start of a file."""
+        """Remove all entries; the next one gets the position `start`, the start of a file."""
         if start % self.data.file_bytes:
-            raise StoreError(f"a ledger cannot start at {start}, inside a file")
+            raise StoreError(f"a ledger cannot start at {start}, which is not the start of a file")
         if self._last is not None:
             logger.warning("%s: all entries, up to %d, are removed", self._directory, self.end_index)
         self._truncate(self.data.min_offset, -1)
@@ -291,11 +292,11 @@ class LedgerFiles:
     def _truncate(self, end: int, index: int) -> None:
         """Truncate the data at `end`, after entry `index`, durably.
 
-        The marks say so first, since a kill may leave valid entries after the part that is already zeroed.
+        The end is saved in the checkpoint first: after a kill, valid entries may follow the zeroed part.
         """
         if self._tail.offset >= end:
             self._tail = LogTail(self.data.min_offset)
-        self._save_marks(end, log_end=end)
+        self._save_checkpoint(end, log_end=end)
         self.data.delete_preallocated()
         self.data.truncate(end)
         if index < 0:
@@ -304,11 +305,14 @@ class LedgerFiles:
             self.index.truncate((index + 1) * INDEX_UNIT_BYTES)
         self._reader.forget(index)
         flush_now(self, self.plan_flush(thorough=False))
-        self._save_marks(end, log_end=-1)
+        self._save_checkpoint(end, log_end=-1)
 
-    def _save_marks(self, end: int, *, log_end: int) -> None:
-        """Save that nothing after `end` is flushed. log_end: the ledger has nothing after it."""
-        marks = dataclasses.replace(
+    def _save_checkpoint(self, end: int, *, log_end: int) -> None:
+        """Save that nothing after `end` is flushed.
+
+        log_end: the end of the ledger while it is truncated there; -1 after the truncation.
+        """
+        checkpoint = dataclasses.replace(
             self._saved,
             flushed_offset=min(self._saved.flushed_offset, end),
             dispatched_offset=min(self._saved.dispatched_offset, end),
@@ -316,17 +320,17 @@ class LedgerFiles:
             min_offset=self.data.min_offset,
             log_end=log_end,
         )
-        if marks != self._saved:
-            self.marks_file.save(marks)
-            self._saved = marks
+        if checkpoint != self._saved:
+            self.checkpoint_file.save(checkpoint)
+            self._saved = checkpoint
 
     # -- flushing --------------------------------------------------------------------------------
 
     def plan_flush(self, *, thorough: bool = False) -> FlushPlan:
-        """Plan a flush of the data; with `thorough`, of index and marks too.
+        """Plan a flush of the data; with `thorough`, of index and checkpoint too.
 
-        `run_flush` follows in any thread, then `finish_flush` here, with no `apply` in between. Raises
-        FlushFailed after a failed flush: a second one might succeed without writing the lost pages.
+        Call `run_flush` next, in any thread, then `finish_flush` in this one, without an `apply` in between.
+        Raises FlushFailed after a failed flush: a second one might succeed without writing the lost pages.
         """
         if isinstance(self.failure, FlushFailed):
             raise FlushFailed(f"the ledger cannot be flushed: {self.failure}")
@@ -334,12 +338,12 @@ class LedgerFiles:
         plan.add(self.data)
         if thorough:
             plan.add(self.index)
-            marks = self._marks()
-            if marks != self._saved:
-                plan.checkpoint = marks
+            checkpoint = self._checkpoint()
+            if checkpoint != self._saved:
+                plan.checkpoint = checkpoint
         return plan
 
-    def _marks(self) -> Checkpoint:
+    def _checkpoint(self) -> Checkpoint:
         end = self.data.max_offset
         return Checkpoint(
             flushed_offset=end,
@@ -350,10 +354,10 @@ class LedgerFiles:
 
     def run_flush(self, plan: FlushPlan) -> None:
         """Run a planned flush. Blocks; safe in a thread. Raises FlushFailed."""
-        plan.run(self._disk, self.marks_file)
+        plan.run(self._disk, self.checkpoint_file)
 
     def finish_flush(self, plan: FlushPlan, error: FlushFailed | None = None) -> None:
-        """Finish a flush. After a failed one the ledger cannot be written."""
+        """Finish a flush. error: why it failed; the ledger can then no longer be written."""
         if error is not None:
             plan.release()
             self._fail(error)
@@ -363,7 +367,7 @@ class LedgerFiles:
             self._saved = plan.checkpoint
 
     def flush(self, *, thorough: bool = False) -> None:
-        """Make what was applied durable. Blocks. Raises FlushFailed."""
+        """Make all applied changes durable. Blocks. Raises FlushFailed."""
         flush_now(self, self.plan_flush(thorough=thorough))
 
     # -- preallocation and retention -------------------------------------------------------------
@@ -397,8 +401,8 @@ class LedgerFiles:
         return taken
 
     def persist_min_offset(self) -> None:
-        """Save where the data start now, before older files are deleted. Blocks; safe in a thread.
+        """Save the new start of the data before older files are deleted. Blocks; safe in a thread.
 
         Raises StoreError.
         """
-        self.marks_file.advance_min_offset(self.data.min_offset)
+        self.checkpoint_file.advance_min_offset(self.data.min_offset)

@@ -1,7 +1,7 @@
 """Reads entries by index: the newest from memory, older ones in batches from the files.
 
-A lagging follower gets one entry after the other, so a read also loads the entries that follow. Each entry is
-compared with its index unit.
+A lagging follower receives consecutive entries, so a read also loads the next ones. Each entry is compared
+with its index unit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LedgerReader:
         data = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES)
         unit = decode_index_unit(data) if data is not None else None
         if unit is None or unit.index != index:
-            raise StoreDamaged(f"{self._index.directory} has no unit of entry {index}; {REMEDY}")
+            raise StoreDamaged(f"{self._index.directory} has no unit for entry {index}; {REMEDY}")
         return unit
 
     def _read_ahead(self, index: int) -> Entry:
@@ -69,7 +69,7 @@ class LedgerReader:
             units = self._index.read(index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) or b""
         if not found or encode_index_unit(found[0]) != units[:INDEX_UNIT_BYTES]:
             raise StoreDamaged(
-                f"{self._data.directory} has another entry than {index} at {unit.pos}; {REMEDY}"
+                f"entry {index} in {self._data.directory} at {unit.pos} does not match the index; {REMEDY}"
             )
         for number, entry in enumerate(found):
             at = number * INDEX_UNIT_BYTES
@@ -92,8 +92,9 @@ class LedgerReader:
         return entry
 
     def last_before(self, pos: int, begin: int, end: int) -> int:
-        """Return the newest entry of `begin` to `end` that ends at or before `pos`; `begin` - 1 if there is
-        none.
+        """Return the index of the newest entry from `begin` to `end` that ends at or before `pos`.
+
+        Returns `begin` - 1 if there is none.
 
         Raises StoreDamaged, StoreError.
         """

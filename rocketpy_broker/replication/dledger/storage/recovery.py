@@ -2,8 +2,8 @@
 
 1. The data are read from an offset in the saved checkpoint, rocketpy's file `progress`. Without a checkpoint
    they are read from the third-last file, as in 0.1. Each entry is checked by `EntryScan`.
-2. The index is compared with the entries that were read, and written where it differs. If it does not reach
-   them, all of it is rebuilt from the first entry.
+2. The index is compared with the entries that were read, and written where it differs. If the index does not
+   reach these entries, all of it is rebuilt from the first entry.
 3. The ledger is truncated at its end. A torn tail is truncated and logged.
 
 Damage raises StoreDamaged: a peer that lost acknowledged entries may vote for a leader that lacks them.
@@ -62,7 +62,7 @@ class LedgerReport:
 
 
 class LedgerRecovery:
-    """One recovery. data, index: loaded."""
+    """One recovery. data, index: loaded files. check: checks the bodies of entries."""
 
     def __init__(self, data: MappedFileQueue, index: MappedFileQueue, check: CheckEntry) -> None:
         self._data = data
@@ -175,7 +175,7 @@ class LedgerRecovery:
 
     def _check_end(self, scan: EntryScan, checkpoint: Checkpoint, report: LedgerReport) -> None:
         """Raise StoreDamaged if the data end because of damage, not because of an interrupted write."""
-        later_entry = scan.find_follower()
+        later_entry = scan.find_later_entry()
         from_rocketpy = checkpoint.flushed_offset >= 0
         if later_entry is not None and 0 <= checkpoint.log_end <= later_entry.pos:
             later_entry = None  # a truncation was in progress
@@ -191,11 +191,11 @@ class LedgerRecovery:
         elif scan.stop is not None:
             report.note(f"torn tail at {scan.end}: {reason}")
 
-    def _damaged(self, offset: int, reason: str, but: str) -> StoreDamaged:
+    def _damaged(self, offset: int, reason: str, evidence: str) -> StoreDamaged:
         return StoreDamaged(
-            f"the ledger in {self._data.directory} is damaged at {offset}: {reason}, but {but}. Restore it "
-            "from a copy; or, if all other peers run and have the same end, remove the directory: the peer "
-            "copies it from them"
+            f"the ledger in {self._data.directory} is damaged at {offset}: {reason}, but {evidence}. Restore "
+            "it from a copy; or, if all other peers run and have the same end, remove the directory: the "
+            "peer copies it from them"
         )
 
 

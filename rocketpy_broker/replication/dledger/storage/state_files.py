@@ -5,10 +5,10 @@
 | ``currterm`` | ``voteLeader=`` id or nothing, ``currTerm=`` |
 | ``checkpoint`` | ``committedIndex=``, ``endIndex=`` |
 
-rocketpy adds a third line, a comment that Java skips: ``# crc32 0a1b2c3d``, of all bytes before it. A file
-without that line was written by Java, and is accepted. Each file has a `.bak` with its previous content.
-**The `.bak` of `currterm` has an older vote.** With it a peer could vote twice in one term, so it is never
-used. A damaged vote file prevents the start.
+rocketpy adds a third line, a comment that Java skips: ``# crc32 0a1b2c3d``, the checksum of all bytes before
+it. A file without that line was written by Java, and is accepted. Each file has a `.bak` with its previous
+content. **The `.bak` of `currterm` has an older vote.** With it a peer could vote twice in one term, so it is
+never used. A peer with a damaged `currterm` does not start.
 
 Source: MemberState, DLedgerMmapFileStore.persistCheckPoint, IOUtils of DLedger 0.1.
 """
@@ -54,7 +54,7 @@ def decode_checkpoint(data: bytes) -> LedgerCheckpoint:
 
 
 def with_checksum(data: bytes) -> bytes:
-    """Return a text with its checksum, in a line that Java skips."""
+    """Append the checksum of a text, in a line that Java skips."""
     return data + b"# crc32 %08x\n" % zlib.crc32(data)
 
 
@@ -66,7 +66,7 @@ def has_checksum(data: bytes) -> bool:
 def _fields(data: bytes, name: str) -> dict[str, str]:
     found = _CHECKSUM_LINE.search(data)
     if found is not None and zlib.crc32(data[: found.start()]) != int(found.group(1), 16):
-        raise ValueError(f"{name}: its crc is not {found.group(1).decode()}")
+        raise ValueError(f"{name}: its CRC-32 is not {found.group(1).decode()}, as its last line says")
     try:
         # Every line ends with a line feed, so a file that ends inside its last number is detected.
         if not data.endswith(b"\n"):
