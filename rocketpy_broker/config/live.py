@@ -101,16 +101,17 @@ class LiveConfig:
         given = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
         wanted = {name: value for name, value in given.items() if name not in _IGNORED}
         before = self._values()
-        groups: dict[str, Any] = {}
+        values: dict[str, dict[str, Any]] = {}
         for name, value in wanted.items():
             key = self.keys.get(name)
             if key is None or key.change is Change.NEVER:
                 raise ConfigInvalid(f"{name} cannot be changed remotely")
-            group = groups.get(key.group, self.groups[key.group])
             try:
-                groups[key.group] = dataclasses.replace(group, **{key.field: key.read(value)})
+                values.setdefault(key.group, {})[key.field] = key.read(value)
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from None
+        # All values of a group at once: limits of one setting may depend on another.
+        groups = {name: dataclasses.replace(self.groups[name], **fields) for name, fields in values.items()}
         if wanted:
             await asyncio.to_thread(change_file, path, wanted)
         changes = {name: self.keys[name] for name in wanted}

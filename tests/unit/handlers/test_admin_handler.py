@@ -176,6 +176,21 @@ async def test_settings_are_changed_in_the_file_and_at_once(tmp_path: Path) -> N
         assert (parts.config.permission, "storePathRootDir" in file.read_text()) == (4, False)
 
 
+async def test_settings_whose_limits_depend_on_each_other_change_together(tmp_path: Path) -> None:
+    """The first of two valid settings would be rejected because of the old value of the second."""
+    file = tmp_path / "broker.conf"
+    file.write_text("remoteConfigUpdateEnable=true\n")
+    async with served(BrokerParts(tmp_path / "store", updatable_file=file)) as (client,):
+        body = b"haSendHeartbeatInterval=30000\nhaHousekeepingInterval=60000\n"
+        response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        assert response.code == ResponseCode.SUCCESS
+        response = await client.call(
+            RequestCode.UPDATE_BROKER_CONFIG, body=b"haSendHeartbeatInterval=30000\n"
+        )
+        assert response.code == ResponseCode.NO_PERMISSION
+    assert "haHousekeepingInterval=60000" in file.read_text()
+
+
 async def test_settings_stay_as_they_are_without_permission(tmp_path: Path) -> None:
     """CVE-2023-33246. Each client that reaches the port could change the broker."""
     async with served(BrokerParts(tmp_path)) as (client,):
