@@ -21,14 +21,16 @@ _FIXED: Final = 32
 """Standard streams, event loop, listening sockets, logs, and lock, checkpoint, index and spare descriptors of
 the store."""
 _STORE_PART: Final = 8
-"""One of this many is for consume queues, and as many are for files of the commit log."""
+"""Consume queues get the descriptors divided by this, and files of the commit log get as many."""
 _STORE_MIN: Final = 4
 _UNLIMITED: Final = 1 << 20
 
 
 class OpenFileShares(NamedTuple):
-    """connections: of clients. Half as many are left for new connections and for replicas. queue_files: see
-    `ConsumeQueueConfig.handles_max`.
+    """Shares of the limit of open files.
+
+    connections: maximum of clients; half as many descriptors are left for new connections and for replicas.
+    queue_files: see `ConsumeQueueConfig.handles_max`.
     """
 
     connections: int
@@ -42,7 +44,7 @@ def open_files_limit() -> int:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the soft limit of this process to the hard one. Only for a process of its own."""
+    """Raise the soft limit of this process to the hard one. Only for a process that belongs to the server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     try:
@@ -64,7 +66,7 @@ def share_open_files(limit: int) -> OpenFileShares:
 
 
 def fit_open_files_limit(config: BrokerConfig) -> BrokerConfig:
-    """Return the configuration with limits that fit the descriptors; log a warning for a lower limit.
+    """Return the configuration with limits that fit the descriptors; log a warning for fewer connections.
 
     Raises ConfigInvalid if there are too few descriptors.
     """
@@ -88,11 +90,10 @@ def _lowered(listen: ListenConfig, limit: int, shares: OpenFileShares) -> Listen
     if options.max_connections <= shares.connections:
         return listen
     log.warning(
-        "the limit of open files is %d: %d connections instead of maxConnections=%d, and %d open files of "
-        "queues. Raise the limit (ulimit -n, or LimitNOFILE of systemd)",
+        "the limit of open files is %d, so the server accepts %d connections instead of maxConnections=%d. "
+        "Raise the limit (ulimit -n, or LimitNOFILE of systemd)",
         limit,
         shares.connections,
         options.max_connections,
-        shares.queue_files,
     )
     return replace(listen, options=replace(options, max_connections=shares.connections))
