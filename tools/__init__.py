@@ -1,1 +1,1 @@
-"""Small programs for those who work on this repository; nothing here is installed."""
+"""Development tools of this repository; they are not installed with the packages."""

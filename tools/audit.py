@@ -1,7 +1,7 @@
 """Asks a vulnerability service about every package in requirements.lock: python -m tools.audit PIP_AUDIT.
 
-Exit status: 0 none known, or no service was reached, which is said; 1 a vulnerability is known, or a package
-was not audited although others were.
+Exit status: 0 if no vulnerability is known, or if no service was reached, which a line then says; 1 if a
+vulnerability is known, if only some packages were audited, or if pip-audit failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_RUN: Final = "audit: not run: no vulnerability service"
 
 
 def report(found: dict[str, Any] | None) -> tuple[int, list[str]]:
-    """The exit status and the lines for what pip-audit found; None: it printed no result."""
+    """Return the exit status and the lines to print. found: pip-audit's JSON; None if it printed none."""
     dependencies = [] if found is None else found["dependencies"]
     skipped = [one["name"] for one in dependencies if "skip_reason" in one]
     if len(skipped) == len(dependencies):  # a mirror without advisories skips every package
@@ -39,7 +39,10 @@ def report(found: dict[str, Any] | None) -> tuple[int, list[str]]:
 
 
 def rounds(packages: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Names and versions for each run of pip-audit, which takes a name once. All platforms are included."""
+    """Return names and versions for each run of pip-audit, which accepts each name only once.
+
+    A name has several versions if the lock has different ones for different platforms.
+    """
     found: list[dict[str, str]] = []
     for name, version in sorted(packages):
         place = next((one for one in found if name not in one), None)
@@ -50,7 +53,7 @@ def rounds(packages: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
 
 
 def main() -> int:
-    """Run pip-audit; returns the exit status."""
+    """Run pip-audit; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pip_audit", type=Path)
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
@@ -79,7 +82,7 @@ def main() -> int:
 
 
 def _is_unreachable(errors: str) -> bool:
-    """Whether pip-audit ended because no service could be reached."""
+    """Return whether pip-audit ended because no service could be reached."""
     return any(
         name in errors for name in ("ConnectionError", "ConnectTimeout", "ReadTimeout", "ServiceError")
     )

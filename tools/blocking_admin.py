@@ -1,10 +1,10 @@
-"""Writes rocketpy/sync/admin.py: the blocking twins of the parts of the admin client.
+"""Writes rocketpy/sync/admin.py: blocking wrappers for the parts of the admin client.
 
-    python -m tools.blocking_admin --check    fails when the file is out of date
-    python -m tools.blocking_admin --write    writes it again, for ruff to format
+    python -m tools.blocking_admin --check    fails if the file is out of date
+    python -m tools.blocking_admin --write    writes the file, unformatted: run ruff format afterwards
 
 A part is a class of rocketpy/admin whose constructor takes only `AdminRequests`. Each of its public methods
-gets a twin with the same signature, which waits for the result.
+gets a wrapper with the same signature, which waits for the result.
 """
 
 import ast
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 def read_parts() -> list[Part]:
-    """Find the parts, in the order of their modules."""
+    """Return all parts, in the order of their modules."""
     return [
         part for path in sorted(PARTS.glob("*.py")) for part in parts_of(path.stem, path.read_text("utf-8"))
     ]
@@ -59,14 +59,14 @@ def parts_of(stem: str, text: str) -> list[Part]:
 
 
 def generate(parts: Sequence[Part]) -> str:
-    """Return the module of the twins. Raises ValueError for a part that cannot have one."""
+    """Return the text of the module. Raises ValueError for a method that cannot be wrapped."""
     imports = {("rocketpy.sync.blocking", "BlockingPart")}
     classes = []
     for part in parts:
         imports.add(("rocketpy.admin", part.stem))
         lines = [_START.format(name=part.definition.name, module=part.module, stem=part.stem)]
         for method in _methods(part):
-            lines.append(_twin(part, method))
+            lines.append(_wrapper(part, method))
             imports.update(_imports_of(part, method))
             if _is_iterator(method):
                 imports.update([("collections.abc", "Iterator"), ("rocketpy.sync.loop_thread", "iterate")])
@@ -79,7 +79,7 @@ def generate(parts: Sequence[Part]) -> str:
 
 
 def is_current(text: str, wanted: str) -> bool:
-    """Return whether a module says the same as another, however it is formatted."""
+    """Return whether two modules have the same code, whatever their formatting and comments."""
     return _shape(text) == _shape(wanted)
 
 
@@ -111,7 +111,9 @@ def _methods(part: Part) -> Iterator[ast.AsyncFunctionDef | ast.FunctionDef]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
         if isinstance(node, ast.FunctionDef) and not _is_iterator(node):
-            raise ValueError(f"{part.definition.name}.{node.name} is not async; it would run in any thread")
+            raise ValueError(
+                f"{part.definition.name}.{node.name} is not async; it would run outside of the event loop"
+            )
         yield node
 
 
@@ -120,8 +122,8 @@ def _is_iterator(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:
     return isinstance(result, ast.Subscript) and ast.unparse(result.value) == _ITERATOR
 
 
-def _twin(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> str:
-    """Return the twin of a method."""
+def _wrapper(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> str:
+    """Return the text of the blocking wrapper of a method."""
     result = "None" if node.returns is None else ast.unparse(node.returns)
     call = f"self._inner.{node.name}({', '.join(_passed(node.args))})"
     if _is_iterator(node):
@@ -147,7 +149,7 @@ def _passed(arguments: ast.arguments) -> Iterator[str]:
 
 
 def _imports_of(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield module and name of all that a signature names."""
+    """Yield the module and name of everything that a signature refers to."""
     known = {
         alias.name: found.module or ""
         for found in part.tree.body

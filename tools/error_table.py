@@ -1,7 +1,7 @@
-"""Writes what helps after each error into the troubleshooting guide, from the docstrings of the errors.
+"""Writes a section for each error into the troubleshooting guide, from the docstrings of the errors.
 
-    python -m tools.error_table --check    fails when the guide is out of date, or an error has no advice
-    python -m tools.error_table --write    writes it again
+    python -m tools.error_table --check    fails if the guide is out of date, or an error has no advice
+    python -m tools.error_table --write    writes the sections
 
 The advice is the paragraph of a docstring that begins with "What helps:".
 """
@@ -24,14 +24,14 @@ _ADVICE: Final = re.compile(r"^What helps: (.*?)(?:\n\n|\Z)", re.DOTALL | re.MUL
 
 
 def every_error() -> Iterator[type[Exception]]:
-    """Yield the errors in the order of the file."""
+    """Yield the error classes in the order of their definitions."""
     for kind in vars(errors).values():
         if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == errors.__name__:
             yield kind
 
 
 def describe(kind: type[Exception]) -> str:
-    """Return the section of an error. Raises ValueError where its docstring has no advice."""
+    """Return the section of an error. Raises ValueError if its docstring has no advice."""
     text = inspect.getdoc(kind) if "__doc__" in vars(kind) else None
     advice = _ADVICE.search(text or "")
     if text is None or advice is None:
@@ -50,7 +50,7 @@ def _plain(text: str) -> str:
 
 
 def render(page: str) -> str:
-    """Return the page with the sections of all errors between its marks."""
+    """Return the page with the sections of all errors between its markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     sections = "\n".join(map(describe, every_error()))

@@ -1,7 +1,7 @@
-"""Measures the shape of the code, and holds it against limits.
+"""Measures the size and structure of the code, and compares the figures with limits.
 
     python -m tools.figures            prints the figures
-    python -m tools.figures --check    also fails when one is beyond its limit
+    python -m tools.figures --check    also fails if one exceeds its limit
 
 Lines of code are those without blanks, comments and docstrings.
 """
@@ -19,7 +19,7 @@ from tools.import_map import ROOT, SOURCES
 ENTRIES_MAX: Final = 16
 LINES_MIN: Final = 40
 NOT_COUNTED: Final = frozenset({"__init__.py", "__main__.py", "_version.py", "py.typed", "__pycache__"})
-# Module below LINES_MIN -> why it stands alone.
+# Module with fewer lines than LINES_MIN -> why it is a module of its own.
 SMALL: Final[Mapping[str, str]] = {
     "rocketpy/runtime/pickling.py": "config, results and transport use it; none of them may import another",
     "integrations/pytest/pytest_rocketpy/for_asyncio.py": "imports pytest-asyncio, which others may lack",
@@ -30,26 +30,30 @@ _DEFINITIONS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunct
 
 
 class Figures(NamedTuple):
-    """What is measured. Places are written `path` or `path:line`."""
+    """The measured figures. Places in the code are `path` or `path:line`."""
 
     code: Mapping[str, int]
     """Lines of code by top-level folder."""
     wide: Mapping[str, int]
-    """Folders with more entries than ENTRIES_MAX."""
+    """Folders with more entries than ENTRIES_MAX, and their numbers of entries."""
     widest: int
+    """Maximum number of entries in a folder."""
     small: list[str]
     """Modules with fewer than LINES_MIN lines that SMALL does not name."""
     unexplained: list[str]
     """Broad excepts without a comment that gives the reason."""
     broad: int
+    """Number of excepts that catch Exception or BaseException."""
     raw_tasks: list[str]
+    """Lines outside of TASK_OWNER that start tasks."""
     undocumented: list[str]
     """Public definitions without a docstring, unless the method that they override has one."""
     public: int
+    """Number of public definitions."""
 
 
 def measure() -> Figures:
-    """Read all sources and measure them."""
+    """Read all sources and return their figures."""
     code: dict[str, int] = {"tests": _code_below(ROOT / "tests")}
     small, unexplained, raw = [], [], []
     broad = 0
@@ -127,7 +131,7 @@ def _broad_excepts(tree: ast.AST) -> Iterator[int]:
 
 
 def raw_tasks(tree: ast.AST) -> Iterator[int]:
-    """Lines of a module that name what starts a task."""
+    """Yield the lines of a module that use one of TASK_STARTERS."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.ImportFrom):
             names = [node.attr] if isinstance(node, ast.Attribute) else [name.name for name in node.names]
@@ -179,7 +183,7 @@ def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def _overrides(
     node: ast.AST, owner: ast.ClassDef | None, classes: Mapping[str, list[tuple[ast.ClassDef, str]]]
 ) -> bool:
-    """Whether a documented method of a base class, found by its name, is overridden."""
+    """Return whether a method overrides a documented method of a base class, which is found by its name."""
     if owner is None or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     todo, seen = [owner], set()
@@ -203,7 +207,7 @@ def _overrides(
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures; returns 1 when `--check` finds one beyond its limit."""
+    """Print the figures; return 1 if `--check` finds one that exceeds its limit, 2 for other arguments."""
     if arguments not in ([], ["--check"]):
         print(__doc__)
         return 2
@@ -219,7 +223,7 @@ def main(arguments: list[str]) -> int:
     beyond = [*(f"{folder}: {count} entries" for folder, count in found.wide.items())]
     beyond += [*found.small, *found.unexplained, *found.raw_tasks, *found.undocumented]
     if arguments and beyond:
-        print("\n".join(["beyond a limit:", *beyond]))
+        print("\n".join(["these exceed a limit:", *beyond]))
     return 1 if arguments and beyond else 0
 
 

@@ -1,10 +1,10 @@
 """Reads the imports between modules, and keeps the diagram in docs/internals/map.md up to date.
 
-    python -m tools.import_map --check    fails when the diagram is out of date
-    python -m tools.import_map --write    draws it again
+    python -m tools.import_map --check    fails if the diagram is out of date
+    python -m tools.import_map --write    draws the diagram
 
 A part is a package (`rocketpy.protocol`) or a module next to the packages (`rocketpy.config`). The diagram
-shows parts, so it changes only when their relations do.
+shows parts, so it changes only when imports between parts change.
 """
 
 import ast
@@ -26,7 +26,7 @@ SOURCES = {
 MAP_PAGE = ROOT / "docs/internals/map.md"
 BEGIN = "<!-- import map: begin; drawn by python -m tools.import_map --write -->"
 END = "<!-- import map: end -->"
-# Every part may use these; their arrows would only hide the others.
+# Every part may import these; their arrows would only hide the others.
 EVERYWHERE = frozenset({"rocketpy.errors", "rocketpy._version"})
 
 
@@ -42,7 +42,7 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def read_imports() -> Imports:
-    """Each module of our packages -> everything it imports, inside functions and for types too."""
+    """Each module of our packages -> everything it imports, also inside functions and for types only."""
     paths = dict(_modules())
     return {
         module: frozenset(_imports_of(ast.parse(path.read_text("utf-8")), paths))
@@ -73,7 +73,7 @@ def part_graph(imports: Imports) -> Graph:
 
 
 def folder_graphs(imports: Imports) -> Mapping[str, Graph]:
-    """Package -> which of the modules and packages in it import each other."""
+    """Package -> imports between the modules and packages directly inside it."""
     graphs: dict[str, dict[str, set[str]]] = {}
     for module, used in module_graph(imports).items():
         for other in used:
@@ -89,14 +89,14 @@ def folder_graphs(imports: Imports) -> Mapping[str, Graph]:
 
 
 def part_of(module: str, packages: Iterable[str]) -> str:
-    """`rocketpy.protocol.remoting.frame` -> `rocketpy.protocol`; `rocketpy.config` is its own part."""
+    """Return the part of a module: `rocketpy.protocol` for `rocketpy.protocol.remoting.frame`."""
     parts = module.split(".")
     part = ".".join(parts[:2])
     return part if len(parts) < 2 or part in packages else module
 
 
 def find_cycle(graph: Graph) -> list[str]:
-    """One cycle of the graph, its first name repeated at the end; empty when there is none."""
+    """Return one cycle of the graph, with its first name repeated at the end; empty if there is none."""
     done: set[str] = set()
     for start in sorted(graph):
         cycle = _cycle_from(start, graph, [], done)
@@ -106,7 +106,7 @@ def find_cycle(graph: Graph) -> list[str]:
 
 
 def draw(imports: Imports) -> str:
-    """Return the diagram: a mermaid flow chart of parts, without arrows that follow from others."""
+    """Return a mermaid flow chart of the parts, without arrows that other arrows imply."""
     parts = part_graph(imports)
     lines = ["```mermaid", "flowchart TD"]
     for package in SOURCES:
@@ -120,16 +120,16 @@ def draw(imports: Imports) -> str:
 
 
 def page_with(picture: str, page: str) -> str:
-    """The page with the picture between its markers."""
+    """Return the page with the picture between its markers. Raises ValueError if it has no markers."""
     head, _, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not end:
-        raise ValueError(f"{MAP_PAGE.name} must hold the lines {BEGIN!r} and {END!r}")
+        raise ValueError(f"{MAP_PAGE.name} must contain the lines {BEGIN!r} and {END!r}")
     return f"{head}{BEGIN}\n{picture}\n{END}{tail}"
 
 
 def main(arguments: list[str]) -> int:
-    """Check or write the picture; returns the exit status."""
+    """Check or write the diagram; return the exit status."""
     if arguments not in (["--check"], ["--write"]):
         print(__doc__)
         return 2

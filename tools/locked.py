@@ -1,7 +1,7 @@
 """Prints the part of requirements.lock that some extras need, with hashes: python -m tools.locked test.
 
-One file locks everything, and a newcomer who tries the demo should not download Spark. Uses nothing but the
-standard library, as it runs before anything is installed. ``--without NAME`` leaves a package out.
+One file locks everything, but a newcomer who tries the demo should not download Spark. Uses only the standard
+library, because it runs before anything is installed. ``--without NAME`` leaves a package out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 
 
 class Locked(NamedTuple):
-    """One block of the lock file. needed_by: packages that need this one."""
+    """A block of the lock file: one version of a package. needed_by: names of packages that require it."""
 
     name: str
     version: str
@@ -30,12 +30,12 @@ class Locked(NamedTuple):
 
 
 def normal(name: str) -> str:
-    """A package's name in its normal form."""
+    """Return the normalized name of a package (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lock(text: str) -> list[Locked]:
-    """The blocks of a lock file as uv writes it. A package may have several, for different platforms."""
+    """Return the blocks of a lock file that uv wrote. A package may have several, for different platforms."""
     return [_block(block) for block in re.findall(r"^[a-zA-Z0-9].*\n(?:[ ]+.*\n)*", text, re.MULTILINE)]
 
 
@@ -50,7 +50,10 @@ def _block(text: str) -> Locked:
 
 
 def roots(project: Mapping[str, Any], extras: Iterable[str]) -> set[str]:
-    """Names of what pyproject.toml requires: to build, to run, and for these extras. Raises KeyError."""
+    """Return the packages that pyproject.toml requires to build, to run, and for the extras.
+
+    Raises KeyError for an unknown extra.
+    """
     own = normal(project["project"]["name"])
     optional = project["project"]["optional-dependencies"]
     found = {normal(name) for name, _ in map(_parse, project["build-system"]["requires"])}
@@ -72,7 +75,7 @@ def _parse(requirement: str) -> tuple[str, list[str]]:
 
 
 def closure(lock: Iterable[Locked], names: Iterable[str]) -> Iterator[Locked]:
-    """The blocks of these packages and of all that they need, in the lock's order."""
+    """Return the blocks of these packages and of their dependencies, in the order of the lock file."""
     blocks, found = list(lock), set(names)
     while more := {block.name for block in blocks if block.needed_by & found} - found:
         found |= more
@@ -80,7 +83,7 @@ def closure(lock: Iterable[Locked], names: Iterable[str]) -> Iterator[Locked]:
 
 
 def main() -> int:
-    """Print the part; returns the exit status."""
+    """Print the blocks; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("extras", nargs="*")
     parser.add_argument("--without", action="append", default=[], metavar="NAME")

@@ -1,8 +1,8 @@
-"""Runs a command that may take long, and says what it does: python -m tools.progress COMMAND…
+"""Runs a command that may take long, and shows its progress: python -m tools.progress COMMAND…
 
 Shows the last line that the command has printed: on a terminal every second, in the same place; in a log
-every 20 s. A command that fails has all of its output printed. The exit status is the command's. Uses
-nothing but the standard library, as it runs before anything is installed.
+every 20 s. If the command fails, prints all of its output. The exit status is that of the command. Uses only
+the standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(command: Sequence[str]) -> int:
 
     def read() -> None:
         for line in process.stdout or ():
-            lines.append(line)  # noqa: PERF402 - each is shown when it comes
+            lines.append(line)  # noqa: PERF402 - the main thread shows the last one meanwhile
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -55,7 +55,7 @@ def run(command: Sequence[str]) -> int:
 
 
 def _show(text: str, is_terminal: bool) -> None:
-    if is_terminal:  # the beginning of the line, and no rest of the one before
+    if is_terminal:  # go to the start of the line, and erase it
         width = shutil.get_terminal_size().columns - 1
         print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
     else:

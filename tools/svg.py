@@ -1,6 +1,6 @@
 """Pictures for the pages, as SVG that follows the reader's light or dark setting.
 
-python -m tools.svg docs/images/NAME.svg < session.txt    draws a terminal; lines of the user begin with "$ "
+python -m tools.svg docs/images/NAME.svg < session.txt    draws a terminal; input begins with "$ "
 """
 
 import sys
@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-# The card is opaque, so that it is readable also where the page's theme is not the system's.
+# The background is opaque, so that text is readable even if the page's theme differs from the system's.
 _STYLE: Final = """
 .card{fill:#fff;stroke:#d0d7de} .t{fill:#1f2328} .m{fill:#59636e} .box{fill:#f6f8fa;stroke:#afb8c1}
 .a{fill:#e8590c} .b{fill:#868e96} .c{fill:#1c7ed6}
@@ -25,7 +25,10 @@ text{font:13px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 
 
 def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """A picture on a card. title: what it shows, for readers who do not see it."""
+    """Return an SVG document: the parts on an opaque background. title: the text for screen readers.
+
+    width and height are in pixels.
+    """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-label="{escape(title)}">\n'
@@ -37,12 +40,12 @@ def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str = "t", anchor: str = "start") -> str:
-    """A line of text. kind: classes of the style, such as "m s"."""
+    """Return a line of text. kind: CSS classes from `_STYLE`, such as "m s"."""
     return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def terminal(lines: list[str]) -> str:
-    """A picture of a terminal. Lines that begin with a prompt are what the user wrote."""
+    """Return a picture of a terminal. Lines that begin with the prompt "$ " are the user's input."""
     width = 24 + round(7.3 * max(60, *map(len, lines)))
     parts = [f'<circle class="b" cx="{18 + 16 * number}" cy="16" r="4.5"/>' for number in range(3)]
     for row, line in enumerate(lines):

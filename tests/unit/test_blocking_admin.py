@@ -42,21 +42,21 @@ def test_the_file_is_current() -> None:
     assert blocking_admin.is_current(text, wanted), "run: python -m tools.blocking_admin --write"
 
 
-def test_each_part_has_a_twin() -> None:
+def test_each_part_has_a_blocking_wrapper() -> None:
     """A part would be there for asyncio only."""
     ours, blocking = rocketpy.AdminClient("127.0.0.1:1"), rocketpy.sync.AdminClient("127.0.0.1:1")
     parts = {part.definition.name for part in blocking_admin.read_parts()}
     found = {name: value for name, value in vars(ours).items() if type(value).__name__ in parts}
     assert len(found) == len(parts)
     for name, part in found.items():
-        twin = getattr(blocking, name)
-        assert type(twin).__module__ == "rocketpy.sync.admin"
+        wrapper = getattr(blocking, name)
+        assert type(wrapper).__module__ == "rocketpy.sync.admin"
         for method in (method for method in dir(part) if not method.startswith("_")):
-            mine, theirs = getattr(part, method), getattr(twin, method)
+            mine, theirs = getattr(part, method), getattr(wrapper, method)
             assert inspect.signature(theirs).parameters == inspect.signature(mine).parameters
 
 
-def test_twins_are_generated() -> None:
+def test_wrappers_are_generated() -> None:
     """Arguments would be lost on their way, or names of a signature not be imported."""
     text = blocking_admin.generate(blocking_admin.parts_of("things", PART))
     for line in (

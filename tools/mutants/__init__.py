@@ -1,1 +1,1 @@
-"""Mutation sampling: changes one place of a package at a time and looks whether its tests notice."""
+"""Mutation sampling: changes one place of a package at a time, and checks whether its tests fail."""

@@ -1,14 +1,15 @@
-"""Measures whether tests notice small changes of the code.
+"""Measures whether tests fail after small changes of the code.
 
-    python -m tools.mutants store ha       tries the sample of both; goes on where it was stopped
+    python -m tools.mutants store ha       tries the sample of both; continues where it was stopped
     python -m tools.mutants store --again  tries the survivors again, after tests were added
-    python -m tools.mutants store --report the score and the survivors, without trying anything
-    python -m tools.mutants store --show 0123456789ab    what a mutant changes
+    python -m tools.mutants store --report prints the score and the survivors, and tries nothing
+    python -m tools.mutants store --show 0123456789ab    prints what a mutant changes
 
 The sample: 300 places of each package, drawn with seed 20 from all that cosmic-ray's operators and `DropCall`
-can change. Results stay in .cache/mutants/PACKAGE.jsonl, one line a trial; the last line of a mutant counts.
-Survivors that change nothing a user could see are explained in tools/mutants/explained.txt and do not count.
-An id depends on module, definition, operator and text of the line; a report lists the stale ones.
+can change. Results are kept in .cache/mutants/PACKAGE.jsonl, one line per trial; a mutant's last line
+counts. Survivors that no test should notice are explained in tools/mutants/explained.txt, and do not count.
+The id of a mutant depends on module, definition, operator and text of the line. A report lists explanations
+of mutants that no longer exist.
 """
 
 import argparse
@@ -27,8 +28,9 @@ from tools.mutants.places import Mutant, draw
 SEED = 20
 COUNT = 300
 EXPLAINED = Path(__file__).with_name("explained.txt")
-# Most mutants die in the first few tests; more tests at once would only cost time to collect.
+# Most mutants fail one of the first few tests. A longer first step would mostly cost time for collection.
 FIRST_TESTS, FIRST_SECONDS = 12, 2.0
+# Slower tests are not run.
 ANY_TEST_SECONDS = 20.0
 KILLED = ("killed", "timeout")
 
@@ -50,7 +52,7 @@ class Result(TypedDict):
 
 
 class Job(NamedTuple):
-    """A mutant with the tests to run, in steps: the next step runs only if the one before noticed nothing."""
+    """A mutant, and the tests to run in steps: a step runs only if all tests of the previous one passed."""
 
     mutant: Mutant
     steps: list[list[str]]
@@ -59,7 +61,7 @@ class Job(NamedTuple):
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the command line."""
     options = _options()
     for name in options.packages:
         explained = _explained(name)
@@ -83,8 +85,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tools.mutants", description="Try a sample of mutants.")
-    parser.add_argument("packages", nargs="+", choices=PACKAGES, help="whose mutants")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the sample (default: %(default)s)")
+    parser.add_argument("packages", nargs="+", choices=PACKAGES, help="packages whose mutants are tried")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the sample (default: %(default)s)")
     parser.add_argument(
         "--count", type=int, default=COUNT, help="mutants of each package (default: %(default)s)"
     )
@@ -93,11 +95,11 @@ def _options() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=15.0,
-        help="of tests for one mutant, as measured before (default: %(default)s)",
+        help="maximum duration of the tests for one mutant, as measured without it (default: %(default)s)",
     )
-    parser.add_argument("--again", action="store_true", help="try survivors again, and nothing else")
-    parser.add_argument("--report", action="store_true", help="only show what is known")
-    parser.add_argument("--show", nargs="+", metavar="ID", help="only show what these mutants change")
+    parser.add_argument("--again", action="store_true", help="try only the survivors, again")
+    parser.add_argument("--report", action="store_true", help="only print the kept results")
+    parser.add_argument("--show", nargs="+", metavar="ID", help="only print what these mutants change")
     return parser.parse_args()
 
 
@@ -145,7 +147,7 @@ def _try_all(name: str, mutants: list[Mutant], options: argparse.Namespace) -> N
 
 
 def _steps(tests: list[str], reached: coverage_of.Reached, seconds_max: float) -> Iterator[list[str]]:
-    """The fastest few tests, then all others that fit into the time."""
+    """Yield the fastest few tests, then all others that fit into `seconds_max`."""
     first: list[str] = []
     others: list[str] = []
     total = 0.0
@@ -201,7 +203,7 @@ def _keep(name: str, result: Result) -> None:
 
 
 def _results(name: str) -> dict[str, Result]:
-    """Mutant -> its last result. A line cut short by a kill is left out, so its mutant is tried again."""
+    """Return each mutant's last result. An incomplete line is skipped, so that its mutant is tried again."""
     found: dict[str, Result] = {}
     if _file_of(name).exists():
         for line in _file_of(name).read_text("utf-8").splitlines():
@@ -218,7 +220,7 @@ def _file_of(name: str) -> Path:
 
 
 def _explained(name: str) -> dict[str, str]:
-    """Mutant of a package -> why it changes nothing that a test could notice or should test."""
+    """Return the explained mutants of a package, each with the reason why no test should notice it."""
     found: dict[str, str] = {}
     section = ""
     for line in EXPLAINED.read_text("utf-8").splitlines():
@@ -231,7 +233,7 @@ def _explained(name: str) -> dict[str, str]:
 
 
 def _report_stale(mutants: Iterable[Mutant], explained: dict[str, str]) -> None:
-    """Print the explained mutants whose place has changed: remove them, or look them up by their text."""
+    """Print the explained mutants that no longer exist, because their lines have changed."""
     for identity in explained.keys() - {mutant.id for mutant in mutants}:
         print(f"{identity} is explained and no longer exists: {explained[identity]}")
 

@@ -1,4 +1,4 @@
-"""Which tests reach which line of a package, how long each takes, and which fail even without a mutant."""
+"""Records which tests reach each line of a package, how long each takes, and which fail without a mutant."""
 
 import json
 import subprocess
@@ -15,15 +15,15 @@ RECORDING_SECONDS_MAX = 1800
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Tests by the lines they reach, and their seconds; without those that fail by themselves."""
+    """The tests that reach each line, and their durations; only tests that pass without a mutant."""
 
     by_line: dict[str, dict[int, frozenset[str]]]
     seconds: dict[str, float]
 
     def tests_for(self, path: str, line: int) -> list[str]:
-        """Tests that reach a line, fastest first.
+        """Return the tests that reach a line, fastest first.
 
-        A line that only an import runs (a default, a constant) may matter to every test: then all of them.
+        A line that runs only during import, such as a constant, may affect every test: returns all.
         """
         reached = self.by_line.get(path, {}).get(line, frozenset()) - {""}
         if not reached:
@@ -35,7 +35,7 @@ class Reached:
 
 
 def load_or_record(name: str) -> Reached:
-    """What was recorded for the package as it is now; recorded first where nothing was.
+    """Return the recorded coverage of a package. Records it first if the package or its tests have changed.
 
     Raises:
         RuntimeError: The tests could not be run.
@@ -80,6 +80,6 @@ def _lines(data: coverage.CoverageData) -> dict[str, dict[int, frozenset[str]]]:
 
 
 def commit() -> str:
-    """The commit that is checked out, short."""
+    """Return the abbreviated hash of the checked-out commit."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603 - git

@@ -1,4 +1,4 @@
-"""A mutation that cosmic-ray lacks: leave out a call that is made for its effect."""
+"""A mutation that cosmic-ray lacks: removes a call whose result is not used."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,17 +11,17 @@ class DropCall(Operator):
     """Replaces a statement that is only a call, awaited or not, by `pass`."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[object, object]]:
-        """The call, if `node` is a statement of only that."""
+        """Yield the start and end of the call, if `node` is a statement that is only a call."""
         if _is_call_statement(node):
             yield node.start_pos, node.end_pos
 
     def mutate(self, node: Any, index: int) -> object:
-        """`pass` in place of the call."""
+        """Return `pass` in place of the call."""
         return Name("pass", node.start_pos, node.get_first_leaf().prefix)
 
     @classmethod
     def examples(cls) -> tuple[Example, ...]:
-        """What it does, in cosmic-ray's form."""
+        """Return examples of the mutation, as cosmic-ray requires."""
         return (Example("close(file)\nx = 1", "pass\nx = 1"), Example("await close(file)", "pass"))
 
 

@@ -1,4 +1,4 @@
-"""Which packages are sampled, and which tests belong to each."""
+"""The packages that are sampled, and the tests of each."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ CACHE = ROOT / ".cache/mutants"
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """Changes when one of these files changes, or a Python file below one of these folders."""
+    """Return a short hash of these files, and of the Python files below these folders."""
     files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py")))
     digest = hashlib.sha256()
     for file in files:
@@ -19,7 +19,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
 
 
 class Package(NamedTuple):
-    """Sources whose mutants are sampled, and paths of the tests that should notice them."""
+    """A folder whose mutants are sampled, and paths of the tests that should fail with them."""
 
     source: Path
     tests: tuple[str, ...]

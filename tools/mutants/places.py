@@ -1,7 +1,7 @@
 """Finds the places of a package where cosmic-ray's operators can change it, and draws a sample of them.
 
 The sample depends on the seed and on the text of each place, not on line numbers or on other places.
-So it stays nearly the same while the package changes, and results that were kept by id remain valid.
+So it stays nearly the same while the package changes, and kept results remain valid.
 """
 
 import ast
@@ -20,9 +20,9 @@ from cosmic_ray.plugins import get_operator, operator_names
 from tools.mutants.drop_call import DropCall
 from tools.mutants.packages import CACHE, ROOT, fingerprint
 
-# The first two need names of variables; the third breaks nearly every class and property at once.
+# The first two need names of variables as arguments; the third breaks nearly every class and property.
 LEFT_OUT = ("core/VariableReplacer", "core/VariableInserter", "core/RemoveDecorator")
-# Mostly the same result: small integers are single objects, and flags that are joined have no bit in common.
+# These rarely change a result: small integers are single objects, and combined flags have no bit in common.
 ALIKE = ("_Eq_Is", "_Is_Eq", "_NotEq_IsNot", "_IsNot_NotEq", "_BitOr_Add", "_BitOr_BitXor")
 DROP_CALL = "rocketpy/DropCall"
 
@@ -31,8 +31,8 @@ DROP_CALL = "rocketpy/DropCall"
 class Mutant:
     """One change of one place.
 
-    `occurrence` counts the operator's possible changes in the file, as cosmic-ray does. `id` is made of the
-    operator, the definition and the text of the line, so it survives changes elsewhere in the file.
+    `occurrence` is the number of the operator's change in the file, from 0, as cosmic-ray counts. `id` is a
+    hash of file, operator, definition and text of the line, so it survives changes elsewhere in the file.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Mutant:
     occurrence: int
 
     def source(self) -> str:
-        """The whole text of the changed module.
+        """Return the whole text of the changed module.
 
         Raises:
             ValueError: The operator makes no change there.
@@ -57,9 +57,9 @@ class Mutant:
 
 
 def draw(source: Path, seed: int) -> list[Mutant]:
-    """All mutants of the modules below `source` in random order, first one of each place.
+    """Return all mutants of the modules below `source`, in random order, but one of each place first.
 
-    Finding them takes many seconds, so they are kept in a file until a source or this tool changes.
+    The search takes many seconds, so its result is kept in a file until a source or this tool changes.
     """
     kept = CACHE / f"{source.name}-{fingerprint([source, Path(__file__).parent])}-{seed}.places"
     if not kept.exists():
@@ -119,7 +119,7 @@ def _operator(name: str) -> Any:
 
 
 def _ignored(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Begin and end of what is not behaviour, as (line, column)."""
+    """Return begin and end of the code that is not mutated, as (line, column)."""
     found = [part for node in ast.walk(tree) for part in _without_behaviour(node)]
     return [
         ((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)) for part in found
@@ -127,7 +127,7 @@ def _ignored(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _without_behaviour(node: ast.AST) -> list[ast.expr | ast.stmt | ast.keyword]:
-    """Annotations, decorators, options of classes, imports for types, texts of logs and errors."""
+    """Return annotations, decorators, class keywords, imports for types, log calls and raise statements."""
     match node:
         case ast.arg(annotation=ast.expr() as part) | ast.AnnAssign(annotation=ast.expr() as part):
             return [part]
@@ -145,7 +145,7 @@ def _without_behaviour(node: ast.AST) -> list[ast.expr | ast.stmt | ast.keyword]
 
 
 def _separates_parameters(node: Any) -> bool:
-    """Whether it is the `*` or `/` of a signature, which cosmic-ray takes for an operator."""
+    """Return whether a node is the `*` or `/` of a signature, which cosmic-ray treats as an operator."""
     return node.parent is not None and node.parent.type in {"parameters", "lambdef", "param"}
 
 
@@ -157,14 +157,14 @@ def _is_log_call(node: ast.expr) -> bool:
 
 
 def _names_a_type(node: ast.expr) -> bool:
-    """Whether `node[...]` can only be a type, as `list[int | str]` or `Callable[[], None]`."""
+    """Return whether `node[...]` can only be a type, such as `list[int | str]` or `Callable[[], None]`."""
     return isinstance(node, ast.Name) and (
         node.id[:1].isupper() or node.id in {"list", "dict", "tuple", "set", "frozenset"}
     )
 
 
 def _definitions(tree: ast.Module) -> dict[int, str]:
-    """Line -> dotted name of the innermost class or function that holds it."""
+    """Return for each line the dotted name of the innermost class or function that contains it."""
     lines: dict[int, str] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:

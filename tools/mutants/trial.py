@@ -1,8 +1,8 @@
 """Runs tests in forked processes, each with at most one changed module that exists only in that process.
 
-The parent imports pytest and what tests need from others, but none of our modules: a child imports them by
-itself and gets the changed source from an import hook. Nothing is written to the source tree, so several can
-run at once.
+The parent imports pytest and third-party packages, but no module of this repository. Each child imports those
+itself, and gets the changed source from an import hook. Nothing is written to the source tree, so several
+trials can run at once.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ NO_REPORT = -1
 
 @dataclass(slots=True)
 class Tests:
-    """What a child reports of its tests."""
+    """The report of a child on its tests. failed: node ids. durations: in seconds, by node id."""
 
     __test__ = False
 
@@ -56,7 +56,7 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A child that runs: its folder holds the report and is its temporary folder."""
+    """A running child. folder: for its report and its temporary files. ends_at: monotonic deadline."""
 
     pid: int
     folder: Path
@@ -64,7 +64,10 @@ class Trial:
 
 
 def prepare() -> None:
-    """Import in the parent what every child needs and no mutant changes."""
+    """Import in the parent the packages that every child needs and no mutant changes.
+
+    Raises RuntimeError if a module of this repository is imported already.
+    """
     for name in PREPARED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -76,7 +79,7 @@ def prepare() -> None:
 def start(
     arguments: Sequence[str], *, path: str = "", source: str = "", cpu_seconds: int, wall_seconds: float
 ) -> Trial:
-    """Fork a child that runs pytest with `arguments`; module `path` has the text `source` there, if given."""
+    """Fork a child that runs pytest with `arguments`. source: the text of module `path` in the child."""
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     sys.stdout.flush()
     pid = os.fork()
@@ -94,7 +97,7 @@ def start(
 
 
 def wait(trials: Sequence[Trial]) -> tuple[Trial, Tests, str]:
-    """The first of `trials` that ends, its tests, and "passed", "failed", "timeout" or "error"."""
+    """Wait for a trial to end. Returns it, its tests, and "passed", "failed", "timeout" or "error"."""
     while True:
         for trial in trials:
             pid, status = os.waitpid(trial.pid, os.WNOHANG)
@@ -102,7 +105,7 @@ def wait(trials: Sequence[Trial]) -> tuple[Trial, Tests, str]:
             if not pid and not late:
                 continue
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(trial.pid, signal.SIGKILL)  # what the child itself started, too
+                os.killpg(trial.pid, signal.SIGKILL)  # the processes that the child started, too
             if not pid:
                 os.waitpid(trial.pid, 0)
             return trial, *_outcome(trial, status, late=not pid)
@@ -152,7 +155,7 @@ def _run_pytest(arguments: Sequence[str]) -> Tests:
     import hypothesis  # noqa: PLC0415 - imported by the parent
     import pytest  # noqa: PLC0415
 
-    # The same examples for each mutant, and none kept: they would be tried again without the mutant.
+    # The same examples for each mutant. None are kept, because later runs would try them again.
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None, deadline=None)
     tests = Tests()
     options = ["-q", "--no-header", "--tb=no", "-W", "ignore::pytest.PytestAssertRewriteWarning",
@@ -166,7 +169,7 @@ def _run_pytest(arguments: Sequence[str]) -> Tests:
 
 
 class _Recorder:
-    """Notes for each test how long it took and whether it failed."""
+    """A pytest plugin that records the duration of each test, and whether it failed."""
 
     def __init__(self, tests: Tests) -> None:
         self._tests = tests
@@ -183,7 +186,7 @@ class _Recorder:
 
 
 class _Changed:
-    """Finds one module of ours and gives it another source."""
+    """A finder that gives one module of this repository a changed source."""
 
     def __init__(self, path: str, source: str) -> None:
         self._name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

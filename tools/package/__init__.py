@@ -1,1 +1,1 @@
-"""Builds wheel and sdist, checks what is in them, and runs each extra from the wheel: `make package`."""
+"""Builds wheel and sdist, checks their contents, and tests each extra with the wheel: `make package`."""

@@ -1,9 +1,9 @@
 """Builds, checks and installs the distributions: python -m tools.package.
 
-    --keep DIR     leaves wheel and sdist there
-    --extras NAME  installs only these extras, and none for "none"
+    --keep DIR        copies wheel and sdist to DIR
+    --extras NAME...  tests only these extras; "none" is the wheel without extras
 
-Exit status: 0 in order, 1 not; the last line says what failed.
+Exit status: 0 if all checks pass; 1 otherwise; stderr then says what failed.
 """
 
 from __future__ import annotations

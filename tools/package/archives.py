@@ -1,4 +1,4 @@
-"""What is in wheel and sdist: all of the packages that git has, their types, and nothing else."""
+"""Builds wheel and sdist, and checks that they contain exactly the packages' files in git."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ _MADE: Final = frozenset({"PKG-INFO", ".gitignore"})
 
 
 class PackageError(Exception):
-    """A distribution is not as users need it; the text says what is wrong."""
+    """A check of a distribution failed; the text says which."""
 
 
 def ensure(holds: object, problem: str) -> None:
-    """Raise `PackageError` unless it holds."""
+    """Raise `PackageError` with the text `problem` unless `holds` is true."""
     if not holds:
         raise PackageError(problem)
 
 
 def build(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
-    """Build a wheel and an sdist with the build tools of this environment; return their paths."""
+    """Build a wheel and an sdist with this environment's hatchling; return their paths.
+
+    Raises PackageError if the build fails.
+    """
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     ensure(done.returncode == 0, f"the build failed:\n{done.stderr}")
@@ -41,14 +44,14 @@ def build(folder: Path, source: Path = ROOT) -> tuple[Path, Path]:
 
 
 def tracked(*folders: Path) -> set[str]:
-    """Return the files below these folders that git has, relative to the repository."""
+    """Return the files below these folders that git tracks, relative to the repository."""
     command = ["git", "ls-files", "-z", "--", *map(str, folders)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return set(done.stdout.rstrip("\0").split("\0"))
 
 
 def check_wheel(path: Path) -> str:
-    """Compare a wheel with the repository; return what was seen, or raise `PackageError`."""
+    """Compare a wheel with the repository; return a summary. Raises PackageError."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     expected = {
         f"{package}/{PurePosixPath(file).relative_to(folder.relative_to(ROOT))}"
@@ -69,18 +72,21 @@ def check_wheel(path: Path) -> str:
     page = str(metadata.get_payload())
     ensure("pip install rocketpy-mq`" in page, "the page in a package index does not say how to install it")
     relative = re.findall(r"\]\((?!https?://)[^)]*\)", page)
-    ensure(not relative, f"the page in a package index has links that lead nowhere: {relative}")
+    ensure(not relative, f"the page in a package index has relative links, which lead nowhere: {relative}")
     extras = {name.lower() for name in metadata.get_all("Provides-Extra", [])}
     ensure(extras == set(project["optional-dependencies"]), f"the extras of {path.name} are {sorted(extras)}")
     ensure(metadata["Requires-Python"] == project["requires-python"], "Requires-Python differs")
     declared = {"console_scripts": project["scripts"]} | project["entry-points"]
     found = {section: dict(entries[section]) for section in entries.sections()}
     ensure(found == declared, f"the entry points of {path.name} are {found}")
-    return f"{path.name} has the {len(packaged)} files that git has, and {len(extras)} extras"
+    return f"{path.name} has the {len(packaged)} files that git tracks, and {len(extras)} extras"
 
 
 def check_sdist(path: Path, wheel: Path, folder: Path) -> str:
-    """Compare an sdist with the repository, and the wheel that it builds with ours. Unpacks into `folder`."""
+    """Compare an sdist with the repository, and the wheel built from it with `wheel`. Unpacks into `folder`.
+
+    Returns a summary. Raises PackageError.
+    """
     with tarfile.open(path) as sdist:
         sdist.extractall(folder, filter="data")
     [top] = folder.iterdir()
@@ -88,12 +94,15 @@ def check_sdist(path: Path, wheel: Path, folder: Path) -> str:
     expected = tracked(ROOT / "integrations", ROOT / "rocketpy", ROOT / "rocketpy_broker") | _DOCUMENTS
     ensure(names - _MADE == expected, f"{path.name} and git differ: {sorted(names - _MADE ^ expected)}")
     again, _ = build(folder / "dist", top)
-    ensure(_digest(again) == _digest(wheel), f"{path.name} builds another {wheel.name} than the repository")
+    ensure(
+        _digest(again) == _digest(wheel),
+        f"{path.name} builds a {wheel.name} that differs from the repository's",
+    )
     return f"{path.name} has {len(names)} files, and builds the same wheel: {_digest(wheel)[:12]}"
 
 
 def check_tag(wheel: Path) -> str:
-    """Compare the version with the tags of this commit; return what was seen, or raise `PackageError`."""
+    """Compare the version with the tags of this commit; return a summary. Raises PackageError."""
     version = wheel.name.split("-")[1]
     command = ["git", "tag", "--points-at", "HEAD", "--list", "v[0-9]*"]
     tags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

@@ -1,6 +1,6 @@
-"""Runs the wheel in an environment of its own, with one extra after the other.
+"""Tests the wheel in a separate environment, with one extra after the other.
 
-Only the extras that users of the package install are here; those for its development belong to the Makefile.
+Only the extras for users of the package are tested here; those for its development belong to the Makefile.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _DEV: Final = ("rocketpy-broker", "dev", "--listen", "127.0.0.1:0", "--set", "li
 class CleanEnvironment:
     """A virtual environment that has the wheel and what it requires, in the versions of requirements.lock.
 
-    folder: where it is made. wheel: installed there.
+    folder: where the environment is created. wheel: the path of the wheel.
     """
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self._bin = folder / "venv" / "bin"
         self.work = folder / "work"
         self.work.mkdir(parents=True)
-        # No hashes: pip would ask for the wheel's. What it downloads here, `make` has checked before.
+        # The lock's versions without its hashes, because pip would require one for the wheel, too.
         lock = read_lock((ROOT / "requirements.lock").read_text("utf-8"))
         self._versions = folder / "constraints.txt"
         self._versions.write_text("".join(f"{block.name}=={block.version}\n" for block in lock), "utf-8")
         self._wheel = wheel
-        # Variables of the caller, such as PYTHONPATH, could hide that a file is missing.
+        # Variables of the caller, such as PYTHONPATH, could hide a missing file.
         self._variables = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
         self._variables["PATH"] = f"{self._bin}:{os.environ['PATH']}"
         subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
 
     def install(self, extra: str) -> None:
-        """Add an extra; "none" installs the wheel alone."""
+        """Install an extra, in addition to earlier ones; "none" installs the wheel alone."""
         wanted = str(self._wheel) if extra == "none" else f"rocketpy-mq[{extra}]"
         self.run(
             "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
@@ -57,7 +57,7 @@ class CleanEnvironment:
         )  # fmt: skip
 
     def run(self, *command: str, status: int = 0) -> str:
-        """Run a command in an empty folder; return what it prints. Raises PackageError on another status."""
+        """Run a command in the folder `work`; return its output. Raises PackageError for another status."""
         done = subprocess.run(
             [str(self._bin / command[0]), *command[1:]],
             cwd=self.work, env=self._variables, text=True, check=False, timeout=_TIMEOUT_S,
@@ -70,12 +70,12 @@ class CleanEnvironment:
         return done.stdout
 
     def python(self, code: str, *arguments: str) -> str:
-        """Run a program with warnings as errors; return its output."""
+        """Run Python code with warnings as errors; return its output. Raises PackageError."""
         return self.run("python", "-W", "error", "-c", code, *arguments)
 
     @contextlib.contextmanager
     def running(self, *command: str, lines: int) -> Iterator[list[str]]:
-        """Run a server, give its first lines, and stop it as Ctrl-C does. It must end with 0 or 130."""
+        """Run a server, yield its first lines, and stop it as Ctrl-C does. It must exit with 0 or 130."""
         with subprocess.Popen(
             [str(self._bin / command[0]), *command[1:]],
             cwd=self.work, env=self._variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -98,7 +98,7 @@ class CleanEnvironment:
 
     @contextlib.contextmanager
     def servers(self, *options: str) -> Iterator[str]:
-        """Run a name server and a broker; give the address of the name server."""
+        """Run a name server and a broker; yield the address of the name server."""
         with self.running(*_DEV, *options, lines=2) as lines:
             ensure(
                 len(addresses := re.findall(r"127\.0\.0\.1:\d+", "".join(lines))) >= 2, f"dev printed {lines}"
