@@ -46,7 +46,7 @@ def read_file(path: str | Path) -> list[Setting]:
 def change_file(path: Path, wanted: Mapping[str, str]) -> None:
     """Set settings in a file, atomically and durably. Raises OSError, ConfigInvalid."""
     text, encoding = _decoded(path)
-    replace_file(path, with_settings(text, wanted), encoding)
+    replace_file(path, with_settings(text, wanted, str(path)), encoding)
 
 
 def _decoded(path: Path) -> tuple[str, str]:
@@ -111,24 +111,29 @@ def _unescape(text: str, number: int, source: str) -> str:
     return _ESCAPE.sub(character, text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def with_settings(text: str, wanted: Mapping[str, str]) -> str:
-    """Return a file's text with new values; other lines and comments stay. Raises ConfigInvalid."""
-    lines, left = _lines(text), dict(wanted)
+def with_settings(text: str, wanted: Mapping[str, str], source: str = "the file") -> str:
+    """Return a file's text with new values; other lines and comments stay.
+
+    Raises ConfigInvalid with source and line for an invalid line.
+    """
+    lines, missing = _lines(text), dict(wanted)
     changed: list[str] = []
     done = 0
     for first, last, line in _logical_lines(lines):
-        name = _setting(line, first, "the file").key
+        name = _setting(line, first, source).key
         if name in wanted:
-            changed += (*lines[done : first - 1], _written(name, wanted[name]))
-            left.pop(name, None)
+            changed += (*lines[done : first - 1], _setting_line(name, wanted[name]))
+            missing.pop(name, None)
             done = last
     changed += lines[done:]
-    if changed and left and _is_continued(changed[-1]):
+    if changed and missing and _is_continued(changed[-1]):
         changed.append("")  # otherwise the next setting would continue this line
-    return "".join(f"{line}\n" for line in (*changed, *(_written(*setting) for setting in left.items())))
+    return "".join(
+        f"{line}\n" for line in (*changed, *(_setting_line(*setting) for setting in missing.items()))
+    )
 
 
-def _written(name: str, value: str) -> str:
+def _setting_line(name: str, value: str) -> str:
     """Return the line of a setting. Escapes keep a value from ending the line or continuing in the next."""
     text = value.translate(_ESCAPED)
     return f"{name}={text if text == text.lstrip() else chr(92) + text}"

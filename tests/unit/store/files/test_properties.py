@@ -1,8 +1,11 @@
 """Files of settings that are changed by a command."""
 
+from pathlib import Path
+
 import pytest
 
-from rocketpy_broker.store.files.properties import read_settings, with_settings
+from rocketpy.errors import ConfigInvalid
+from rocketpy_broker.store.files.properties import change_file, read_settings, with_settings
 
 
 def changed(text: str, **wanted: str) -> dict[str, str]:
@@ -37,3 +40,12 @@ def test_a_value_is_no_more_than_a_value(value: str) -> None:
     """A value could bring further settings along, or swallow the next one."""
     assert changed("a=1\n", b=value, c="2") == {"a": "1", "b": value, "c": "2"}
     assert changed("b=1\na=1\n", b=value) == {"a": "1", "b": value}
+
+
+def test_an_invalid_line_is_reported_with_its_file(tmp_path: Path) -> None:
+    """An administrator could not find the line that prevents a change."""
+    path = tmp_path / "broker.conf"
+    path.write_text("a=1\n=2\n")
+    with pytest.raises(ConfigInvalid, match=rf"^{path}:2: the setting has no name"):
+        change_file(path, {"a": "3"})
+    assert path.read_text() == "a=1\n=2\n"
