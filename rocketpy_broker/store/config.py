@@ -209,7 +209,7 @@ class RecoveryConfig:
     """Whether the checksums of bodies are verified."""
     cut_damage: bool = False
     """Truncate the log at damage that is not a torn tail (not in RocketMQ). The valid records after it are
-    lost, so use this as a last resort. False: such a store is not opened, and a report is logged."""
+    lost, so use this as a last resort. False: opening such a store raises StoreDamaged with a report."""
     use_progress: bool = True
     """After a crash, start where the checkpoint says that queues and index are complete (not in RocketMQ).
     False: start as 4.6.0 does, at the file that the checkpoint's times select, and rebuild the newest index

@@ -1,7 +1,7 @@
 """Counters of a store since it was opened, under the names of RocketMQ's runtime information.
 
 The store increments the counters. `sample`, called every second, keeps their values to compute rates. Source:
-RocketMQ StoreStatsService. Differs: the duration of a put is that of the write of its run.
+RocketMQ StoreStatsService. Differs: the messages of a run share one write, and each counts with its duration.
 """
 
 from __future__ import annotations

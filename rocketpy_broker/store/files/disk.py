@@ -51,7 +51,7 @@ class SpareDescriptors:
         self.refill()
 
     def release(self) -> None:
-        """End one `hold`. The last one closes the reserved descriptors."""
+        """Undo one `hold`. The last `release` closes the reserved descriptors."""
         self._holders -= 1
         while not self._holders and self._spares:
             os.close(self._spares.pop())

@@ -175,7 +175,7 @@ class IndexService:
         return clean or 0 < file.end_timestamp <= checkpoint_timestamp
 
     def delete_from(self, offset: int) -> bool:
-        """Delete files with records from this physical offset on; return whether there were none."""
+        """Delete files with records from this physical offset on; return True if there were none."""
         kept = len(self.files)
         self._rows = [row for row in self._rows if row[3] < offset]  # not empty if the disk is full
         while kept and self._files[kept - 1].end_offset >= offset:
@@ -270,12 +270,12 @@ class IndexService:
 
     def topic_hash(self, topic: bytes) -> int:
         """Return Java's hash of `topic#`, for `put_many`. topic: in UTF-8."""
-        head = self._topic_hashes.get(topic)
-        if head is None:
+        hash_code = self._topic_hashes.get(topic)
+        if hash_code is None:
             if len(self._topic_hashes) >= _TOPICS_MAX:
                 self._topic_hashes.clear()
-            head = self._topic_hashes[topic] = utf8_hash(topic + b"#")
-        return head
+            hash_code = self._topic_hashes[topic] = utf8_hash(topic + b"#")
+        return hash_code
 
     def _add_file(self) -> IndexFile:
         previous = self._files[-1] if self._files else None
@@ -369,10 +369,10 @@ class IndexService:
 
 def _key_by_key(rows: Iterable[IndexRow]) -> Iterator[IndexRow]:
     """Yield a row for each key; the first row of a record also has its unique key."""
-    for head, unique_key, keys, offset, timestamp in rows:
+    for topic_hash, unique_key, keys, offset, timestamp in rows:
         first = unique_key
         for key in keys.split(b" "):
-            yield head, first, key, offset, timestamp
+            yield topic_hash, first, key, offset, timestamp
             first = b""
 
 

@@ -216,7 +216,7 @@ class MappedFile:
         return self._holders > 0
 
     def release(self) -> None:
-        """End one `hold`. The last one closes a file that was closed or deleted during the hold."""
+        """Undo one `hold`. The last `release` closes the file if it was closed or deleted meanwhile."""
         self._holders -= 1
         if self._retired:
             self._close_handle()

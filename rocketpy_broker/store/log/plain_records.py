@@ -31,7 +31,7 @@ class PlainRecords:
         self._cursors: dict[tuple[bytes, int], QueueCursor] = {}
 
     def add_queue(self, cursor: QueueCursor) -> None:
-        """Add a known queue, one of whose records was checked field by field."""
+        """Add a queue to the known ones, after one of its records was checked field by field."""
         topic = cursor.topic_bytes
         self._cursors[bytes([len(topic)]) + topic, cursor.queue_id] = cursor
 

@@ -287,7 +287,7 @@ class ConsumeQueue:
     def range_by_time(self, timestamp: int) -> range:
         """Return the queue offsets of the first file last written at or after `timestamp` (ms).
 
-        If there is none, return those of the last file, to which units in memory belong. Empty without units.
+        Without such a file, return those of the newest file and of the units in memory. Empty without units.
         """
         mapped_files = self.files.mapped_files
         for file in mapped_files[:-1]:

@@ -39,7 +39,7 @@ class BulkScan:
         """Number of units that consume queues lacked."""
 
     def add_queue(self, cursor: QueueCursor) -> None:
-        """Enable the fast path for a queue, one of whose records was checked field by field."""
+        """Enable the fast path for a queue, after one of its records was checked field by field."""
         if cursor.topic != SCHEDULE_TOPIC:
             queue = self._known[cursor] = self.queues.get_or_add(cursor.topic, cursor.queue_id)
             cursor.next_offset = max(cursor.next_offset, queue.next_offset)

@@ -128,6 +128,7 @@ class Recovery:
         return max(index.end_offset, self._files.min_offset)
 
     def _scan_start(self, checkpoint: Checkpoint, index_from: int, *, clean: bool) -> int:
+        """Return the log offset to read from: the start of a file, or an offset of the checkpoint."""
         mapped_files = self._files.mapped_files
         if not self.queues.queues or self._from_first:
             return mapped_files[0].start
@@ -151,7 +152,7 @@ class Recovery:
         return self._files.min_offset <= start <= checkpoint.flushed_offset and units >= progress.units
 
     def _checkpoint_file(self, timestamp: int) -> MappedFile:
-        """Return the newest file whose first record was stored by `timestamp` (ms), or the first file."""
+        """Return the newest file whose first record was stored by `timestamp` (ms), else the oldest."""
         for file in reversed(self._files.mapped_files):
             view = self.log.first_record(file)
             if view is not None and 0 < view.store_timestamp <= timestamp:

@@ -158,7 +158,7 @@ class Cleaner:
         """Remove expired files from the store; return the steps that delete them, to be run in this order.
 
         Call `MessageStore.persist_min_offset` before the first deletion. Raises StoreError when a file cannot
-        be read; then the next call also returns the deletions of this one.
+        be read; then the next call also returns the steps of this call.
         """
         decision = decide(self._config, use, now_ms)
         self._reject_if_full(decision, use)

@@ -356,7 +356,7 @@ class StoreDriver:
         return True
 
     async def _make_queue_files(self) -> bool:
-        """Create the files of new queues in a thread: thousands of them would block the loop for seconds.
+        """Create the next files of queues in a thread: thousands of them would block the loop for seconds.
 
         Returns False if a file cannot be created. Clients may create topics faster than the disk creates
         files. Queues that still have no file after `_FILE_ROUNDS_MAX` rounds wait for the next flush.
