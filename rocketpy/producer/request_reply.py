@@ -1,10 +1,10 @@
 """Request-reply: a message to which another program replies with a message.
 
 The request carries a correlation id, the requester's client id and its time-out. The replier sends its reply
-to the reply topic of the request's cluster. That broker pushes it to the requester, over the connection with
-the heartbeats of that client. So a requester connects to every master of the cluster before its first
-request. A broker that is not connected to it returns an error to the replier, which tries the next broker
-(QUIRKS 30).
+to the reply topic of the request's cluster. The broker that gets the reply pushes it to the requester, over
+the connection on which the requester sends heartbeats. So a requester connects to every master of the cluster
+before its first request. A broker without such a connection returns an error to the replier, which tries the
+next broker (QUIRKS 30).
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl request, ClientRemotingProcessor receiveReplyMessage, MessageUtil.
 """
@@ -140,7 +140,9 @@ class Requester:
         """Fail the requests that wait for a reply."""
         for reply in self._waiting:
             if not reply.done():
-                reply.set_exception(ClientClosed("the producer was closed before a reply came"))
+                reply.set_exception(
+                    ClientClosed("the producer was closed before a reply came", outcome=Outcome.UNKNOWN)
+                )
 
 
 class RequestFutureTable:
@@ -153,17 +155,17 @@ class RequestFutureTable:
         client.connections.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self.handle
 
     def add(self, correlation_id: str) -> asyncio.Future[MessageExt]:
-        """Return the future of a reply."""
+        """Return a new future for the reply with a correlation id."""
         future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
         self._by_id[correlation_id] = future
         return future
 
     def remove(self, correlation_id: str) -> None:
-        """Wait no more for a reply."""
+        """Stop waiting for a reply; one that comes later is dropped."""
         self._by_id.pop(correlation_id, None)
 
     def handle(self, channel: Channel, request: Command) -> Command:
-        """Handle one reply; an unexpected one is dropped, and the response is a success, too."""
+        """Pass one reply to its request; drop an unexpected one. The response is SUCCESS in both cases."""
         header = request.header_as(ReplyMessageRequestHeader)
         message = self._message(header, request.body)
         future = self._by_id.get(message.correlation_id or "")
@@ -222,6 +224,6 @@ def _java_host(text: str) -> bytes:
 
 
 def _take_error(sending: asyncio.Task[SendResult]) -> None:
-    """Retrieve an error that came after the reply, which is all that the requester needs."""
+    """Retrieve the error of a send, which asyncio would log if the reply came first."""
     if not sending.cancelled() and (error := sending.exception()) is not None:
         log.debug("sending a request failed: %s", error)

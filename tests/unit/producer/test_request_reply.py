@@ -217,8 +217,9 @@ async def test_closing_ends_the_wait() -> None:
         future = producer.request_nowait(MESSAGE, timeout_ms=60_000)
         await broker.until(lambda: len(broker.sends) == 1)
         await producer.close()
-        with pytest.raises(ClientClosed, match="before a reply came"):
+        with pytest.raises(ClientClosed, match="before a reply came") as closed:
             await future
+        assert closed.value.outcome is Outcome.UNKNOWN
 
 
 async def test_cancelling_a_request() -> None:
