@@ -1,4 +1,4 @@
-"""Sending: the producer, its retry decisions and its requests."""
+"""The producer: sends, transactions and request-reply."""
 
 from rocketpy.producer.producer import Producer
 

@@ -1,4 +1,4 @@
-"""The listeners of a producer: of its sends, and of the ends of its transactions."""
+"""The listeners of a producer, which are notified of sends and of the ends of transactions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rocketpy.telemetry.plugin import Telemetry
 log: Final = logging.getLogger("rocketpy.producer")
 
 _POLL_S: Final = 1.0
-"""How often a busy producer checks whether its telemetry has become active."""
+"""Interval of checks whether the telemetry has become active."""
 
 
 class Listeners(ListenerFanout[SendListener]):
     """The send listeners of one producer.
 
     locate: returns the address of a queue's broker. telemetry: becomes a listener once it is active, and is
-    `dormant` until then. settle_listeners: of the ends of transactions.
+    `dormant` until then. settle_listeners: notified when a transaction ends.
     """
 
     def __init__(

@@ -72,9 +72,9 @@ class Producer(AdminApi):
             `client` is used, then the environment variable NAMESRV_ADDR.
         config: How to send.
         client: How to connect; producers and consumers with equal settings share connections.
-        listeners: Called for each send, see `rocketpy.hooks`.
-        checks: Called for each message before an attempt, see `rocketpy.hooks`. They turn batching off.
-        telemetry: None for what is installed, see `rocketpy.telemetry`.
+        listeners: Called for each send; see `rocketpy.hooks`.
+        checks: Called for each message before each attempt; see `rocketpy.hooks`. They turn batching off.
+        telemetry: None for the installed one; see `rocketpy.telemetry`.
 
     Raises:
         GroupInvalid: The group's name is not valid.
@@ -116,13 +116,13 @@ class Producer(AdminApi):
 
         Args:
             wait: Wait until a name server responds, at most `ClientConfig.request_timeout_ms`. Without it
-                `start` returns immediately; sends look for a name server within their time-out, and `health`
-                reports it when none responds.
+                `start` returns immediately, sends wait for a name server until their time-out, and `health`
+                reports when none responds.
 
         Raises:
             TransportError: No name server responded; `start` can be called again.
             ConfigInvalid: The producer was started before, or a setting is not valid.
-            RocketError: With ``embedded:``, what starting a broker raises (StoreLocked, …).
+            RocketError: With ``embedded:``, the servers cannot start (StoreLocked, …).
         """
         telemetry = find_telemetry(self._telemetry)
         compress(b"", COMPRESSION_TYPES[self.config.compression.type])  # raises if its package is missing
@@ -144,7 +144,7 @@ class Producer(AdminApi):
             self.transactions.set_check(self._check)
 
     def _connect_parts(self, client: ClientInstance, telemetry: Telemetry | None) -> None:
-        """Create the parts of the producer. On the send path each knows only the next one."""
+        """Create the objects of the send path from its end, the sender, to its start, the dispatcher."""
         config, group, namespace = self.config, self._wire_group, client.config.namespace
         publish_infos = PublishInfoTable(client, group, config)
         limiter = InFlightLimiter(config.max_in_flight, config.max_in_flight_bytes)
@@ -239,13 +239,13 @@ class Producer(AdminApi):
         """Send one message and wait for the broker's response.
 
         Without `queue` and `selector`, messages go to the topic's queues in turn, and failed attempts are
-        repeated (`RetryConfig`). While too much is in flight, the call waits. Cancelling it does not recall
-        the message, which may be stored.
+        repeated (`RetryConfig`). While too much is in flight, the call waits. After a cancellation the
+        message may still be stored.
 
         Args:
             message: The message.
-            queue: Where to send it; then there is one attempt.
-            selector: Chooses the queue, with one attempt, too. It is called with the topic's queues, the
+            queue: The queue to send it to, with one attempt.
+            selector: Chooses the queue, also with one attempt. It is called with the topic's queues, the
                 message and `arg`; see `rocketpy.client.routing.selectors`.
             arg: Passed to the selector.
             timeout_ms: For all attempts and waiting together; `ProducerConfig.send_timeout_ms` if None.
@@ -254,11 +254,13 @@ class Producer(AdminApi):
             The result, whose status may be other than SEND_OK.
 
         Raises:
-            UsageError: An argument is not valid, or FlowControlled: too much was in flight all the time.
+            UsageError: An argument is not valid, or FlowControlled: too much was in flight until the
+                time-out.
             RouteNotFound: The topic has no queue to send to.
             BrokerError: The broker rejected the message.
-            TransportError: A connection failed, or the time-out has passed. Each error's `outcome` tells
-                whether the message may be stored; for UsageError and RouteNotFound it is NOT_SENT.
+            TransportError: A connection failed, or the time-out has passed.
+
+        The `outcome` of an error tells whether the message may be stored.
         """
         dispatcher = self._dispatcher or _started(self._dispatcher)  # saves a call per message
         kind = kind_of(message)
@@ -277,8 +279,8 @@ class Producer(AdminApi):
     ) -> asyncio.Future[SendResult]:
         """Send one message without waiting. RocketMQ's asynchronous send.
 
-        Messages for one queue are sent in the order of the calls. A message that finds nothing in flight
-        leaves immediately; others leave together at the end of the event loop iteration. In loops, call
+        Messages for one queue are sent in the order of the calls. While nothing is in flight, a message is
+        sent immediately; others are sent together at the end of the event loop iteration. In loops, call
         `await drain()`. See `send` for the arguments.
 
         Returns:
@@ -321,13 +323,13 @@ class Producer(AdminApi):
         """Send messages of one topic in few requests.
 
         All go to one queue, in their order. A list too long for one request (`BatchConfig.max_bytes`) is sent
-        as several requests one after the other. A request has only compressed bodies, or none: long bodies
-        are compressed unless that takes more requests. Without `queue`, large ones are compressed on a
-        thread, and a later batch may overtake this one.
+        as several requests one after the other. In a request either all bodies are compressed or none. Long
+        bodies are compressed unless that takes more requests. Without `queue`, a large batch is compressed in
+        a thread, and a later batch may overtake it.
 
         Args:
             messages: The messages.
-            queue: Where to send them; the next queue in turn if None.
+            queue: The queue to send them to; the next one in turn if None.
             timeout_ms: For each request; `ProducerConfig.send_timeout_ms` if None.
 
         Returns:
@@ -336,7 +338,7 @@ class Producer(AdminApi):
         Raises:
             MessageInvalid: The messages cannot be one batch (several topics, delays, differing wait_store).
             MessageTooLarge: A message is above the limit.
-            BatchIncomplete: Some requests were stored before one failed; it has the results so far.
+            BatchIncomplete: Some requests were stored before one failed. The error has their results.
             RocketError: What `send` raises.
         """
         return await self._running_dispatcher().send_batch(messages, queue, timeout_ms)
@@ -344,7 +346,7 @@ class Producer(AdminApi):
     async def drain(self) -> None:
         """Wait until another message would be accepted, and the connections have taken what was written.
 
-        For loops of `send_nowait`. `flush` waits for the responses.
+        Call it in loops of `send_nowait`. It does not wait for responses, as `flush` does.
         """
         self._running_dispatcher()
         await _started(self._sender).drain()
@@ -352,8 +354,8 @@ class Producer(AdminApi):
     async def flush(self) -> None:
         """Wait until every message accepted so far has ended: stored, failed, or cancelled.
 
-        Open batches leave immediately. Messages accepted during the wait are not waited for. It ends at the
-        latest with the last time-out, and never raises for a failed send.
+        Open batches are sent immediately. Messages accepted during the wait are not waited for. The wait ends
+        at the latest with the last time-out. A failed send does not make it raise.
         """
         self._running_dispatcher().flush()
         await _started(self._sender).flush()
@@ -365,15 +367,15 @@ class Producer(AdminApi):
     # -- transactions and requests ------------------------------------------------------------
 
     def check_transactions(self, check: TransactionCheck) -> None:
-        """Register the function that decides transactions whose end the broker does not know.
+        """Register the function that reports the state of transactions whose end the broker does not know.
 
         It may be called before `start`.
 
         Args:
-            check: Called with a half message (`MessageExt.transaction_id`), also with one that another
-                producer of the group sent, such as before a restart. Returns a `LocalTransactionState` or an
-                awaitable of one; after UNKNOWN or an exception the broker asks again later. A plain function
-                runs in the event loop and must not block.
+            check: Called with a half message (`MessageExt.transaction_id`). Another producer of the group may
+                have sent it, for instance before a restart. Returns a `LocalTransactionState` or an awaitable
+                of one; after UNKNOWN or an exception the broker asks again later. A plain function runs in
+                the event loop and must not block.
         """
         if self._client is not None:
             self._client.check_loop()
@@ -393,18 +395,18 @@ class Producer(AdminApi):
 
         The broker keeps the message invisible (*half*). Then `local_transaction` is called: COMMIT makes the
         message visible to consumers, ROLLBACK drops it, UNKNOWN leaves the decision to `check`. If it raises,
-        the error is logged and the state is UNKNOWN. If the broker stored the half message with less than
-        SEND_OK, it is not called and the state is ROLLBACK.
+        the error is logged and the state is UNKNOWN. If the status of the half message is not SEND_OK,
+        `local_transaction` is not called and the state is ROLLBACK.
 
         Args:
             message: The message.
             local_transaction: Called with the message, whose `transaction_id` is set. Returns a
                 `LocalTransactionState` or an awaitable of one.
-            check: As of `check_transactions`; the group needs one.
+            check: Registered as by `check_transactions`; the group needs one.
             timeout_ms: For the half message, and again for its end; `ProducerConfig.send_timeout_ms` if None.
 
         Returns:
-            The result. `end_delivered` is whether the end was sent; if not, the broker asks `check` later.
+            The result. If the end was not sent (`end_delivered`), the broker asks `check` later.
 
         Raises:
             ConfigInvalid: The group has no check.
@@ -432,11 +434,11 @@ class Producer(AdminApi):
     ) -> MessageExt:
         """Send a message and wait for the reply of a consumer, which uses `create_reply_message`.
 
-        A reply that comes later is dropped, with a line in the log.
+        A reply that comes after the time-out is dropped and logged.
 
         Args:
             message: The request.
-            timeout_ms: For both ways together; it is sent with the request as its TTL.
+            timeout_ms: For the request and its reply together; it is sent with the request as its TTL.
             queue: As in `send`.
             selector: As in `send`.
             arg: As in `send`.
@@ -446,6 +448,8 @@ class Producer(AdminApi):
 
         Raises:
             ReplyTimeout: The request is stored, but no reply came in time.
+            RequestTimeout: Neither a response of the broker nor a reply came in time.
+            ClientClosed: The producer was closed meanwhile; the request may be stored.
             RocketError: What `send` raises.
         """
         ttl_ms = round(check_timeout(timeout_ms))

@@ -5,8 +5,8 @@
     end                ->  END_TRANSACTION: commit or roll back; a oneway request
     check              ->  without an end the broker asks the group (CHECK_TRANSACTION_STATE) again and again
 
-So the end may be lost and the process may die: `check` decides then. It may be called for a half message of
-any producer of the group, also for one of an earlier run.
+If the end is lost or the process dies, `check` decides. It may be called for a half message of any producer
+of the group, also for one of an earlier run.
 
 Source: RocketMQ 4.6 TransactionMQProducer, DefaultMQProducerImpl sendMessageInTransaction (QUIRKS 27).
 """
@@ -68,11 +68,11 @@ class LocalTransactionState(Enum):
     ROLLBACK = "ROLLBACK_MESSAGE"
     """Consumers never see the message."""
     UNKNOWN = "UNKNOW"
-    """Not known yet: the broker asks later."""
+    """Not known yet: the broker asks `check` later."""
 
 
 LocalTransaction = Callable[[Message], LocalTransactionState | Awaitable[LocalTransactionState]]
-"""Does the application's work. The message has a `transaction_id`. A plain function must not block."""
+"""Runs the local transaction. The message has a `transaction_id`. A plain function must not block."""
 TransactionCheck = Callable[[MessageExt], LocalTransactionState | Awaitable[LocalTransactionState]]
 """Returns how the transaction of a half message ended; see `MessageExt.transaction_id`."""
 
@@ -87,8 +87,8 @@ class TransactionSendResult(SendResult, frozen=True, gc=False, kw_only=True):
     """The broker's response to a half message, and how its local transaction ended.
 
     Attributes:
-        queue_offset: Position among the half messages (QUIRKS 20).
-        transaction_id: As the local transaction saw it.
+        queue_offset: The queue offset among the half messages, not in the topic's queue (QUIRKS 20).
+        transaction_id: The `Message.transaction_id` that the local transaction got.
         state: How the local transaction ended.
         end_delivered: Whether END_TRANSACTION was written to a connection to the broker, which does not
             respond to it. If not, the broker does not know the end, and asks `check` later.
@@ -102,7 +102,7 @@ class HalfMessage(NamedTuple):
     """A half message that a broker has stored.
 
     message: with its transaction id. carrier: its properties as sent, with those that listeners added.
-    timeout_ms: how long sending its end may take.
+    timeout_ms: how long attempts to send its end are repeated.
     """
 
     message: Message
@@ -119,8 +119,8 @@ SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[s
 class Transactions:
     """The transactions of one producer.
 
-    group: with its namespace. settle_listeners: of the ends of transactions. timeout_ms: for a half message,
-    and for its end, unless a call has its own.
+    group: with its namespace. settle_listeners: notified when a transaction ends. timeout_ms: for repeating
+    the end of a half message that was sent without a time-out of its own.
     """
 
     client: ClientInstance
@@ -136,15 +136,15 @@ class Transactions:
     def set_check(self, check: TransactionCheck) -> None:
         """Respond to brokers' checks of the group with `check`.
 
-        All brokers with the template topic get a heartbeat of the group now. Before a restart, the group may
-        have left half messages there.
+        The first check of a group also sends a heartbeat to all brokers with the template topic. The group
+        may have left half messages there before a restart.
         """
         if not self._checks.has_check(self.group):
             self.client.tasks.spawn(self.client.ensure_registered(DEFAULT_TOPIC), "registration")
         self._checks.register(self.group, self, check)
 
     def close(self) -> None:
-        """Respond to no more checks, and begin no more transactions."""
+        """Unregister the check, and reject new transactions."""
         self._closed = True
         self._checks.unregister(self.group, self)
 
@@ -159,14 +159,17 @@ class Transactions:
         return await self.end(half, state, error)
 
     async def begin(self, message: Message, timeout_ms: int | None) -> HalfMessage:
-        """Send the half message. Raises ConfigInvalid without a check, and what `Producer.send` raises."""
+        """Send the half message.
+
+        Raises ConfigInvalid without a check, MessageInvalid for a delay, and what `Producer.send` raises.
+        """
         if self._closed:
             raise ClientClosed("the producer is closed")
         check_message(message)
         if not self._checks.has_check(self.group):
             raise ConfigInvalid(
                 f"group {self.group} has no transaction check: pass check=..., or call check_transactions; "
-                "without one a message whose end is lost would never be committed"
+                "without one, a message whose end is lost would never be committed"
             )
         if message.delay_level:
             raise MessageInvalid(f"delay level {message.delay_level}: a transactional message has no delay")
@@ -186,8 +189,7 @@ class Transactions:
     ) -> TransactionSendResult:
         """Send the end of a transaction to the broker that has its half message.
 
-        Failed attempts are repeated until the half message's time-out has passed, except for UNKNOWN, which
-        the broker ignores.
+        Failed attempts are repeated for `half.timeout_ms`, except for UNKNOWN, which the broker ignores.
         """
         result = half.result
         header = EndTransactionRequestHeader(
@@ -224,8 +226,8 @@ class Transactions:
     ) -> bool:
         """Send the end of a transaction and report it to the listeners; return whether it was delivered.
 
-        error: of the application's function. timeout_ms: how long failed attempts are repeated. started_ns:
-        for the listeners.
+        error: raised by the application's function. timeout_ms: how long failed attempts are repeated.
+        started_ns: when the end began, in ns since 1970, for the listeners.
         """
         command = Command.request(RequestCode.END_TRANSACTION, header)
         if error is not None:
@@ -238,7 +240,7 @@ class Transactions:
         except RocketError as failed:
             failure = failed
             log.warning("transaction %s ended as %s, but this was not delivered to %s within %d ms; "
-                        "the broker will ask: %s", message.transaction_id, state.name,
+                        "the broker will check the transaction later: %s", message.transaction_id, state.name,
                         queue.broker_name, timeout_ms, failed)  # fmt: skip
         if self.settle_listeners.all:
             event = SettleEvent(
@@ -259,7 +261,7 @@ class Transactions:
         return failure is None
 
     async def _deliver(self, broker_name: str, command: Command, address: str, timeout_ms: int) -> str:
-        """Send the end until it is written to a connection; return the broker's address.
+        """Try until the end is written to a connection of the broker; return the broker's address.
 
         The broker does not respond. Raises the last RocketError once `timeout_ms` have passed, and a
         UsageError immediately.
@@ -300,7 +302,7 @@ class TransactionChecks:
         client.connections.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self.handle
 
     def register(self, group: str, owner: Transactions, check: TransactionCheck) -> None:
-        """Let `check` decide for a group; of several producers of the group the latest one decides."""
+        """Set the check of a producer for its group. The check that was registered last is used."""
         checks = self._checks.setdefault(group, {})
         checks.pop(owner, None)
         checks[owner] = check
@@ -314,7 +316,7 @@ class TransactionChecks:
         return bool(self._checks.get(group))
 
     def handle(self, channel: Channel, request: Command) -> None:
-        """Start the check of one half message; its result is sent as a request."""
+        """Start the check of one half message; its result is sent later, as END_TRANSACTION."""
         header = request.header_as(CheckTransactionStateRequestHeader)
         connections = self._client.connections.all()
         address = next(
@@ -324,11 +326,11 @@ class TransactionChecks:
         broker = self._client.broker_name(address) or address
         message = decode_message(request.body, broker, _MAX_BODY_BYTES, verify=False)
         if undecodable([message], log):
-            return  # the broker asks again, and gives the message up after transactionCheckMax times
+            return  # the broker asks again, and drops the message after transactionCheckMax times
         group = message.properties.get(names.PROPERTY_PRODUCER_GROUP, "")
         checks = self._checks.get(group)
         if not checks:
-            log.warning("%s asks for transaction %s of group %s, which has no check here",
+            log.warning("broker %s checks transaction %s of group %s, which has no check in this client",
                         broker, message.transaction_id, group)  # fmt: skip
             return
         owner, check = list(checks.items())[-1]
@@ -393,10 +395,10 @@ def outcome_of(
 def _checked(
     function: object, message: Message | MessageExt, state: object, error: BaseException | None = None
 ) -> tuple[LocalTransactionState, BaseException | None]:
-    """Return a valid state as it is; otherwise log the problem and return UNKNOWN: the check decides."""
+    """Return a valid state; otherwise log the problem and return UNKNOWN, so that the check decides."""
     if isinstance(state, LocalTransactionState):
         return state, None
-    problem = "failed" if error is not None else f"returned {state!r}, and not a LocalTransactionState"
-    log.error("transaction %s: %r %s; the broker will ask",
+    problem = "failed" if error is not None else f"returned {state!r} instead of a LocalTransactionState"
+    log.error("transaction %s: %r %s; the broker will check the transaction later",
               message.transaction_id, function, problem, exc_info=error)  # fmt: skip
     return LocalTransactionState.UNKNOWN, error

@@ -1,13 +1,13 @@
-"""Batching on the fly: sends of one event loop iteration to one topic leave as one request.
+"""Batching on the fly: sends of one event loop iteration to one topic become one request.
 
-A send joins the open batch of its topic. The batch leaves at the end of the event loop iteration, `linger_ms`
-after it was opened, or when it is full. The queue is chosen for the batch instead of each message, so that an
-iteration makes one batch instead of one for each queue; batches go to the queues in turn. Sends to a queue
-that the caller chose have batches of their own. A batch of one message leaves as a plain send; while messages
-come one after the other, each leaves immediately.
+A send joins the open batch of its topic. The batch is sent at the end of the event loop iteration, or
+`linger_ms` after it was opened if that is set; a full batch is sent immediately. The queue is chosen for the
+batch, not for each message. So an iteration makes one batch, instead of one for each queue; batches go to the
+queues in turn. Sends to a queue that the caller chose have batches of their own. A batch of one message
+becomes a plain send; while messages come one after the other, each is sent immediately.
 
-Order: a send that cannot join (another wait_store, a delay, a body to be compressed) first makes the open
-batches of its topic leave. So messages of one queue leave in the order in which they were accepted.
+Order: before a send that cannot join (another wait_store, a delay, a body to be compressed), the open batches
+of its topic are sent. So messages of one queue are sent in the order in which they were accepted.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _RECORD_BYTES = 384
 class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
-    last_batch_was_single: whether the last batch had one message; then a send that finds nothing in flight
-    leaves immediately. limiter: messages count from the moment they join. encoder: gets the batches that
-    leave. check_loop: called when a batch is opened while the event loop does not run; the batch would never
-    leave. tasks: of the client; a bug fails it.
+    last_batch_was_single: whether the last batch had one message. Then a send is not batched while nothing is
+    in flight. limiter: counts messages from the moment they join. encoder: gets the batches to send.
+    check_loop: called when a batch is opened while the event loop does not run, since it would never be sent.
+    tasks: of the client; a bug in a timer fails them.
     """
 
     config: InitVar[BatchConfig]
@@ -65,7 +65,7 @@ class Accumulator:
         queue: MessageQueue | None,
         timeout_ms: int,
     ) -> None:
-        """Accept a send into a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
+        """Add a send to a batch. Raises MessageTooLarge for its properties, and ClientClosed."""
         other_properties = self.encoder.other_properties(message, event)
         batch = self._open.get(publish_info if queue is None else queue)
         size = len(message.body)
@@ -109,7 +109,7 @@ class Accumulator:
     def _new(
         self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
     ) -> BatchBuilder:
-        """Open a batch after sending those that it must not overtake."""
+        """Open a batch, after sending the open batches that it must not overtake."""
         if not self._loop.is_running():
             self.check_loop()
         if queue is None or publish_info in self._open or queue in self._open:
@@ -133,7 +133,7 @@ class Accumulator:
 def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:
     """Return whether a send with this time-out may join. If so, the batch gets the longer of both time-outs.
 
-    They may differ by a tenth: sends that waited for the limiter have slightly different times left.
+    They may differ by 10 %: sends that waited for the limiter have slightly different times left.
     """
     if abs(batch.timeout_ms - timeout_ms) * 10 > min(batch.timeout_ms, timeout_ms):
         return False

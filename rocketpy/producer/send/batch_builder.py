@@ -22,10 +22,10 @@ _HOSTS_V6 = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 class BatchBuilder:
     """An open batch of sends, with one entry for each message in the lists.
 
-    chosen_queue: by the callers, or None. other_properties: all except UNIQ_KEY and WAIT. events: empty
-    without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store of the
-    messages. timeout_ms: the longest one. size: bytes of the bodies. wire_bytes: about the bytes of the
-    stored records.
+    chosen_queue: the queue that the callers chose, or None. other_properties: all except UNIQ_KEY and WAIT.
+    events: empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store
+    of the messages. timeout_ms: the longest time-out of the sends. size: bytes of the bodies. wire_bytes:
+    upper estimate of the stored records, in bytes.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ def messages_of(messages: Iterable[Message]) -> Sequence[Message]:
         return list(messages)
     except TypeError:
         raise MessageInvalid(
-            f"a batch is made of several messages, and not of a {type(messages).__name__}; "
+            f"a batch needs an iterable of messages, not a {type(messages).__name__}; "
             "use `send` for a single message"
         ) from None
 
 
 def check_batch(messages: Sequence[Message]) -> None:
-    """Raise MessageInvalid for messages that RocketMQ cannot store as a batch, with the first wrong one.
+    """Raise MessageInvalid for messages that RocketMQ cannot store as a batch; the error names one of them.
 
     Source: RocketMQ MessageBatch generateFromList.
     """
@@ -109,12 +109,11 @@ def split_batch(
     max_bytes: int,
     sys_flags: Sequence[int] = (),
 ) -> list[slice]:
-    """Return which messages go into which request: as many as fit into `max_bytes` of stored records.
+    """Return the messages of each request: as many as fit into `max_bytes` of stored records.
 
-    bodies: as sent. properties: encoded, of each message. A broker compares the records with its limit, not
-    the bodies, so records are counted, with IPv6 hosts. A single message above `max_bytes` has a request of
-    its own. sys_flags: of each message, or empty for zeros; a request has one, which the broker gives to all
-    its messages.
+    bodies: as sent. properties: of each message, encoded. The limit of a broker is for records, so their
+    bytes are counted, with IPv6 hosts. A single message above `max_bytes` has a request of its own.
+    sys_flags: of each message, or empty for zeros. All messages of a request have the same one.
     """
     bare = record_size(0, len(topic), 0, _HOSTS_V6)
     lengths = list(map(len, bodies))

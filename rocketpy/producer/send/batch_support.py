@@ -1,9 +1,9 @@
 """Remembers which brokers accept batches. RocketMQ 4.6.0 rejects every batch in DLedger mode without notice.
 
-The first batch to a broker is a probe. All other sends for that broker wait for its response. If the broker
-rejects the batch, its messages are sent again one by one, before later ones. That costs one round trip. A
-broker that rejected a batch is probed again every `PROBE_AGAIN_MS`. It may have been upgraded, or have
-rejected the batch because of one message.
+The first batch to a broker is a probe. All other sends to that broker wait for the response to it. If the
+broker rejects the batch, its messages are sent again one by one, before later ones. That costs one round
+trip. A broker that rejected a batch is probed again every `PROBE_AGAIN_MS`. It may have been upgraded, or
+have rejected the batch because of one message.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _REJECTIONS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUE
 
 
 class BatchSupport:
-    """Which brokers accept batches, as far as the producer knows; by broker name.
+    """Which brokers accept batches, as far as the producer knows.
 
-    now_ms: a monotonic clock. probes: batches whose response decides, by broker.
+    now_ms: a monotonic clock. probes: the batch that each broker is probed with, by broker name.
     """
 
     def __init__(self, now_ms: Callable[[], float]) -> None:
@@ -55,18 +55,18 @@ class BatchSupport:
             self.probes[broker_name] = batch
 
     def cancel(self, broker_name: str, send: PendingSend[Any]) -> None:
-        """Note that a send was not written after all; as a probe it would wait for its own response."""
+        """Stop probing with a send that was not written: no response would end the probe."""
         if self.probes.get(broker_name) is send:
             del self.probes[broker_name]
 
     def wait(self, broker_name: str, then: Callable[[], None]) -> None:
-        """Call `then` after the response to the probe, in order and with nothing in between."""
+        """Call `then` after the response to the probe. Callbacks run in order, without a gap."""
         self._waiting.setdefault(broker_name, []).append(then)
 
     def record(self, batch: ProducerBatch, end: AttemptEnd) -> bool:
         """Record the end of an attempt; return whether the broker rejected the batch as a whole.
 
-        Call `release` after the batch has been dealt with.
+        Call `release` after the batch was split or its next step was taken.
         """
         name = batch.queue.broker_name if batch.queue is not None else ""
         if self.probes.get(name) is batch:
@@ -99,7 +99,7 @@ class BatchSupport:
             del self._rejected_at[broker_name]
 
     def release(self) -> None:
-        """Resume the sends that waited for a response that has come."""
+        """Resume the sends that waited for a probe whose response has come."""
         while self._ready:
             ready, self._ready = self._ready, []
             for then in ready:

@@ -1,4 +1,7 @@
-"""Checks messages, limits them and calls selectors; then passes them to accumulator or encoder."""
+"""Checks messages, waits for the in-flight limits and calls selectors; then passes messages on.
+
+A message goes to the accumulator if it may be batched, or else to the encoder.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,7 @@ R = TypeVar("R")
 class SendDispatcher:
     """Checks one producer's messages and passes them on.
 
-    batching: whether sends may share a request. new_future: of this event loop. Time-outs are in ms; None
-    stands for that of the producer.
+    batching: whether sends may share a request. Time-outs are in ms; None stands for that of the producer.
     """
 
     client: ClientInstance
@@ -76,16 +78,14 @@ class SendDispatcher:
         arg: object,
         timeout_ms: int | None,
     ) -> asyncio.Future[R]:
-        """Send one message that the limiter lets through; return the future of its result."""
+        """Send one message that the in-flight limiter allows; return the future of its result."""
         if get_ident() != self.client.thread:  # cheaper than a look for the running loop
             self.client.check_loop()
         future: asyncio.Future[R] = self._new_future()
         choose: ChooseQueue | None = None
         if selector is not None:
             if queue is not None:
-                raise MessageInvalid(
-                    f"both queue={queue} and a selector were given; a message goes to one queue"
-                )
+                raise MessageInvalid(f"both queue={queue} and a selector were given; pass only one of them")
             choose = partial(self._choose, selector, message, arg)
             route = self.publish_infos[message.topic].view.route
             if route is not None and route.queues:
@@ -96,7 +96,7 @@ class SendDispatcher:
     async def send_half(
         self, message: Message, timeout_ms: int | None
     ) -> tuple[SendResult, Mapping[str, str]]:
-        """Send a half message; return also the properties that listeners have added."""
+        """Send a half message; return its result, and the properties that listeners have added."""
         timeout_ms = await self.wait_for_limiter(message, timeout_ms)
         future: asyncio.Future[SendResult] = self._new_future()
         event = self._dispatch(HalfSend, message, future, None, timeout_ms)
@@ -105,7 +105,7 @@ class SendDispatcher:
     async def send_batch(
         self, messages: Iterable[Message], queue: MessageQueue | None, timeout_ms: int | None
     ) -> list[SendResult]:
-        """Send a batch in as many requests as it takes. See `Producer.send_batch`."""
+        """Send a batch in as many requests as it needs; see `Producer.send_batch`."""
         self.client.check_loop()
         messages = messages_of(messages)
         check_batch(messages)
@@ -129,7 +129,7 @@ class SendDispatcher:
                     if not results:
                         raise
                     raise BatchIncomplete(results, len(messages), error) from error
-                queue = results[-1].queue  # the rest follows to the same queue
+                queue = results[-1].queue  # all later requests go to the same queue
         except BaseException as error:  # the listeners get its end, also when cancelled
             listeners.ended(event, error)
             raise
@@ -211,7 +211,7 @@ class SendDispatcher:
         queue = selector(queues, message, arg)
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
-                f"the selector {selector!r} returned {queue!r}; it must return a queue of those that it got "
+                f"the selector {selector!r} returned {queue!r}; it must return a queue of those it was given "
                 f"(its arg was {arg!r})"
             )
         self._check_queue(queue, message.topic)
@@ -220,7 +220,10 @@ class SendDispatcher:
     # -- checks and time-outs -----------------------------------------------------------------
 
     def _check_single(self, size: int) -> None:
-        """Raise MessageTooLarge or ClientClosed for a message that cannot be sent individually from here."""
+        """Raise MessageTooLarge for the body of a message that is sent individually.
+
+        Raises ClientClosed in another event loop.
+        """
         if not self._loop.is_running():  # another loop in the same thread
             self.client.check_loop()
         allowed = self.config.max_message_bytes
@@ -228,7 +231,7 @@ class SendDispatcher:
             raise MessageTooLarge(f"the body has {size} bytes; {allowed} are allowed")
 
     def _check_queue(self, queue: MessageQueue, topic: str) -> None:
-        """Raise MessageInvalid unless a queue is one of the message's topic: only its number is sent."""
+        """Raise MessageInvalid unless the queue is of the topic: a request has only its queue id."""
         if not isinstance(queue, MessageQueue):
             raise MessageInvalid(
                 f"queue is {queue!r}; it must be a MessageQueue, such as fetch_publish_queues returns"
@@ -240,7 +243,10 @@ class SendDispatcher:
             )
 
     async def wait_for_limiter(self, content: Message | BatchPart, timeout_ms: int | None) -> int | None:
-        """Wait until a body may be sent; return what is left of the time-out."""
+        """Wait until the in-flight limiter allows a body; return the rest of the time-out in ms.
+
+        Returns None when `timeout_ms` is None and there was no wait. Raises FlowControlled, ClientClosed.
+        """
         self.client.check_loop()
         size = len(content.body)
         if self.limiter.would_block(size):
@@ -253,7 +259,7 @@ class SendDispatcher:
 
 
 def kind_of(message: Message) -> type[SingleSend]:
-    """Return the kind of send for a message: replies have their own. Raises MessageInvalid."""
+    """Return the class of the send for a message, ReplySend for a reply. Raises MessageInvalid."""
     if type(message) is Message:  # the usual case
         return SingleSend
     return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend

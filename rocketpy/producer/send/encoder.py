@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class BatchPart(NamedTuple):
-    """The content of one request of a `send_batch`. sys_flag: how all its bodies are compressed; 0: not."""
+    """The content of one request of a `send_batch`. sys_flag: its compression bits; 0 for plain bodies."""
 
     messages: Sequence[Message]
     message_ids: Sequence[str]
@@ -84,7 +84,10 @@ class MessageEncoder:
             self._sender.begin(send)
 
     def send_batches(self, batches: Iterable[BatchBuilder]) -> None:
-        """Send batches of the accumulator, whose messages count as in flight already, and write them out."""
+        """Send batches of the accumulator, and flush their connections.
+
+        Their messages already count as in flight.
+        """
         for batch in batches:
             try:
                 send = self._send_of_batch(batch)
@@ -133,7 +136,7 @@ class MessageEncoder:
     ) -> Iterator[BatchPart]:
         """Return the requests of a `send_batch`. Raises MessageTooLarge.
 
-        ordered: no later batch may overtake this one, so long bodies are not compressed on a thread.
+        ordered: no later batch may overtake this one, so long bodies are not compressed in a thread.
         """
         ids = self._ids.take(time.time_ns() // 1_000_000, len(messages))
         flags: Iterable[int]
@@ -171,7 +174,7 @@ class MessageEncoder:
     async def _compressed(
         self, bodies: Sequence[bytes], *, ordered: bool
     ) -> tuple[Sequence[bytes], Sequence[int]]:
-        """Return the bodies of a batch, long ones compressed, and their sysFlags, if any is long."""
+        """Return the bodies of a batch, long ones compressed, and their sysFlags; () if none is long."""
         config = self._config.compression
         lengths = [length for length in map(len, bodies) if length > self._compress_above]
         if not lengths:
@@ -256,7 +259,7 @@ class MessageEncoder:
     def _compress(self, send: SingleRequest[Any]) -> None:
         """Compress the body, then begin the send.
 
-        A long body is compressed on a thread, unless the caller chooses the queue: that could reorder sends.
+        A long body is compressed in a thread, unless the caller chooses the queue: that could reorder sends.
         """
         config = self._config.compression
         compress = partial(compress_if_worth, send.body, COMPRESSION_TYPES[config.type], config.level)
@@ -273,7 +276,7 @@ class MessageEncoder:
         try:
             send.body, send.sys_flag = await self._loop.run_in_executor(None, compress)
         finally:
-            # Also if that failed: then the body is sent as it was.
+            # If the compression failed, the body is sent uncompressed.
             self._sender.begin_if_live(send)
 
 

@@ -1,4 +1,4 @@
-"""Limits of what a producer has in flight: messages and bytes, with a queue for callers that must wait."""
+"""Limits the messages and bytes that a producer has in flight; callers above a limit wait in a queue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rocketpy.errors import FlowControlled, RocketError
 
 
 class InFlightLimiter:
-    """Counts what is in flight, and lets callers wait in order until they are below the limits.
+    """Counts messages in flight. Above a limit, callers wait in order.
 
-    count, bytes: messages in flight and the bytes of their bodies. closed: why sends are rejected, or None.
-    A place granted to a waiter counts until the waiter runs, so that no later caller overtakes it.
+    count, bytes: messages in flight, and the bytes of their bodies. closed: why sends are rejected, or None.
+    A place granted to a waiter already counts before the waiter runs, so that no later caller overtakes it.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
@@ -27,7 +27,7 @@ class InFlightLimiter:
         """Return whether a body of `size` bytes must wait.
 
         It must when a limit is reached, others wait already, or the limiter is closed. With nothing in
-        flight, a body of any size may go.
+        flight, a body of any size may be sent.
         """
         count = self.count
         return (
@@ -48,10 +48,10 @@ class InFlightLimiter:
             )
 
     async def wait(self, size: int, timeout_ms: int) -> int:
-        """Wait until a body of `size` bytes may go; return what is left of the time, at least 1 ms.
+        """Wait until a body of `size` bytes may be sent; return the rest of `timeout_ms`, at least 1 ms.
 
-        The caller must call `acquire` in the same event loop iteration. Raises FlowControlled after the time,
-        or the reason of the close.
+        The caller must call `acquire` in the same event loop iteration. Raises FlowControlled after
+        `timeout_ms`, or the reason of the close.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000

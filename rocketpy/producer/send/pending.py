@@ -33,11 +33,11 @@ R = TypeVar("R")
 class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=True):
     """One send with all its attempts. (A Struct, because it is created faster than a plain class.)
 
-    on_attempt_end: called with the results or the error of each attempt. size: bytes of the bodies.
-    count: number of messages. The limiter counts both. chosen_queue: by the caller, or None. choose: the
-    caller's selector, until it has chosen. events: for the listeners. queue: of the current attempt. sent_ms:
-    when that attempt began, if latencies are measured. on_wire: whether an attempt waits for its response.
-    sys_flag: bits that say how the bodies are compressed.
+    on_attempt_end: called with the results or the error of each attempt. size: bytes of the bodies. count:
+    number of messages. The in-flight limiter counts both. chosen_queue: the caller's queue, or None. choose:
+    the caller's selector, until it has chosen. born_ms: in ms since 1970; other times are of the event loop's
+    clock, in ms. attempts: those that did not end in SEND_OK. queue: of the current attempt. sent_ms: when it
+    began, if latencies are measured. on_wire: whether it waits for its response. sys_flag: compression bits.
     """
 
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
@@ -203,7 +203,7 @@ class UnbatchedSend(SingleSend):
 
 
 class HalfSend(UnbatchedSend):
-    """A half message of a transaction; bits of its sysFlag say so, beside the properties."""
+    """A half message of a transaction, marked in its sysFlag and in its properties."""
 
     flags = MessageSysFlag.TRANSACTION_PREPARED
 

@@ -27,9 +27,9 @@ class TopicPublishInfo:
     """One topic of one producer.
 
     topic: as the application knows it, without its namespace. queue_connections: the queues in round-robin
-    order, each with the connection to its broker; empty while no route is known. connections: those of the
-    brokers. next_index: counts the sends, for round robin. may_batch: whether brokers accept batches for
-    this topic. single, batch, reply: templates of its requests.
+    order, each with the connection to its broker; empty while no route is known. connections: one to each
+    master in the route. next_index: counts the sends, for round robin. may_batch: whether brokers accept
+    batches for this topic. single, batch, reply: templates of its requests.
     """
 
     def __init__(self, client: ClientInstance, group: str, topic: str, config: ProducerConfig) -> None:
@@ -57,7 +57,7 @@ class TopicPublishInfo:
         self._route: PublishRoute | None = None
         self._refreshed_ms = float("-inf")
         self._error: RocketError | None = None
-        self._is_new = False  # a name server has responded that it does not know the topic
+        self._is_new = False  # whether a name server has responded that it does not know the topic
         self._waiting: list[Callable[[], None]] = []
         self._pause: asyncio.TimerHandle | None = None
         self._own.changed.append(self._update_route)
@@ -77,7 +77,7 @@ class TopicPublishInfo:
 
     @property
     def view(self) -> RouteView:
-        """The current knowledge of the route."""
+        """A snapshot of the route, for `retry.decide`."""
         return RouteView(self._route, self._refreshed_ms, self._error, self.topic)
 
     def connection(self, queue: MessageQueue) -> PeerConnection | None:
@@ -88,8 +88,8 @@ class TopicPublishInfo:
     def request_route(self, then: Callable[[], None], at_ms: float = float("-inf")) -> None:
         """Request the route from a name server, then call `then`.
 
-        Callers that arrive before the response share it. They are called in order, one directly after the
-        other. at_ms: not before this time, unless the route becomes known earlier.
+        Calls before the response share it. Their callbacks run in order, one directly after the other. at_ms:
+        send the request not before this time; a route that becomes known earlier ends the wait.
         """
         self._waiting.append(then)
         if len(self._waiting) > 1:

@@ -1,7 +1,7 @@
 """Builds the properties and frames of send requests.
 
-All headers of a topic differ in six values only. So the JSON text of the header is made once for each topic,
-with placeholders, and filled with `%`. That takes a fifth of the time of encoding a header
+All headers of a topic differ only in six values. So the JSON text of the header is made once for each topic,
+with placeholders, and filled in with `%`. That takes a fifth of the time of encoding a header
 (`tests.bench.send_path`). A test compares the text with the general encoder, which the other header codecs
 use.
 """
@@ -24,7 +24,7 @@ from rocketpy.protocol.remoting.acl import NONCE, SIGNATURE, SIGNATURE_V2, SIGNE
 from rocketpy.protocol.remoting.command import FLAG_ONEWAY, LANGUAGE, VERSION, Command
 
 ONEWAY_OPAQUE: Final = 0x7FFF_FFFF
-"""Of all oneway requests, since no response refers to it."""
+"""The opaque of all oneway requests, which have no response."""
 
 _FRAME_START: Final = Struct(">iI").pack
 
@@ -41,8 +41,9 @@ def properties_text(
 ) -> str:
     """Return the properties of a message of a `send_batch`; see `protocol.message.properties`.
 
-    Without WAIT: that of the request counts. checksum: name of the end-to-end body checksum to add. extra: of
-    a listener; the user's properties take precedence. Raises MessageTooLarge above 32,767 bytes.
+    WAIT is left out, since a batch takes it from its request. checksum: name of the end-to-end body checksum
+    to add. extra: properties of listeners; the user's properties take precedence. Raises MessageTooLarge
+    above 32,767 bytes.
     """
     head = f"UNIQ_KEY\x01{unique_id}\x02"
     return head + other_properties_text(message, len(head), checksum, extra)
@@ -56,7 +57,7 @@ def head_text(unique_id: str, *, wait_store: bool) -> str:
 def encoded_properties(
     unique_ids: Sequence[str], other_properties: Sequence[str], *, wait_store: bool
 ) -> list[bytes]:
-    """Return `head_text` and other properties of several messages, as bytes."""
+    """Return the encoded properties of several messages: `head_text`, then the other properties."""
     start, _, end = head_text("\0", wait_store=wait_store).partition("\0")
     return [
         f"{start}{unique_id}{end}{others}".encode()
@@ -67,9 +68,9 @@ def encoded_properties(
 def other_properties_text(
     message: Message, head_bytes: int, checksum: str = "", extra: Mapping[str, str] | None = None
 ) -> str:
-    """Return the properties after those of `head_text`, which have `head_bytes`.
+    """Return the properties that follow those of `head_text`. head_bytes: the size of the latter.
 
-    Raises MessageTooLarge when both together are above 32,767 bytes.
+    Raises MessageTooLarge when all properties together have more than 32,767 bytes.
     """
     text = ""
     if message.tags is not None:
@@ -179,8 +180,8 @@ class SendTemplate:
         """Return the JSON header with placeholders.
 
         They are for queue id, sysFlag, born time, flag, properties and opaque. Fields are sorted by name, so
-        a signature comes first. With version 2 of the signatures there are placeholders for all fields
-        together, the signature, and opaque.
+        a signature comes first. With version 2 of the signatures there are three placeholders: all fields,
+        the signature, and opaque.
         """
         if isinstance(self._signer, SignerV2):
             ext = b'%%b,"%b":"%%b"' % SIGNATURE_V2.encode()

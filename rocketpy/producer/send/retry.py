@@ -1,21 +1,21 @@
-"""Decides what to do next with a send, before its first attempt and after each failed one. Pure functions.
+"""Decides the next step of a send, before its first attempt and after each failed one. Pure functions.
 
-| What happened | Then |
+| What happened | Next step |
 |---|---|
-| the time-out is over | give up |
+| the time-out has passed | give up |
 | no route yet, or the given queue's broker is not in it | request the route once, then give up |
-| a route, but no broker in it has a master now, or not the given queue's | request it after each pause |
+| no broker in the route, or not the given queue's broker, has a master now | request it after each pause |
 | a transport error (no connection, connection lost) | another attempt |
 | a response code in `RetryConfig.codes` | another attempt |
 | any other response code | give up |
 | stored with a status other than SEND_OK | another attempt if the configuration says so, else done |
-| TOPIC_NOT_EXIST, or the only broker is unreachable | as above, after a request for the route |
+| TOPIC_NOT_EXIST, or the only broker is unreachable | another attempt, after a request for the route |
 | another attempt, but `RetryConfig.times` are used up, or the queue was given by the caller | give up |
-| a later request of a long batch, which was not sent | the same queue, after a pause |
+| a later request of a long batch, which was not sent | another attempt to the same queue, after a pause |
 
-A topic without a master gets one soon where a group elects its leader, or a master is started again. So sends
-wait for that until their time-out, without counting an attempt. Another attempt goes to another broker
-immediately; where the topic has only one, to the same after a pause. The error of a send that gives up covers
+A topic without a master usually gets one soon, by an election or a restart. So sends wait for a master until
+their time-out, without counting an attempt. Another attempt goes to another broker immediately. If the topic
+has only one broker, the attempt goes to the same one after a pause. The error of a send that gives up covers
 all its attempts. If any attempt may have stored the message, the outcome is UNKNOWN.
 
 Source: RocketMQ 4.6 DefaultMQProducerImpl sendDefaultImpl. Differs: the pause, and that RocketMQ does not
@@ -69,7 +69,7 @@ class RefreshRoute:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The send ends: with this error, or with the results of an earlier attempt that did store it."""
+    """End the send with this error, or with the results of an earlier attempt that stored the message."""
 
     end: AttemptEnd
 
@@ -90,7 +90,7 @@ class Attempt:
 class RouteView:
     """A snapshot of a topic's route.
 
-    refreshed_ms: when a name server last responded. error: why it sent no route.
+    refreshed_ms: when the last request for the route ended, also with an error. error: its error, or None.
     """
 
     route: PublishRoute | None
@@ -103,8 +103,8 @@ class RouteView:
 class SendRules:
     """The limits of one send.
 
-    queue: where it must go, or None. follows: the queue was not chosen by the caller, but earlier requests
-    of the same batch went there.
+    accepted_ms, deadline_ms: by the clock of `decide`. queue: the only queue that it may go to, or None.
+    follows: the queue was not chosen by the caller, but earlier requests of the same batch went there.
     """
 
     accepted_ms: float
@@ -130,10 +130,10 @@ def decide(
     index: int = 0,
     choose: ChooseQueue = select_queue,
 ) -> Decision:
-    """Decide what to do with a send.
+    """Decide the next step of a send.
 
-    attempts: so far, oldest first. index: number of the send, for round robin. choose: selects the queue. All
-    times are ms of one monotonic clock.
+    attempts: the failed attempts, oldest first. index: number of the send, for round robin. choose: selects
+    the queue. All times are in ms of one monotonic clock.
     """
     last = attempts[-1] if attempts else None
     if last is not None and not _may_retry(attempts, rules):
@@ -157,7 +157,7 @@ def decide(
 
 
 def _no_writable_queue(view: RouteView, attempts: Sequence[Attempt], rules: SendRules) -> Decision:
-    """Decide about a send whose topic, by a fresh route, has no queue for it."""
+    """Decide the next step when a fresh route has no queue for the send."""
     if _needs_master(view.route, rules.queue):
         return RefreshRoute(view.refreshed_ms + _route_pause_ms(rules.retry))
     return GiveUp(_final(attempts) if attempts else _no_route(view, rules))
@@ -194,7 +194,7 @@ def _was_not_sent(end: AttemptEnd) -> bool:
 
 
 def _candidates(route: PublishRoute | None, chosen: MessageQueue | None) -> Sequence[MessageQueue]:
-    """Return the queues to choose from; none when the message can go nowhere."""
+    """Return the queues to choose from; empty when the route has no suitable queue."""
     if route is None:
         return ()
     if chosen is None:
@@ -203,7 +203,7 @@ def _candidates(route: PublishRoute | None, chosen: MessageQueue | None) -> Sequ
 
 
 def _route_may_be_stale(last: Attempt, same_broker: bool) -> bool:
-    """Return whether to request the route again. same_broker: no other broker is known to have the topic."""
+    """Return whether to request the route again. same_broker: the route has no other broker to choose."""
     if not isinstance(last.end, RocketError):
         return False
     # The only broker may be gone, or a slave since its group has another leader.
@@ -212,9 +212,9 @@ def _route_may_be_stale(last: Attempt, same_broker: bool) -> bool:
 
 
 def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
-    """Return the end of a send with attempts: stored if one stored it, else its last error.
+    """Return the end of a send with attempts: the results if one stored the message, else the last error.
 
-    The error is a copy with the worst outcome of all attempts and a note for each.
+    After several errors, it is a copy with a note for each attempt. Its outcome is UNKNOWN if one has it.
     """
     for attempt in reversed(attempts):
         if not isinstance(attempt.end, RocketError):
@@ -232,7 +232,7 @@ def _final(attempts: Sequence[Attempt]) -> AttemptEnd:
 
 
 def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
-    """Return the error of a send that had no attempt within its time."""
+    """Return the error of a send that had no attempt before its deadline."""
     time_ms = rules.deadline_ms - rules.accepted_ms
     if view.route is not None and _needs_master(view.route, rules.queue):
         return RouteNotFound(
@@ -240,7 +240,7 @@ def _never_sent(view: RouteView, rules: SendRules) -> RocketError:
             f"{', '.join(sorted(view.route.brokers_without_master))}"
         )
     reason = f" ({view.error})" if view.error is not None else ""
-    missing = f"the route of topic {view.topic!r}" if view.route is None else "a connection that takes it"
+    missing = f"the route of topic {view.topic!r}" if view.route is None else "a writable connection"
     return RequestTimeout(
         f"timed out after {time_ms:.0f} ms waiting for {missing}; the message was not sent{reason}",
         outcome=Outcome.NOT_SENT,

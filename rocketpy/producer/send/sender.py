@@ -1,8 +1,8 @@
 """Sends requests to brokers: attempts, waiting for routes and connections, retries, and the end of each send.
 
 A send whose route and connection are known is written immediately, by plain calls. A send that must wait is
-parked in the order of arrival, and resumes with a plain call, too. `retry.decide` says what follows a failed
-attempt.
+parked in the order of arrival, and also resumes with a plain call. `retry.decide` decides what follows a
+failed attempt.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _FOREVER_MS: Final = 10**9
 _SWEEP_MS: Final = 10
 """Resolution of time-outs of parked sends."""
 _FLUSH_EVERY: Final = 64
-"""Blocked sends that are written together, once their broker reads again."""
+"""Number of blocked sends between two flushes, once their broker reads again."""
 _BROKER_ERRORS: Final = (TransportError, BrokerError, RemoteProtocolError)
 """Errors that count as failures of the broker for `LatencyConfig`."""
 
@@ -106,9 +106,9 @@ class Sender:
         self._live: dict[Send, None] = {}
         """Accepted sends that have not ended."""
         self._parked: dict[Send, None] = {}
-        """Those of them that wait for a route, a connection, a probe or the end of a pause."""
+        """Live sends that wait for a route, a connection, a probe, a broker or the end of a pause."""
         self._blocked: dict[Channel, dict[Send, tuple[MessageQueue, PeerConnection]]] = {}
-        """Those of the parked sends that wait until a broker reads again, by its channel."""
+        """Parked sends that wait until their broker reads again, by its channel."""
         self._written_oneway: list[Send] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
@@ -220,9 +220,9 @@ class Sender:
         self._end(send, error)
 
     def _defer(self, send: Send, queue: MessageQueue, connection: PeerConnection, channel: Channel) -> bool:
-        """Park a send that must wait, or split a batch that its broker rejects; return whether it did either.
+        """Park a send that must wait, or split a batch that its broker rejects; return whether it did so.
 
-        Otherwise the caller writes the send; a batch may be the probe of its broker, see `BatchSupport`.
+        Otherwise the caller writes the send; a batch may then be a probe of its broker, see `BatchSupport`.
         """
         if not channel.is_writable:
             blocked = self._blocked.get(channel)
@@ -245,7 +245,7 @@ class Sender:
         return False
 
     def _write_command(self, send: Send, queue: MessageQueue, connection: PeerConnection) -> None:
-        """Write a request with another header codec, or with RPC hooks."""
+        """Write a request as a command, for another header codec than JSON or for RPC hooks."""
         command = send.command(queue.queue_id)
         if type(send) is OnewaySend:
             connection.put_oneway(command)
@@ -296,7 +296,7 @@ class Sender:
             self.attempt_ended(send, copy_of(error))  # each send that waited for the connection gets its own
 
     def _continue(self, send: Send) -> None:
-        """Make the next attempt, wait, or end the send, as `decide` says."""
+        """Make the next attempt, wait, or end the send, as `retry.decide` decides."""
         publish_info = send.publish_info
         now_ms = self._client.now_ms()
         choose = send.choose
@@ -338,7 +338,7 @@ class Sender:
             self._loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
 
     def attempt_ended(self, send: Send, end: AttemptEnd) -> None:
-        """Handle the results or the error of an attempt: the callback of every send."""
+        """Handle the results or the error of an attempt; every send calls this."""
         if self._latencies is not None and send.queue is not None and not isinstance(end, RocketError):
             now_ms = self._client.now_ms()
             self._latencies.update(send.queue.broker_name, now_ms - send.sent_ms, now_ms)
@@ -377,7 +377,7 @@ class Sender:
     # -- batches ------------------------------------------------------------------------------
 
     def _drop_cancelled(self, send: Send) -> bool:
-        """Remove cancelled messages from a batch, and end a cancelled send; return whether any is left."""
+        """Remove the cancelled messages of a batch, and end a cancelled send; return whether it continues."""
         if type(send) is ProducerBatch:
             dropped = send.drop_cancelled()
             if dropped is not None:
@@ -440,7 +440,7 @@ class Sender:
     # -- parked sends -------------------------------------------------------------------------
 
     def _park(self, send: Send) -> None:
-        """Let a send wait for a route, a connection or the end of a pause, at most until its time-out."""
+        """Let a send wait until `_unpark`, at most until its deadline."""
         self._parked[send] = None
         if self._sweeper is None or self._sweeper.when() * 1000 > send.deadline_ms + _SWEEP_MS:
             if self._sweeper is not None:
@@ -450,7 +450,7 @@ class Sender:
             )
 
     def _unpark(self, send: Send) -> bool:
-        """Unpark a send; return whether it continues: it may have ended meanwhile, or been cancelled."""
+        """Unpark a send; return False if it has ended meanwhile or was cancelled."""
         if send not in self._parked:
             return False
         del self._parked[send]
@@ -494,7 +494,7 @@ class Sender:
         self._limiter.closed = reason
 
     async def close(self, timeout_ms: float) -> list[Unfinished]:
-        """Wait for the accepted sends, end the rest, and return its messages."""
+        """Wait for the accepted sends; after `timeout_ms` fail the rest, and return their messages."""
         if self._live and timeout_ms > 0:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=timeout_ms / 1000)

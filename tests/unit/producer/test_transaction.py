@@ -151,7 +151,7 @@ async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixtur
         assert end.commit_or_rollback == 0
         assert "the database is away" in (broker.requests(RequestCode.END_TRANSACTION)[0].remark or "")
         assert producer.health().ok
-    assert "the broker will ask" in caplog.text
+    assert "the broker will check the transaction later" in caplog.text
 
 
 async def test_a_check_that_waited_for_something_cancelled() -> None:
@@ -198,7 +198,7 @@ async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCap
         header = asked.header_as(CheckTransactionStateRequestHeader)
         broker.channels[0].oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, header, asked.body))
         await producer.send(Message("GoldenTopic", b"its end comes after the check"))
-        assert "golden_tx_producer, which has no check here" in caplog.text
+        assert "golden_tx_producer, which has no check in this client" in caplog.text
         assert broker.requests(RequestCode.END_TRANSACTION) == []
 
 
@@ -354,4 +354,4 @@ async def test_an_invalid_state_is_unknown(caplog: pytest.LogCaptureFixture) -> 
         )
         (end,) = await broker.ends()
     assert (result.state, end.commit_or_rollback) == (UNKNOWN, 0)
-    assert "returned None, and not a LocalTransactionState" in caplog.text
+    assert "returned None instead of a LocalTransactionState" in caplog.text
