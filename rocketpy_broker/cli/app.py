@@ -113,7 +113,9 @@ def _parser() -> argparse.ArgumentParser:
     broker.add_argument("--namesrv", metavar="ADDR", help="name servers, separated by semicolons")
     broker.add_argument("--store", metavar="DIR", help="directory of the store (storePathRootDir)")
     broker.add_argument("--name", metavar="NAME", help="name of the broker (brokerName)")
-    dev = _command(commands, "dev", "run a name server and a broker (at port 10911) in one process", _dev)
+    dev = _command(
+        commands, "dev", "run a name server and a broker (at port 10911 or higher) in one process", _dev
+    )
     dev.add_argument("--store", metavar="DIR", help="directory of the store; default: a temporary one")
     dev.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:9876", help="address of the name server"
@@ -151,7 +153,12 @@ def _command(
         default=STOP_TIMEOUT_S,
         help="end a longer stop immediately, with exit status 3 (default: %(default)g)",
     )
-    command.add_argument("--log-level", default="warning", choices=("debug", "info", "warning", "error"))
+    command.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="lowest level that is logged (default: %(default)s)",
+    )
     return command
 
 

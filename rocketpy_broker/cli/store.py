@@ -41,7 +41,9 @@ def add_store_commands(commands: Any) -> None:
     dump.add_argument("--topic", help="only records of this topic")
     dump.add_argument("--queue", type=int, metavar="ID", help="only records of this queue id")
     dump.add_argument("--key", help="only records with this KEYS or UNIQ_KEY")
-    dump.add_argument("--from", type=int, dest="start", metavar="OFFSET", help="first record")
+    dump.add_argument(
+        "--from", type=int, dest="start", metavar="OFFSET", help="physical offset of the first record"
+    )
     dump.add_argument(
         "--limit", type=int, default=None, metavar="N", help="maximum number of records to print"
     )
@@ -53,8 +55,12 @@ def _add(actions: Any, name: str, text: str, run: Run) -> argparse.ArgumentParse
     command: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
     command.add_argument("directory", metavar="DIR", type=Path, help="storePathRootDir of the broker")
     command.add_argument("--commit-log", metavar="DIR", type=Path, help="storePathCommitLog, if elsewhere")
-    command.add_argument("--index-slots", type=int, metavar="N", default=IndexConfig().slots)
-    command.add_argument("--index-entries", type=int, metavar="N", default=IndexConfig().entries)
+    for option, key, default in (
+        ("--index-slots", "maxHashSlotNum", IndexConfig().slots),
+        ("--index-entries", "maxIndexNum", IndexConfig().entries),
+    ):
+        text = f"{key} of the broker (default: %(default)d)"
+        command.add_argument(option, type=int, metavar="N", default=default, help=text)
     command.add_argument("--force-read", action="store_true", help="read even if a broker has the store open")
     command.set_defaults(action=lambda options: _run(run, options), failed=_EXIT_UNREADABLE)
     return command
