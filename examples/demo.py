@@ -2,10 +2,10 @@
 
     python -m examples.demo [FILE]
 
-Starts a name server and a broker on free loopback ports, with a store in a temporary folder; sends the
-lines in the four ways RocketMQ has; reads everything back; stops the broker, starts it again on the same
-store and reads again. Exit status: 0 when every message came back as it was sent, 1 when not, 2 for a
-file that cannot be used.
+Starts a name server and a broker on free loopback ports, with a store in a temporary folder. Sends the lines
+in four ways: sync, async, one-way and in batches. Reads everything back, restarts both servers on the same
+store, and reads again. Exit status: 0 if every message came back as it was sent, 1 if not, 2 for a file that
+cannot be used.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ IN_FLIGHT = 256
 BATCH = 64
 STORED_WITHIN_SECONDS = 10
 SHOWN = 10
-"""How many bad lines or differences are listed; the rest is counted."""
+"""Maximum number of listed lines or differences; others are only counted."""
 
 
 class Demo:
-    """One run: the lines, where the store is, and what was measured."""
+    """One run of the demo. store: folder of the broker's store. problems: differences that were found."""
 
     def __init__(self, lines: Sequence[Line], store: Path, progress: Progress) -> None:
         self.lines = lines
@@ -59,7 +59,7 @@ class Demo:
     # -- sending ------------------------------------------------------------------------------
 
     async def send_everything(self, namesrv: str) -> None:
-        """A quarter of the lines each way."""
+        """Send a quarter of the lines in each way."""
         ways = (self.send_sync, self.send_async, self.send_oneway, self.send_batch)
         async with Producer("demo_producers", namesrv) as producer:
             for at, send in enumerate(ways):
@@ -75,7 +75,7 @@ class Demo:
                 self.done(step, [message], started)
 
     async def send_async(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """Hand over many messages, then wait for their responses."""
+        """Send many messages concurrently, then wait for their responses."""
         with self.step("send async", len(messages), f"{IN_FLIGHT} in flight") as step:
 
             async def send(message: Message) -> None:
@@ -87,7 +87,7 @@ class Demo:
                 await asyncio.gather(*map(send, group))
 
     async def send_oneway(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """There are no responses, so only reading back shows whether they arrived."""
+        """Send without responses; only reading back shows whether the messages arrived."""
         with self.step("send oneway", len(messages), "no response") as step:
             for group in groups(messages, IN_FLIGHT):
                 for message in group:
@@ -96,7 +96,7 @@ class Demo:
                 self.done(step, group)
 
     async def send_batch(self, producer: Producer, messages: Sequence[Message]) -> None:
-        """Many messages in one request."""
+        """Send many messages in one request."""
         with self.step("send batch", len(messages), f"{BATCH} in a request") as step:
             for group in groups(messages, BATCH):
                 started = perf_counter()
@@ -117,9 +117,10 @@ class Demo:
             step.remark += f"; {repeated:,} came twice"
 
     async def wait_until_stored(self, consumer: PullConsumer) -> tuple[MessageQueue, ...]:
-        """The queues to read, once all is in them. What is not there in ten seconds is missing.
+        """Return the queues to read, once they have all messages, or after ten seconds.
 
-        A new topic takes a moment to be known to the name server, and oneway messages to be stored.
+        A new topic is registered with the name server after a moment, and one-way messages are stored later.
+        Raises RouteNotFound if the topic has no route after ten seconds.
         """
         give_up_at = perf_counter() + STORED_WITHIN_SECONDS
         while True:
@@ -134,7 +135,7 @@ class Demo:
             await asyncio.sleep(0.02)
 
     async def read_queue(self, consumer: PullConsumer, queue: MessageQueue, step: Step) -> list[MessageExt]:
-        """All messages of one queue."""
+        """Return all messages of one queue."""
         messages: list[MessageExt] = []
         offset = await consumer.min_offset(queue)
         while True:
@@ -150,7 +151,7 @@ class Demo:
 
     @contextmanager
     def step(self, name: str, total: int, remark: str) -> Iterator[Step]:
-        """Measure what is done inside."""
+        """Measure the block, and report it as a step."""
         step, started = Step(name, remark), perf_counter()
         self.steps.append(step)
         self.progress.begin(name, total)
@@ -161,7 +162,7 @@ class Demo:
     def done(
         self, step: Step, messages: Sequence[Message | MessageExt], started: float | None = None
     ) -> None:
-        """Count one call that sent or read these messages. started: when, if its end is worth measuring."""
+        """Count messages that one call sent or read. started: its start, to record its latency."""
         step.messages += len(messages)
         step.bytes += sum(len(message.body) for message in messages)
         if started is not None:
@@ -170,7 +171,7 @@ class Demo:
 
 
 def groups(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]]:
-    """The messages, so many at a time."""
+    """Return the messages in groups of at most `size`."""
     return (messages[at : at + size] for at in range(0, len(messages), size))
 
 
@@ -178,7 +179,7 @@ def groups(messages: Sequence[Message], size: int) -> Iterator[Sequence[Message]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("file", nargs="?", type=Path, help="JSON lines (default: 10,000 generated events)")
     file = parser.parse_args(arguments).file
@@ -197,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load(file: Path | None) -> Lines:
-    """The lines of a file, or of the events that a script of this repository makes up. Raises OSError."""
+    """Read the lines of a file, or of generated events without one. Raises OSError."""
     if file is None:
-        say("no file given, so made-up events; your own: make demo FILE=events.jsonl")
+        say("no file given, sending generated events; to send yours: make demo FILE=events.jsonl")
         file = DEFAULT_FILE
         if not file.exists():
             write_events(file)
@@ -213,7 +214,7 @@ def load(file: Path | None) -> Lines:
 
 
 def run(lines: Lines) -> int:
-    """Run the demo on lines and show what came of it; 0 when all is well."""
+    """Run the demo on lines and print the results; return the exit status."""
     with tempfile.TemporaryDirectory(prefix="rocketpy-demo-") as folder:
         demo = Demo(lines.good, Path(folder) / "store", Progress())
         asyncio.run(demo.run())
@@ -229,12 +230,12 @@ def run(lines: Lines) -> int:
 
 
 def say(text: str) -> None:
-    """Tell what is going on."""
+    """Print a line to stderr."""
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
 def say_some(problems: Sequence[str]) -> None:
-    """Show the first problems and say how many more there are."""
+    """Print the first problems, and the number of others."""
     for problem in problems[:SHOWN]:
         say(problem)
     if len(problems) > SHOWN:

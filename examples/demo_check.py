@@ -11,17 +11,17 @@ from rocketpy import Message, MessageExt
 __all__ = ["differences", "duplicates", "message_of"]
 
 LINE_PROPERTY = "line"
-"""A property of our own that tells from which line a message was made."""
+"""A property with the number of the line from which a message was made."""
 
 
 def message_of(topic: str, line: Line) -> Message:
-    """The message that carries a line."""
+    """Return the message for a line."""
     properties = {LINE_PROPERTY: str(line.number)}
     return Message(topic, line.body, tags=line.tags, keys=line.keys, properties=properties)
 
 
 def differences(sent: Sequence[Line], received: Iterable[MessageExt]) -> list[str]:
-    """What is not as it was sent, in words: lines that changed or are missing, messages nobody sent."""
+    """Describe the differences: lines that changed or are missing, and messages that were not sent."""
     lines = {str(line.number): line for line in sent}
     missing, found = dict(lines), []
     for message in received:
@@ -35,7 +35,7 @@ def differences(sent: Sequence[Line], received: Iterable[MessageExt]) -> list[st
 
 
 def _changes(line: Line, message: MessageExt) -> list[str]:
-    """What differs between a line and its message."""
+    """Describe the differences between a line and its message."""
     pairs = {
         "body": (line.body, message.body),
         "tags": (line.tags, message.tags),
@@ -54,6 +54,6 @@ def _short(value: object) -> str:
 
 
 def duplicates(received: Iterable[MessageExt]) -> int:
-    """How many messages came once more than they were sent: a send that timed out was repeated."""
+    """Return the number of duplicates: a send that timed out is retried, and may be stored twice."""
     numbers = Counter(message.properties.get(LINE_PROPERTY) for message in received)
     return numbers.total() - len(numbers)

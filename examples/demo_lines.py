@@ -1,4 +1,4 @@
-"""Reads a file of JSON lines for the demo: what to send of each line, and which lines cannot be sent."""
+"""Reads a file of JSON lines for the demo: the lines to send, and the lines that cannot be sent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any, BinaryIO
 __all__ = ["MAX_BODY_BYTES", "Line", "Lines", "read_lines"]
 
 MAX_BODY_BYTES = 4 * 1024 * 1024 - 4096
-"""A broker takes 4 MiB unless configured otherwise, in which topic, tags and keys must fit too."""
+"""Brokers accept messages of 4 MiB by default, including topic, tags and keys."""
 
 TAG_FIELDS = ("type", "event", "event_type", "kind")
-"""The first of these that an event has becomes its tag, by which consumers can filter."""
+"""The first of these fields that an event has becomes its tag, by which consumers can filter."""
 KEY_FIELDS = ("id", "uuid", "key", "order_id", "user_id", "sku")
-"""Each of these that an event has becomes a key, by which the message can be looked up."""
+"""Each of these fields that an event has becomes a key, by which the message can be looked up."""
 LONGEST_NAME = 100
+"""Maximum length of a tag or key; longer values are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line to send. number: in the file, from 1. body: the line's bytes without its end."""
+    """One line to send. number: in the file, from 1. body: the line without surrounding whitespace."""
 
     number: int
     body: bytes
@@ -32,7 +33,7 @@ class Line:
 
 @dataclass(slots=True)
 class Lines:
-    """A whole file. refused: number of a line and why it cannot be sent."""
+    """The lines of a file. refused: the number of each line that cannot be sent, and the reason."""
 
     good: list[Line] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
@@ -52,7 +53,10 @@ def read_lines(path: Path) -> Lines:
 
 
 def _pieces(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Each line without its end, and its size. Of a line that is too long only the beginning is kept."""
+    """Yield each line without surrounding whitespace, and its size in bytes.
+
+    Only the beginning of a line that is too long is kept.
+    """
     while line := file.readline(MAX_BODY_BYTES + 2):
         end, too_much = line, 0
         while not end.endswith(b"\n") and (end := file.readline(1 << 20)):
@@ -66,7 +70,7 @@ def _add(lines: Lines, number: int, body: bytes) -> None:
         event = json.loads(body)
     except json.JSONDecodeError as error:
         lines.refused.append((number, f"not JSON: {error.msg} at column {error.colno}"))
-    except (ValueError, RecursionError) as error:  # not UTF-8, or nested without end
+    except (ValueError, RecursionError) as error:  # not UTF-8, or nested too deeply
         lines.refused.append((number, f"not JSON: {error}"))
     else:
         fields = event if isinstance(event, dict) else {}
@@ -83,7 +87,10 @@ def _keys(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _name(value: object) -> str:
-    """A text or number as a tag or a key, without what RocketMQ separates them by: spaces, U+0001, U+0002."""
+    """Return a text or number as a tag or key; empty for any other value.
+
+    RocketMQ's separators (spaces, U+0001, U+0002) and other unprintable characters become underscores.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     return "".join(c if c.isprintable() and c != " " else "_" for c in str(value)[:LONGEST_NAME])

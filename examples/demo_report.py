@@ -1,4 +1,4 @@
-"""What the demo shows: progress while it runs, a table when it is done."""
+"""The output of the demo: progress while it runs, and tables at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Sequence[str]
 
 @dataclass(slots=True)
 class Step:
-    """What one step did. latencies: seconds of each call; remark: what a call was."""
+    """The measurements of a step. latencies: of each call, in seconds. remark: how the calls were made."""
 
     name: str
     remark: str = ""
@@ -26,7 +26,7 @@ class Step:
     latencies: list[float] = field(default_factory=list)
 
     def row(self) -> Row:
-        """Its line of the table."""
+        """Return the step's row of the table, as in `COLUMNS`."""
         rate = self.messages / self.seconds if self.seconds else 0
         return (
             self.name,
@@ -50,7 +50,7 @@ def _milliseconds(latencies: Sequence[float], share: float) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Rows as aligned columns: numbers to the right, the first and the last column to the left."""
+    """Return rows as aligned columns: the first and the last to the left, the others to the right."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     last = len(widths) - 1
@@ -64,7 +64,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def store_table(store: Path) -> str:
-    """The files of a store by folder: how many, how long, and how much of a disk they take."""
+    """Return a table of a store's files by folder: their number, their bytes, and their space on disk."""
     folders: dict[str, list[Path]] = {}
     for path in sorted(store.rglob("*")):
         if path.is_file():
@@ -79,7 +79,7 @@ def store_table(store: Path) -> str:
 
 
 class Progress:
-    """One line a step on stderr; on a terminal a bar that grows."""
+    """Prints one line per step to stderr; on a terminal, with a progress bar."""
 
     BAR = 30
     PAUSE_SECONDS = 0.05
@@ -92,11 +92,11 @@ class Progress:
         self._shown_at = 0.0
 
     def begin(self, name: str, total: int) -> None:
-        """A step of `total` messages starts."""
+        """Start a step of `total` messages."""
         self._name, self._done, self._total, self._shown_at = name, 0, total, 0.0
 
     def advance(self, messages: int = 1) -> None:
-        """So many more are done."""
+        """Count more messages of the step."""
         self._done += messages
         if self._is_terminal and perf_counter() - self._shown_at > self.PAUSE_SECONDS:
             self._shown_at = perf_counter()
@@ -104,7 +104,7 @@ class Progress:
             self._write(f"\r  {self._name:<24} [{'#' * filled:<{self.BAR}}] {self._done:,}/{self._total:,} ")
 
     def end(self, seconds: float) -> None:
-        """The step is done."""
+        """End the step. seconds: its duration."""
         start, bar = ("\r", f"[{'#' * self.BAR}] ") if self._is_terminal else ("", "")
         self._write(f"{start}  {self._name:<24} {bar}{self._done:,}/{self._total:,} in {seconds:.2f} s\n")
 

@@ -1,9 +1,9 @@
-"""Writes the events that the demo sends when it is given no file of yours: one JSON object a line.
+"""Generates the events that the demo sends by default: one JSON object per line.
 
     python -m examples.generate_events [FILE] [--events 10000] [--seed 2026]
 
 The same seed gives the same bytes. The lines look like what a shop's systems would write: small
-sensor readings and page views, orders with nested items, chat in many scripts, and now and then a stack
+sensor readings and page views, orders with nested items, chat in many scripts, and sometimes a stack
 trace or a product page of more than 4 KiB, which the producer compresses.
 """
 
@@ -91,7 +91,7 @@ def page_view(draw: Random, number: int) -> Event:
 
 
 def payment(draw: Random, number: int) -> Event:
-    """Money for an order."""
+    """A card payment for an order."""
     return {
         "type": draw.choice(("payment_authorized", "payment_captured", "payment_declined")),
         "id": f"p{number}",
@@ -103,7 +103,7 @@ def payment(draw: Random, number: int) -> Event:
 
 
 def order(draw: Random, number: int) -> Event:
-    """What somebody bought: a nested event."""
+    """An order with its items: a nested event."""
     return {
         "type": draw.choice(("order_placed", "order_paid", "order_shipped")),
         "id": f"o{number}",
@@ -122,7 +122,7 @@ def order(draw: Random, number: int) -> Event:
 
 
 def chat(draw: Random, number: int) -> Event:
-    """A customer's words, in whichever script."""
+    """A customer's chat message, in one or several scripts."""
     text = " ".join(draw.choices(PHRASES, k=draw.randrange(1, 12)))
     return {"type": "chat", "id": f"c{number}", "user": draw.choice(PEOPLE), "text": text}
 
@@ -168,14 +168,14 @@ MAKERS: dict[Maker, int] = {
 
 
 def events(count: int = DEFAULT_EVENTS, seed: int = DEFAULT_SEED) -> Iterator[Event]:
-    """`count` events, always the same ones for a seed."""
+    """Return `count` events, always the same ones for a seed."""
     draw = Random(seed)
     makers = draw.choices(list(MAKERS), list(MAKERS.values()), k=count)
     return (make(draw, number) for number, make in enumerate(makers, start=1))
 
 
 def write_events(path: Path, count: int = DEFAULT_EVENTS, seed: int = DEFAULT_SEED) -> int:
-    """Write `count` lines to `path`, its folder included, and return their bytes. Raises OSError."""
+    """Write `count` lines to `path`, and create its folder; return the size in bytes. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     with unfinished.open("w", encoding="utf-8", newline="\n") as file:
@@ -183,17 +183,19 @@ def write_events(path: Path, count: int = DEFAULT_EVENTS, seed: int = DEFAULT_SE
             json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n"
             for event in events(count, seed)
         )
-    unfinished.replace(path)  # a run that was stopped half-way leaves no half file behind
+    unfinished.replace(path)  # so that an interrupted run leaves no incomplete file
     return path.stat().st_size
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.generate_events", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help="default: %(default)s")
-    parser.add_argument("--events", type=int, default=DEFAULT_EVENTS, help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--events", type=int, default=DEFAULT_EVENTS, help="number of events (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
     arguments = parser.parse_args()
     try:

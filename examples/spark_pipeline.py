@@ -1,12 +1,12 @@
-"""Events from JSON files through RocketMQ and back, with Spark Structured Streaming.
+"""Sends events from JSON files through RocketMQ and back, with Spark Structured Streaming.
 
     python -m examples.spark_pipeline [--events 20000] [--keep FOLDER]
 
-    JSON files -> filter, choose columns -> topic Orders -> parse, drop copies -> revenue by city
+    JSON files -> filter, select columns -> topic Orders -> parse, drop duplicates -> revenue by city
 
-Two streaming queries, as two jobs would be, each with its checkpoint; a name server and a broker on loopback
-ports in this process. With --keep, run it again with the same folder: nothing is sent or counted twice. Exit
-status: 0 when the sums are those that plain Python gets from the files, 1 when not.
+It runs two streaming queries, each with its checkpoint, as two jobs would. A name server and a broker run on
+loopback ports in this process. With --keep, you can run it again with the same folder: nothing is sent or
+counted twice. Exit status: 0 if the sums equal those that plain Python computes from the files, 1 if not.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TOPIC = "Orders"
 FILES = 4
 EVENT = "type string, id string, customer struct<address: struct<city: string>>, total double"
 PATIENT = {"waitTimeMillsInSendQueue": "10000"}
-"""A laptop that runs Spark too may be slow for a moment; the broker need not refuse messages for that."""
+"""Broker settings: Spark may slow a laptop down, so the broker rejects messages only after a long wait."""
 
 Sums = dict[str, tuple[int, float]]
 """City -> orders and revenue."""
 
 
 def send_orders(spark: SparkSession, folder: Path, namesrv: str) -> None:
-    """The first job: orders from JSON files to the topic, keyed by id; the whole event is the body."""
+    """Run the first job: send orders from JSON files to the topic, with the whole event as the body."""
     lines = spark.readStream.text(str(folder / "events")).withColumnRenamed("value", "body")
     orders = (
         lines.selectExpr("body", f"from_json(body, '{EVENT}') AS event")
@@ -60,7 +60,7 @@ def send_orders(spark: SparkSession, folder: Path, namesrv: str) -> None:
 
 
 def sum_up(spark: SparkSession, folder: Path, namesrv: str) -> DataFrame:
-    """The second job: the topic to revenue by city; a stream that ends where the topic ends now."""
+    """Run the second job: sum revenue by city, up to the current end of the topic. Returns the sums."""
     from pyspark_rocketmq import dedupe  # noqa: PLC0415 - needs the extra spark
 
     messages = (
@@ -95,7 +95,7 @@ def sum_up(spark: SparkSession, folder: Path, namesrv: str) -> DataFrame:
 
 
 def expected(folder: Path) -> Sums:
-    """The same sums by plain Python."""
+    """Compute the same sums from the files, with plain Python."""
     sums: Sums = {}
     for file in sorted((folder / "events").iterdir()):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -108,7 +108,7 @@ def expected(folder: Path) -> Sums:
 
 
 def prepare(folder: Path, events: int) -> None:
-    """JSON files in `folder`, unless they are there from an earlier run."""
+    """Write JSON files to `folder`, unless an earlier run wrote them."""
     if (folder / "events").exists():
         return
     (folder / "all").mkdir(parents=True)
@@ -122,7 +122,7 @@ def prepare(folder: Path, events: int) -> None:
 
 @contextmanager
 def broker(store: Path) -> Iterator[str]:
-    """A name server and a broker in a thread of this process; yields the name server's address."""
+    """Run a name server and a broker in a thread of this process; yield the address of the name server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -137,7 +137,7 @@ def broker(store: Path) -> Iterator[str]:
 
 
 def run(folder: Path, events: int) -> int:
-    """Both jobs; returns the exit status."""
+    """Run both jobs, and compare the sums; return the exit status."""
     prepare(folder, events)
     say("starting Spark, which takes some seconds")
     spark = start_session("rocketpy pipeline")
@@ -166,10 +166,12 @@ def run(folder: Path, events: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the pipeline; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m examples.spark_pipeline")
-    parser.add_argument("--events", type=int, default=20_000, help="how many are made up (%(default)s)")
-    parser.add_argument("--keep", type=Path, help="a folder for files, store and checkpoints")
+    parser.add_argument(
+        "--events", type=int, default=20_000, help="number of generated events (default: %(default)s)"
+    )
+    parser.add_argument("--keep", type=Path, help="folder for files, store and checkpoints, kept afterwards")
     options = parser.parse_args(arguments)
     try:
         if options.keep is not None:
@@ -182,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """Tell what is going on."""
+    """Print a line to stderr."""
     print(f"spark-demo: {text}", file=sys.stderr, flush=True)
 
 

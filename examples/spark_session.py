@@ -1,4 +1,4 @@
-"""A Spark session on this machine alone, for examples and tests."""
+"""A local Spark session, for examples and tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def start_session(
     name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session that listens on loopback only, with this interpreter and this import path for its workers.
+    """Start a session that listens only on loopback. Its workers use this interpreter and this import path.
 
-    Raises RuntimeError where there is no Java runtime.
+    Raises RuntimeError if there is no Java runtime.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 
