@@ -34,7 +34,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 
 log = logging.getLogger("rocketpy.broker.dledger")
 
-NOBODY: Final = -1
+_NO_ROLE_ID: Final = -1
 """Broker id before the first role; see `Registrar`."""
 _POLL_S: Final = 0.01
 _DISPATCH_DELAY_S: Final = 0.005
@@ -89,7 +89,7 @@ class DLedgerReplication:
             committed=lambda: self.store.log.committed_index,
         )
         self.store.log.on_expired = self.peer.expire
-        self.broker_id = NOBODY
+        self.broker_id = _NO_ROLE_ID
         self._master_term: int | None = None
         """Term in which this broker is the master; None while it is not."""
         self._is_started = False
@@ -261,7 +261,7 @@ class DLedgerReplication:
     async def _change_role(self, state: PeerState) -> None:
         if self._master_term is not None:
             return  # still the master: the end of its term would have set None
-        if self.broker_id == MASTER_ID or (self.broker_id == NOBODY and state.role is Role.FOLLOWER):
+        if self.broker_id == MASTER_ID or (self.broker_id == _NO_ROLE_ID and state.role is Role.FOLLOWER):
             self.broker_id = self.config.dledger.slave_id
             log.info("%s is a slave, %d, in term %d", self.config.name, self.broker_id, state.term)
             await self.role_changes.change_to_slave()

@@ -31,7 +31,7 @@ OnStored = Callable[[StoreError | None], None]
 
 
 @dataclass(slots=True)
-class _Group:
+class _ParkedGroup:
     """Responses of one socket buffer. until: log offset after their messages. end_s: when they time out."""
 
     sends: list[ParkedResponse]
@@ -51,7 +51,7 @@ class ResponseWaiters:
         self._responses = responses
         self._tasks = tasks
         self._timeout_s = timeout_ms / 1000
-        self._groups: deque[_Group] = deque()
+        self._groups: deque[_ParkedGroup] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._released = asyncio.Event()
 
@@ -63,7 +63,7 @@ class ResponseWaiters:
 
     def _add(self, sends: list[ParkedResponse], until: int) -> None:
         end_s = asyncio.get_running_loop().time() + self._timeout_s
-        self._groups.append(_Group(sends, until, end_s))
+        self._groups.append(_ParkedGroup(sends, until, end_s))
         self._start_timer()
 
     def _next_end_s(self) -> float | None:
@@ -90,7 +90,7 @@ class ResponseWaiters:
         while self._groups and self._groups[0].end_s <= now_s:
             self._time_out(self._groups.popleft())
 
-    def _time_out(self, group: _Group) -> None:
+    def _time_out(self, group: _ParkedGroup) -> None:
         raise NotImplementedError
 
     def _respond(self, sends: list[ParkedResponse], code: int) -> None:
@@ -153,7 +153,7 @@ class FlushWaiters(ResponseWaiters):
             while groups:  # not flushed: the flush has failed or was cancelled
                 self._respond(groups.popleft().sends, ResponseCode.SYSTEM_ERROR)
 
-    def _time_out(self, group: _Group) -> None:
+    def _time_out(self, group: _ParkedGroup) -> None:
         self._respond(group.sends, ResponseCode.FLUSH_DISK_TIMEOUT)
 
     async def close(self) -> None:
@@ -240,7 +240,7 @@ class CommitWaiters(ResponseWaiters):
         self.park: ParkResponses = self._add
         """Parks sends; tracing wraps it."""
 
-    def hold(self, sends: list[ParkedResponse], listeners: Sequence[OnStored]) -> None:
+    def park_until_commit(self, sends: list[ParkedResponse], listeners: Sequence[OnStored]) -> None:
         """Respond to `sends` and call `listeners` when everything appended until now is committed."""
         self.park(sends, self._appended())
         self._groups[-1].on_stored = listeners
@@ -266,10 +266,10 @@ class CommitWaiters(ResponseWaiters):
         while self._groups:
             self._reject(self._groups.popleft(), _UNKNOWN)
 
-    def _time_out(self, group: _Group) -> None:
+    def _time_out(self, group: _ParkedGroup) -> None:
         self._reject(group, PC_BUSY)
 
-    def _reject(self, group: _Group, remark: str) -> None:
+    def _reject(self, group: _ParkedGroup, remark: str) -> None:
         for parked in group.sends:
             parked.channel.reply(self._responses.rejected(parked.request, ResponseCode.SYSTEM_ERROR, remark))
         for listener in group.on_stored:

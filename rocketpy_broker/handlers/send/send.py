@@ -367,7 +367,7 @@ class SendHandler:
         if self.commits is not None:
             stored_later, self._stored_listeners = self._stored_listeners, []
             self.responses.drop_bodies(waiting)
-            self.commits.hold(waiting, stored_later)
+            self.commits.park_until_commit(waiting, stored_later)
             return
         if self.park is not None:
             waiting = self._park_waiting(waiting, self.park)

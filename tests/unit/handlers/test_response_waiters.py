@@ -80,7 +80,7 @@ async def test_a_commit_releases_the_sends_before_it() -> None:
         first, first_response = await sends.take(client)
         second, second_response = await sends.take(client)
         for parked, log.end in ((first, 100), (second, 200)):
-            waiters.hold(parked, [stored.append])
+            waiters.park_until_commit(parked, [stored.append])
         assert log.pushes == 2
         waiters.committed(199)
         assert (await first_response).code == ResponseCode.SUCCESS
@@ -99,7 +99,7 @@ async def test_sends_without_a_majority_timeout() -> None:
         for _ in range(2):  # the timer starts again
             parked, response = await sends.take(client)
             log.end += 100
-            waiters.hold(parked, [stored.append])
+            waiters.park_until_commit(parked, [stored.append])
             assert (await response).remark == PC_BUSY
             await waiters.drain()
         assert all(isinstance(error, StoreError) for error in stored)
@@ -113,11 +113,11 @@ async def test_a_lost_role_fails_all_that_wait() -> None:
     waiters = log.waiters()
     async with running(HandlerServer(sends)) as (client,):
         parked, response = await sends.take(client)
-        waiters.hold(parked, ())
+        waiters.park_until_commit(parked, ())
         waiters.fail()
         assert (await response).remark == "UNKNOWN_ERROR"
         parked, response = await sends.take(client)
-        waiters.hold(parked, ())  # after it leads again
+        waiters.park_until_commit(parked, ())  # after it leads again
         waiters.committed(0)
         assert (await response).code == ResponseCode.SUCCESS
 
