@@ -404,7 +404,7 @@ class Groups:
         return {requests.unwrap_queue(queue): merged[queue] for queue in sorted(merged)}
 
     async def clone(self, source: str, target: str, topic: str) -> None:
-        """Give a group the offsets that another one has in a topic.
+        """Give a group the offsets of another group in a topic.
 
         Args:
             source: The group with the offsets.
