@@ -37,11 +37,12 @@ class Console:
     """A console for one cluster: an async context manager with an ASGI application.
 
     Args:
-        settings: Its settings.
+        settings: The settings of the console.
 
     Attributes:
-        asgi: The application, once the console is open.
-        sampler: What it collects.
+        asgi: The ASGI application. It can serve requests while the context is open.
+        sampler: Collects rates and lag while the context is open.
+        views: Renders the pages.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:

@@ -1,4 +1,4 @@
-"""Charts: turns series into the points of SVG lines. Pure: the template draws them."""
+"""Charts: computes the points of SVG lines from series of samples. Templates draw them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOP_MARGIN: Final = 4
 
 
 class Line(NamedTuple):
-    """One line. points: for an SVG polyline; latest: the last value."""
+    """One line of a chart. points: those of an SVG polyline; latest: the last value."""
 
     name: str
     points: str

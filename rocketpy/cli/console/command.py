@@ -31,12 +31,16 @@ def console(
         typer.Option("--host-name", metavar="NAME", help="A name that browsers use; may be repeated."),
     ] = None,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Allow sending messages and resetting offsets.")
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Allow changes: send messages, resend dead letters, reset offsets, hide brokers.",
+        ),
     ] = False,
 ) -> None:
     """Serve a web console for the cluster, until Ctrl-C, and print the link to it.
 
-    The link contains a token, which is another one at each start; ROCKETPY_CONSOLE_TOKEN sets it.
+    The link contains a token. ROCKETPY_CONSOLE_TOKEN sets it; without it, each start generates a new token.
     """
     try:
         from rocketpy.cli.console.server import serve  # noqa: PLC0415 - it needs an optional extra

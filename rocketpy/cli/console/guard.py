@@ -2,7 +2,7 @@
 
 The checks are here, and not in pages, so that a new page cannot forget one:
 
-1. The Host header names this console (DNS rebinding).
+1. The Host header names this console (against DNS rebinding).
 2. The request has the session cookie, which the link with the token sets. Browsers share cookies between the
    ports of a host, so the cookie's name has the port.
 3. A request that may change something needs ``--allow-changes``, and the CSRF token in its form.
@@ -26,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from rocketpy.cli.console.settings import ConsoleSettings
 
 FORM_BYTES_MAX: Final = 1 << 20
-"""The largest form; a body to send is part of one."""
+"""Maximum size of a form. A form may contain the body of a message to send."""
 _FIELDS_MAX: Final = 50
 _FORM: Final = "rocketpy.form"
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -75,11 +75,11 @@ class Guard:
         await (rejection or self.app)(scope, receive, send_with_headers)
 
     async def _rejection(self, request: Request) -> Response | None:
-        """Return the response to a request that no page may see, or None."""
+        """Return the response that rejects a request; None for an accepted request."""
         host = request.headers.get("host", "")
         if not self._settings.is_own_host(host):
             text = f"This console does not serve the host {host!r}. Name it with --host-name if it should."
-            return _refused(HTTPStatus.MISDIRECTED_REQUEST, text)
+            return _rejected(HTTPStatus.MISDIRECTED_REQUEST, text)
         cookie = f"rocketpy_console_{(request.scope.get('server') or ('', 0))[1]}"
         token = request.query_params.get("token")
         if request.method == "GET" and token is not None and _equal(token, self._settings.token):
@@ -88,22 +88,23 @@ class Guard:
             return redirect
         if not _equal(request.cookies.get(cookie, ""), self._session):
             text = "Open the link that `rocketpy console` printed when it started: it contains the token."
-            return _refused(HTTPStatus.UNAUTHORIZED, text)
-        return None if request.method in _SAFE else await self._refused_change(request)
+            return _rejected(HTTPStatus.UNAUTHORIZED, text)
+        return None if request.method in _SAFE else await self._rejected_change(request)
 
-    async def _refused_change(self, request: Request) -> Response | None:
+    async def _rejected_change(self, request: Request) -> Response | None:
+        """Check a request that may change something; put its form into the scope for `form_of`."""
         if not self._settings.allow_changes:
             text = "This console is read-only. Start it with --allow-changes to change the cluster."
-            return _refused(HTTPStatus.FORBIDDEN, text)
+            return _rejected(HTTPStatus.FORBIDDEN, text)
         if request.headers.get("content-type", "").partition(";")[0].strip() != _FORM_TYPE:
-            return _refused(HTTPStatus.FORBIDDEN, "This request has no form, so no CSRF token.")
+            return _rejected(HTTPStatus.FORBIDDEN, "This request has no form, and so no CSRF token.")
         form = await _read_form(request)
         if form is None:
             text = f"The form is larger than {FORM_BYTES_MAX} bytes, has too many fields or is not UTF-8."
-            return _refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+            return _rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         if not _equal(form.get("csrf", ""), self.csrf_token):
             text = "The CSRF token is missing or old. Load the page with the form again."
-            return _refused(HTTPStatus.FORBIDDEN, text)
+            return _rejected(HTTPStatus.FORBIDDEN, text)
         request.scope[_FORM] = form
         return None
 
@@ -115,7 +116,7 @@ def form_of(request: Request) -> Mapping[str, str]:
 
 
 async def _read_form(request: Request) -> dict[str, str] | None:
-    """Return the fields of a form; None for one that is too large or malformed."""
+    """Return the fields of a form; None if the form is too large or malformed."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -134,5 +135,5 @@ def _equal(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
-def _refused(status: HTTPStatus, text: str) -> PlainTextResponse:
+def _rejected(status: HTTPStatus, text: str) -> PlainTextResponse:
     return PlainTextResponse(f"{text}\n", status)

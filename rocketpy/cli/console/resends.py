@@ -1,4 +1,4 @@
-"""Resends: sends all dead letters of groups again in the background, while the console runs."""
+"""Resends: re-sends all dead letters of groups in the background, while the console runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Resend:
 
     Attributes:
         total: The number of dead letters when it began.
-        progress: How far it is.
-        error: Why it ended early; None otherwise.
-        is_stopping: Whether it was asked to stop.
-        task: Its task.
+        progress: Its progress, with that of the resends that it continues.
+        error: The error that ended it early; None without one.
+        is_stopping: Whether a request asked it to stop.
+        task: The task that runs it.
     """
 
     total: int
@@ -44,11 +44,11 @@ class Resend:
 
 
 class Resends:
-    """The resends of a console: at most one runs per group. Keeps the last one of each.
+    """The resends of a console: at most one runs per group. `last` keeps the last resend of each group.
 
     Args:
-        admin: Sends them.
-        tasks: Owns their tasks.
+        admin: Sends the dead letters.
+        tasks: Owns the tasks of resends.
     """
 
     def __init__(self, admin: AdminClient, tasks: Tasks) -> None:
@@ -61,16 +61,16 @@ class Resends:
 
         Args:
             group: The consumer group.
-            resume: Begin after the dead letters that the last resend has sent.
+            resume: Begin after the dead letters that the last resend has processed.
 
         Raises:
-            ConfigInvalid: They are being sent already.
+            ConfigInvalid: A resend of this group is running.
         """
         before = self._idle(group)
         total = await self._admin.dead_letters.count(group)
         if self._idle(group) is not before:
             raise ConfigInvalid(
-                f"another request began to send the dead letters of group {group}; wait until they are sent"
+                f"another request began to resend the dead letters of group {group}; wait until it is done"
             )
         resend = Resend(total)
         if resume and before is not None:
@@ -79,18 +79,18 @@ class Resends:
         resend.task = self._tasks.spawn(self._run(group, resend), f"resend-{group}")
 
     async def stop(self, group: str) -> None:
-        """Stop the resend of a group after the current dead letter, so that it is clear what was sent."""
+        """Stop the resend of a group after the current dead letter, whose outcome is known then."""
         resend = self.last.get(group)
         if resend is not None and resend.task is not None and not resend.task.done():
             resend.is_stopping = True
             await asyncio.wait([resend.task])
 
     def _idle(self, group: str) -> Resend | None:
-        """Return the last resend of a group, which has ended. Raises ConfigInvalid."""
+        """Return the last resend of a group, if any. Raises ConfigInvalid while it is running."""
         resend = self.last.get(group)
         if resend is not None and resend.state == "running":
             raise ConfigInvalid(
-                f"the dead letters of group {group} are being sent; wait until they are, or stop it"
+                f"the dead letters of group {group} are being sent; wait until this is done, or stop it"
             )
         return resend
 

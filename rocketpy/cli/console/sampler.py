@@ -18,9 +18,9 @@ limited_log: Final = RateLimitedLog(logging.getLogger("rocketpy.console"))
 SAMPLES_MAX: Final = 360
 """Samples of a series: one hour, at the default interval of 10 s."""
 GROUPS_MAX: Final = 200
-"""Maximum number of groups whose lag is collected: in a larger cluster, the most recently viewed."""
+"""Maximum number of groups whose lag is collected. In a larger cluster, these are the last viewed groups."""
 CONCURRENT: Final = 16
-"""Requests in flight for a list of groups."""
+"""Maximum number of concurrent requests for a list of groups."""
 
 
 class Sample(NamedTuple):
@@ -48,7 +48,7 @@ class Sampler:
         self._admin = admin
 
     async def run(self) -> None:
-        """Collect until cancelled. A cluster that does not respond leaves a gap."""
+        """Collect until cancelled. While the cluster does not respond, the series have a gap."""
         while True:
             try:
                 await self.sample()
@@ -71,7 +71,7 @@ class Sampler:
         await self.current_lags(list(self.lags))
 
     def watch(self, groups: Iterable[str]) -> None:
-        """Collect the lag of these groups from now on; beyond the limit, drop the least recently viewed."""
+        """Collect the lag of these groups from now on. Beyond the limit, drop the least recently viewed."""
         for group in groups:
             self.lags.setdefault(group, _series())
             self.lags.move_to_end(group)

@@ -20,8 +20,8 @@ async def serve(settings: ConsoleSettings, announce: Callable[[str], object]) ->
     """Serve a console.
 
     Args:
-        settings: Its settings.
-        announce: Called once with the link to it, which contains the token.
+        settings: The settings of the console.
+        announce: Called once with the link to the console, which contains the token.
 
     Raises:
         ConfigInvalid: The address cannot be used, for instance because another program listens there.

@@ -18,12 +18,13 @@ class ConsoleSettings:
     """The settings of one console.
 
     Attributes:
-        client: How to connect to the cluster.
-        cluster: The cluster's name on pages, such as its name servers and the profile.
+        client: The configuration of clients for the cluster.
+        cluster: The text that names the cluster on pages: its name servers and the profile.
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        allow_changes: Whether users may send messages and change offsets.
-        allow_remote: Whether `host` may be reachable from other machines.
+        allow_changes: Whether users may send messages, resend dead letters, reset offsets, and hide brokers
+            from producers.
+        allow_remote: Whether `host` may be an address that other machines can reach.
         host_names: Names by which browsers may reach the console, besides those of the loopback interface.
         token: The secret in the login link; at least 16 characters.
         interval_s: Seconds between two samples of rates and lag.

@@ -23,7 +23,7 @@ PAGE_SIZE: Final = 50
 
 
 class Page(NamedTuple, Generic[T]):
-    """One page of a list. number: of this page, from 1. pages: their number. total: number of all items."""
+    """One page of a list. number: this page's, from 1. pages, total: the numbers of all pages and items."""
 
     items: Sequence[T]
     number: int
@@ -58,7 +58,7 @@ class Views:
         }
 
     def page(self, template: str, values: Mapping[str, Any] | None = None, status: int = 200) -> HTMLResponse:
-        """Return the response with a rendered template."""
+        """Return a response with the rendered template. status: the HTTP status."""
         text = self._environment.get_template(template).render(csrf=self.csrf_token, **(values or {}))
         return HTMLResponse(text, status)
 
@@ -72,7 +72,7 @@ def link(path: str, **parameters: object) -> str:
 def page_of(items: Sequence[T], number: str) -> Page[T]:
     """Return one page of a list. Raises ConfigInvalid.
 
-    number: from the URL; empty for the first page. A number beyond the last page selects the last one.
+    number: the number in the URL; empty for the first page. A larger number than the last selects the last.
     """
     pages = max(1, -(-len(items) // PAGE_SIZE))
     wanted = min(max(whole_number("page", number or "1"), 1), pages)
@@ -80,7 +80,7 @@ def page_of(items: Sequence[T], number: str) -> Page[T]:
 
 
 def whole_number(name: str, text: str) -> int:
-    """Return a number that a user gave. Raises ConfigInvalid."""
+    """Return the whole number in a text, 0 or more. Raises ConfigInvalid. name: for its message."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise ConfigInvalid(f"{name} is {text!r}; a whole number is expected")
     return int(text)
@@ -99,7 +99,7 @@ def parse_time(name: str, text: str) -> int:
 
 
 def time_text(milliseconds: float | None) -> str:
-    """Return a time in UTC. milliseconds: since 1970."""
+    """Return a time as text in UTC; None or 0 becomes a dash. milliseconds: since 1970."""
     if milliseconds is None or milliseconds <= 0:
         return "–"
     try:
@@ -110,14 +110,14 @@ def time_text(milliseconds: float | None) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with separators of thousands; rates have one decimal."""
+    """Return a number with thousands separators; a float has one decimal. None becomes a dash."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def bytes_text(value: float) -> str:
-    """Return a number of bytes in a unit that suits it."""
+    """Return a number of bytes as text, in a unit from B to TiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"

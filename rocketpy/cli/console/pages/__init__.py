@@ -1,4 +1,4 @@
-"""The pages of the console. Each class has the routes of one topic; none has parameters in its path."""
+"""The pages of the console. Each class has the routes of one subject; their paths have no parameters."""
 
 from collections.abc import Callable
 from typing import Final

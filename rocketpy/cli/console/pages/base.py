@@ -28,13 +28,13 @@ class Context:
 
 
 class Pages:
-    """Some pages of a console."""
+    """The pages about one subject; subclasses add routes and handlers."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def routes(self) -> list[Route]:
-        """Return their routes."""
+        """Return the routes of these pages."""
         raise NotImplementedError
 
 

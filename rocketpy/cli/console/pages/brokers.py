@@ -54,7 +54,7 @@ class BrokerPages(Pages):
         )
 
     async def preview(self, request: Request) -> Response:
-        """Show the effect of hiding or restoring a broker. Unless read-only, the page has a button for it."""
+        """Show the effect of hiding or restoring a broker. With changes allowed, the page confirms it."""
         name, action = _name_and_action(request.query_params)
         broker = await self._find(name, 0)
         plan, problem = await self._plan(name)
@@ -73,7 +73,7 @@ class BrokerPages(Pages):
         return RedirectResponse(link("/broker", name=name, done=action), HTTPStatus.SEE_OTHER)
 
     async def _plan(self, name: str) -> tuple[DrainPlan | None, str]:
-        """Return the effect of hiding a broker, or why it is unknown, such as another broker that is down."""
+        """Return the effect of hiding a broker. If it is unknown, return None and the error."""
         try:
             return await self._context.admin.brokers.plan_drain(name), ""
         except RocketError as error:

@@ -23,7 +23,7 @@ _MORNING: Final = "msgPutTotalTodayMorning"
 
 @dataclass(frozen=True)
 class _Broker:
-    """A broker, and the texts of its state; none if it did not respond."""
+    """A broker and its runtime state, which is empty if it did not respond."""
 
     summary: BrokerSummary
     state: Mapping[str, str]
@@ -69,13 +69,13 @@ class ClusterPages(Pages):
         rates = self._context.sampler.rates
         brokers = await self._brokers()
         charts = [
-            draw(title, {name: series for (name, way), series in rates.items() if way == wanted})
+            draw(title, {name: series for (name, direction), series in rates.items() if direction == wanted})
             for title, wanted in (("Messages stored per second", "in"), ("Messages read per second", "out"))
         ]
         return self._context.views.page("cluster.html", {"brokers": brokers, "charts": charts})
 
     async def replication(self, request: Request) -> Response:
-        """Show how far slaves and DLedger peers are."""
+        """Show how far slaves and DLedger peers are behind."""
         brokers = await self._brokers()
         masters = {broker.summary.name: broker for broker in brokers if broker.summary.broker_id == 0}
         behind: dict[str, int | None] = {}

@@ -1,4 +1,4 @@
-"""Pages of dead letters: the groups that have some, those of a group, and sending one or all again."""
+"""Pages of dead letters: the groups, the dead letters of a group, and re-sending one or all of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeadLetterPages(Pages):
         ]
 
     async def dead_letters(self, request: Request) -> Response:
-        """List the groups with dead letters, or the dead letters of one."""
+        """List the groups with a dead-letter topic, or the dead letters of one group."""
         query, dead_letters = request.query_params, self._context.admin.dead_letters
         group = query.get("group", "").strip()
         if not group:
@@ -76,14 +76,14 @@ class DeadLetterPages(Pages):
         return RedirectResponse(link("/dead-letters", group=group, done="resent"), HTTPStatus.SEE_OTHER)
 
     async def confirm_all(self, request: Request) -> Response:
-        """Ask before all dead letters of a group are sent again; show how far the last resend is."""
+        """Ask before all dead letters of a group are sent again; show the progress of the last resend."""
         group, resends = required(request.query_params, "group"), self._context.resends
         count = await self._context.admin.dead_letters.count(group)
         last = None if resends is None else resends.last.get(group)
         return self._context.views.page("resend_all.html", {"group": group, "count": count, "last": last})
 
     async def resend_all(self, request: Request) -> Response:
-        """Begin to send all dead letters of a group again, stop that, or resume it."""
+        """Start, stop or resume the resend of all dead letters of a group."""
         form, resends = form_of(request), self._context.resends
         group, step = required(form, "group"), required(form, "step")
         if resends is None:
@@ -93,7 +93,7 @@ class DeadLetterPages(Pages):
         elif step in {"start", "resume"}:
             await resends.start(group, resume=step == "resume")
         else:
-            raise ConfigInvalid(f"dead letters have no step {step!r}; choose start, stop or resume")
+            raise ConfigInvalid(f"unknown step {step!r} of a resend; choose start, stop or resume")
         return RedirectResponse(link("/resend-all", group=group), HTTPStatus.SEE_OTHER)
 
     async def _message(self, values: Mapping[str, str]) -> MessageExt:

@@ -56,7 +56,7 @@ class GroupPages(Pages):
         return context.views.page("group.html", values | {"notice": request.query_params.get("done", "")})
 
     async def preview(self, request: Request) -> Response:
-        """Show what a reset would change; with changes allowed, this is the page that confirms it."""
+        """Show what a reset would change. With changes allowed, the page confirms it."""
         query = request.query_params
         group, topic = required(query, "group"), required(query, "topic")
         values = {"group": group, "topic": topic, "to": query.get("to", ""), "value": query.get("value", "")}

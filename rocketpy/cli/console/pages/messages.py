@@ -23,7 +23,7 @@ _HEX_COLUMNS: Final = 16
 
 
 class _SearchResult(NamedTuple):
-    """The messages of one page. next_link: the link to the next page, or None."""
+    """The messages of one page. next_link: the link to the next page; None without one."""
 
     messages: list[MessageExt]
     next_link: str | None = None

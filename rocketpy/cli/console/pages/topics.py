@@ -67,7 +67,7 @@ class SendPages(Pages):
         return self._page(request.query_params, confirm=False)
 
     async def send(self, request: Request) -> Response:
-        """Show the form again to be confirmed; when it is confirmed, send the message and show it."""
+        """Ask for confirmation; after it, send the message and show it."""
         form, producer = form_of(request), self._context.producer
         message = _message(form)
         if form.get("step") != "confirmed":

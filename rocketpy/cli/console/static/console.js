@@ -1,4 +1,4 @@
-// Refreshes the parts of a page that are marked data-live. Without this script a page shows the state when it loaded.
+// Refreshes the elements with the attribute data-live. Without this script, a page shows the state at its load.
 "use strict";
 
 const live = document.getElementById("live");
@@ -12,7 +12,7 @@ async function refresh() {
   for (const id of parts) {
     const old = document.getElementById(id);
     const next = page.getElementById(id);
-    // A part that has the keyboard focus stays, so that the focus is not lost.
+    // A part with the keyboard focus is not replaced, so that the focus is not lost.
     if (next && !old.contains(document.activeElement)) old.replaceWith(document.importNode(next, true));
   }
 }
