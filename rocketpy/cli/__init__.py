@@ -1,4 +1,4 @@
-"""The command `rocketpy`: sends, reads and looks up messages, and creates topics, from a shell.
+"""The command `rocketpy`: sends, reads and looks up messages, and administers clusters, from a shell.
 
 It needs the extra `cli`. Nothing else in `rocketpy` imports this package.
 """
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: The words after the command; those of the process when None.
+        arguments: The arguments after the command's name. None: those of the process.
 
     Returns:
         The exit status: 0 for success, 1 after a failure, 2 for wrong usage, 130 after Ctrl-C.

@@ -23,8 +23,8 @@ from rocketpy.cli.sending import bench, dlq, send
 from rocketpy.errors import ConfigInvalid
 
 _SERVERS: Final = "rocketpy-broker"
-"""The command with the servers. The entry points of the group "rocketpy.embedded" do not fit: their servers
-can be reached within one process only."""
+"""The command that runs the servers. The entry points of the group "rocketpy.embedded" cannot replace it:
+their servers can be reached within one process only."""
 
 app: typer.Typer = CommandGroup(
     cls=Commands,
@@ -45,16 +45,16 @@ def run(arguments: Sequence[str]) -> int:
 
 @cache
 def _command() -> Callable[..., object]:
-    """Return the command; typer takes 40 ms to make it of the functions."""
+    """Return the command. It is cached, because typer takes 40 ms to build it from the functions."""
     command = typer.main.get_command(app)
     _improve_help(command)
     return command
 
 
 def _improve_help(command: Any) -> None:
-    """Join the lines of paragraphs, which rich's markup would break where the source does.
+    """Join the lines of each paragraph; otherwise rich breaks them where the source does.
 
-    Flags show no type: with `<bool>`, as typer 0.29 shows it, `--json true` would seem right.
+    Flags show no type: `<bool>`, which typer 0.29 adds, suggests that `--json true` is valid.
     """
     command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.help or ""))
     for parameter in command.get_params(typer.Context(command)):
@@ -91,7 +91,7 @@ def _global_options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Send, read and look up messages of Apache RocketMQ, and create topics."""
+    """Send, read and look up messages of Apache RocketMQ, and administer its clusters."""
     context.obj = Options(namesrv=namesrv, profile=profile, as_json=as_json, verbose=verbose)
 
 
@@ -103,8 +103,8 @@ def dev(
 ) -> None:
     """Run a name server (127.0.0.1:9876) and a broker for development, until Ctrl-C.
 
-    Other commands use them when nothing names another cluster. The options are those of ``rocketpy-broker
-    dev``, such as ``--store DIR``, which keeps the messages.
+    Other commands use these servers unless an option, variable or profile names a cluster. The options
+    are those of ``rocketpy-broker dev``, such as ``--store DIR``, which keeps the messages.
 
     Raises:
         ConfigInvalid: The command ``rocketpy-broker`` is not installed.

@@ -52,7 +52,8 @@ def consume(
         str | None, typer.Option("--tags", "-t", metavar="TAGS", help="Only these tags: 'a || b'.")
     ] = None,
     sql: Annotated[
-        str | None, typer.Option("--sql", metavar="FILTER", help="Only matches of an SQL92 expression.")
+        str | None,
+        typer.Option("--sql", metavar="FILTER", help="Only messages that match an SQL92 expression."),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after N messages.")
@@ -62,9 +63,9 @@ def consume(
         typer.Option("--format", metavar="FORMAT", help="text, json, or a template such as '{tags} {body}'."),
     ] = "text",
 ) -> None:
-    """Print messages as they come, flushed with every pull.
+    """Print messages as they arrive; each pull is flushed.
 
-    Without --group no offset is committed, so that reading does not disturb consumers.
+    Without --group no offset is committed, so reading does not disturb consumers.
     """
     if tags and sql:
         raise typer.BadParameter("--tags and --sql exclude each other")

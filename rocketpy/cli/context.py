@@ -34,7 +34,7 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 _FLAGS: Final = frozenset({"--json", "--verbose"})
 _WITH_VALUE: Final = frozenset({"--namesrv", "-n", "--profile"})
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would change; change nothing.")]
 OfCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Only the brokers of this cluster.")
@@ -50,7 +50,7 @@ class Options:
     as_json: bool
     verbose: bool
     has_summary: bool = False
-    """Whether the command prints a summary after Ctrl-C, too."""
+    """Whether the command prints a summary even after Ctrl-C; then "interrupted" is not printed."""
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -62,10 +62,10 @@ class Options:
 
         Args:
             action: What will be done, such as "create topic T".
-            yes: Whether the user has agreed on the command line.
+            yes: Whether --yes was given.
 
         Raises:
-            typer.Exit: The user did not agree.
+            typer.Exit: The user did not agree, or there is neither a terminal nor --yes.
         """
         if yes:
             return
@@ -80,12 +80,12 @@ class Options:
         print(json.dumps(fields, ensure_ascii=False) if self.as_json else text, flush=True)
 
     def print_done(self, text: str, fields: Mapping[str, object]) -> None:
-        """Print what a command changed, and in which cluster."""
+        """Print what a command changed, and at which cluster."""
         fields = {**fields, "cluster": self.cluster.client.namesrv}
-        self.print_result(f"{text} of {self.cluster}", fields)
+        self.print_result(f"{text} at {self.cluster}", fields)
 
     def print_sent(self, result: SendResult) -> None:
-        """Print where a message is stored."""
+        """Print the id of a sent message, the queue and offset where it is stored, and the status."""
         queue, status = result.queue, result.status.name
         position = f"{queue.broker_name}, queue {queue.queue_id}, offset {result.queue_offset}"
         fields = {
@@ -125,7 +125,7 @@ class Options:
 
 
 async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[int]) -> T:
-    """Run `work`. interrupts: gets the number of a SIGINT."""
+    """Run `work`; SIGTERM and SIGINT cancel it. A SIGINT is also appended to `interrupts`."""
     loop, task = asyncio.get_running_loop(), cast("asyncio.Task[T]", asyncio.current_task())
 
     def interrupt() -> None:
@@ -133,17 +133,18 @@ async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[i
         loop.remove_signal_handler(signal.SIGINT)
         task.cancel()
 
-    # Windows has no such handlers, and only the main thread gets signals.
+    # Event loops on Windows have no signal handlers, and only the main thread can set them.
     with contextlib.suppress(NotImplementedError, RuntimeError):
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-        # Not by asyncio.run: while a thread reads standard input, the interpreter rarely misses a SIGINT.
+        # asyncio.run's own SIGINT handling does not suffice: while a thread reads standard input, the
+        # interpreter occasionally misses the signal.
         loop.add_signal_handler(signal.SIGINT, interrupt)
     return await work
 
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
-    """Report invalid values of options as wrong usage. Raises typer.BadParameter."""
+    """Turn a ConfigInvalid of an option's value into typer.BadParameter (exit status 2)."""
     try:
         yield
     except ConfigInvalid as error:
@@ -160,7 +161,7 @@ def parse_pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 class CommandGroup(typer.Typer):
-    """A group whose commands may take the `Options` of the command line, as the argument ``options``."""
+    """A typer application whose functions may take the `Options` of the command line, as ``options``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(no_args_is_help=True, **settings)
@@ -182,13 +183,13 @@ class CommandGroup(typer.Typer):
 
 
 class Commands(TyperGroup):
-    """The commands, whose errors become exit statuses."""
+    """The root command: turns errors of its commands into exit statuses."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; an expected error is one line on stderr."""
+        """Run a command; print an expected error as one line on stderr."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader, such as head(1), has enough
+        except BrokenPipeError:  # the reader of the output, such as head(1), has closed it
             _discard_output()
             raise typer.Exit from None
         except (RocketError, OSError) as error:
@@ -205,7 +206,7 @@ class Commands(TyperGroup):
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:
-    """Move global options before the command: users write them anywhere."""
+    """Return the arguments with global options first, because users may write them anywhere."""
     first: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -223,7 +224,7 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _discard_output() -> None:
-    """Send the rest of the output nowhere: the interpreter flushes stdout at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Redirect stdout to the null device; otherwise the interpreter's flush at exit would fail."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)

@@ -14,16 +14,16 @@ from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import RESERVED_PROPERTIES, MessageExt
 
 Format = Callable[[Sequence[MessageExt]], bytes]
-"""Returns messages as lines of bytes."""
+"""Returns the bytes to print for messages."""
 _Part = Callable[[MessageExt], bytes]
 
 
 class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A message as a JSON object. `rocketpy send --json-lines` reads what `rocketpy consume` prints.
+    """A message as a JSON object: `rocketpy consume` prints it, `rocketpy send --json-lines` reads it.
 
     Attributes:
-        body: The body as a text; `send` also takes any other JSON value.
-        body_base64: The body, when it is not UTF-8.
+        body: The body as text; `send` also accepts any other JSON value.
+        body_base64: The body in base64, if it is not UTF-8.
         delay_level: For `send` only.
     """
 
@@ -127,7 +127,7 @@ _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
 
 
 def _parts(template: str) -> Iterator[_Part]:
-    """Yield what makes the pieces of a line."""
+    """Yield a function for each piece of a line: literal text, or a field of the message."""
     try:
         pieces = list(string.Formatter().parse(template.replace("\\t", "\t").replace("\\n", "\n")))
     except ValueError as error:

@@ -41,7 +41,8 @@ _Form = Annotated[
 ]
 
 _TopicOfId = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Its topic, for an id of a producer.")
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="The message's topic, if ID is a producer's id."),
 ]
 
 
@@ -78,11 +79,11 @@ def at(
     queue: Annotated[int, typer.Argument(metavar="QUEUE", min=0, help="The id of the queue.")],
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The offset of the message.")],
     count: Annotated[
-        int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages from there on.")
+        int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages, from OFFSET on.")
     ] = 1,
     form: _Form = "details",
 ) -> None:
-    """Print the message at an offset of a queue, or with --count those that follow, too."""
+    """Print the message at an offset of a queue; with --count, also the messages that follow."""
     message_queue = MessageQueue(topic, broker, queue)
     _print(options, form, lambda admin: _at(admin, message_queue, offset, count))
 
@@ -90,11 +91,13 @@ def at(
 @message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")
 def between(
     options: Options,
-    topic: Annotated[str, typer.Argument(help="The topic; also of retries or dead letters.")],
+    topic: Annotated[str, typer.Argument(help="The topic, perhaps one of retries or dead letters.")],
     begin: Annotated[
         str, typer.Option("--from", metavar="TIME", help="An age (30s, 2h, 1d) or a time (2026-01-31T12:00).")
     ],
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Until then. Default: now.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="The latest store time. Default: now.")
+    ] = None,
     count: Annotated[
         int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages.")
     ] = 1000,
@@ -146,8 +149,8 @@ def resend(
 ) -> None:
     """Send a copy of a message: to its topic, to another one, or to one group.
 
-    It keeps body, tags, keys, properties and the producer's id. A group gets it once it has members; to have
-    one member handle it now, use deliver.
+    It keeps body, tags, keys, properties and the producer's id. A group gets it as soon as it has members; to
+    have one member handle it now, use deliver.
     """
     if to and group:
         raise typer.BadParameter("--to and --group exclude each other")
@@ -174,7 +177,7 @@ def deliver(
     topic: _TopicOfId = None,
     yes: Yes = False,
 ) -> None:
-    """Have one consumer handle a message now. Offsets and retries stay as they are.
+    """Have one consumer handle a message now. Offsets and retries do not change.
 
     The exit status is 1 unless the consumer reports success.
     """
@@ -213,7 +216,7 @@ def trace(
         found = options.run_admin(lambda admin: admin.messages.traces(key, topic=topic))
     except RouteNotFound as error:
         raise RouteNotFound(
-            f"{error}, so no client has reported to it; clients with MessageTraceConfig do"
+            f"{error}, so no client has reported to it; clients report with MessageTraceConfig"
         ) from None
     none = "no client has reported this message"
     print_rows(options, (row for message in found.messages for row in _trace_rows(message)), none=none)
@@ -251,7 +254,7 @@ def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
 def _print(
     options: Options, form: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
 ) -> None:
-    """Print what a look-up finds."""
+    """Print the messages that a look-up finds."""
     if form == "details":
         form = "json" if options.as_json else _DETAILS
     with usage_errors():

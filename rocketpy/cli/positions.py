@@ -1,4 +1,4 @@
-"""Where reading begins: ``--from begin|end|OFFSET|-COUNT|TIME|AGE``."""
+"""Positions from which to read: ``--from begin|end|OFFSET|-COUNT|TIME|AGE``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Kind(Enum):
-    """The unit of the number of a position."""
+    """What a position refers to."""
 
     BEGIN = "begin"
     END = "end"
@@ -26,22 +26,24 @@ class Kind(Enum):
 
 
 class Position(NamedTuple):
-    """A place in every queue.
+    """A position in every queue of a topic.
 
     Attributes:
-        kind: The unit of `number`.
-        number: An offset, a negative count of messages before the end, or ms since 1970.
+        kind: What the position refers to.
+        number: With OFFSET, an offset, or a negative count of messages before the end; with TIME, ms since
+            1970.
     """
 
     kind: Kind
     number: int = 0
 
     async def offset(self, consumer: PullConsumer, queue: MessageQueue) -> int:
-        """Return the offset of this position; for a time, perhaps a lower one. Raises RocketError."""
+        """Return the offset of this position; for a time, it may be lower. Raises RocketError."""
         if self.kind is Kind.END:
             return await consumer.max_offset(queue)
         if self.kind is Kind.TIME:
-            # If several messages have this time, brokers return any of them; for a later time, the last one.
+            # Brokers return the message nearest to a time, and any of several with exactly that time.
+            # A search for 1 ms earlier finds the first message from this time on, or an earlier one.
             return await consumer.search_offset(queue, max(0, self.number - 1))
         first = await consumer.min_offset(queue)
         if self.kind is Kind.BEGIN:
@@ -50,18 +52,22 @@ class Position(NamedTuple):
         return max(first, min(end, self.number if self.number >= 0 else end + self.number))
 
     def consume_from(self) -> tuple[ConsumeFrom, int | None]:
-        """Return the setting of a group that has no offsets yet. Raises ConfigInvalid for an offset."""
+        """Return the settings for a group that has no offsets yet. Raises ConfigInvalid for an offset.
+
+        Returns:
+            Where to begin, and for a time, the time in ms since 1970.
+        """
         if self.kind is Kind.TIME:
             return ConsumeFrom.TIMESTAMP, self.number
         if self.kind is Kind.OFFSET:
             raise ConfigInvalid(
-                "a group begins at begin, end or a time; an offset needs a read without --group"
+                "a group begins at begin, end, an age or a time; to read from an offset, omit --group"
             )
         return (ConsumeFrom.FIRST_OFFSET if self.kind is Kind.BEGIN else ConsumeFrom.LAST_OFFSET), None
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return the time of an option, in ms since 1970. Raises ConfigInvalid for an invalid one."""
+    """Return the time of an option, in ms since 1970. Raises ConfigInvalid if `text` is not a time or age."""
     position = parse_position(text)
     if position.kind is not Kind.TIME:
         raise ConfigInvalid(f"{option} {text}: give an age such as 2h, or a time such as 2026-01-31T12:00")

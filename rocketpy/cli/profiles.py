@@ -1,4 +1,4 @@
-"""Profiles: the clusters that a user names in ``~/.config/rocketpy.toml``.
+"""Profiles: named clusters in ``~/.config/rocketpy.toml``.
 
 ```toml
 [default]
@@ -30,14 +30,14 @@ from rocketpy.transport import TlsFiles
 
 DEFAULT_PROFILE: Final = "default"
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
-"""Where `rocketpy dev` listens."""
+"""The address of the name server that `rocketpy dev` starts."""
 _TLS: Final = {
     "tls_ca": "trust_cert_path",
     "tls_cert": "cert_path",
     "tls_key": "key_path",
     "tls_key_password_file": "key_password_file",
 }
-"""Fields of a profile and the arguments of `TlsFiles` that they become."""
+"""Fields of a profile -> arguments of `TlsFiles`."""
 _FIELDS: Final = (
     "namesrv",
     "access_key",
@@ -51,11 +51,11 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster of a command.
+    """The cluster that a command uses.
 
     Attributes:
-        client: How to connect to it.
-        profile: The name of the profile that it comes from; empty without one.
+        client: The configuration of clients for it.
+        profile: The name of the profile that describes it; empty without a profile.
     """
 
     client: ClientConfig
@@ -68,12 +68,13 @@ class Cluster:
 
 
 def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[str, str]) -> Cluster:
-    """Return the cluster that the command line, the environment and a profile describe, in this order.
+    """Return the cluster to use. The command line overrides the environment, which overrides the profile.
 
     Args:
-        namesrv: From the command line.
-        profile: From the command line. None: ROCKETPY_PROFILE, or the profile ``default`` if there is one.
-        environment: Variables of the process. NAMESRV_ADDR counts when nothing else names an address.
+        namesrv: The name servers from the command line.
+        profile: The profile from the command line. None: ROCKETPY_PROFILE, or the profile ``default`` if it
+            exists.
+        environment: Variables of the process. NAMESRV_ADDR is used if nothing else gives an address.
 
     Raises:
         ConfigInvalid: The file cannot be read, has no such profile, or a field is invalid.
@@ -96,7 +97,7 @@ def find_cluster(namesrv: str | None, profile: str | None, environment: Mapping[
 
 
 def _credentials(fields: Mapping[str, str]) -> Credentials | None:
-    """Return the account of a profile; None leaves the choice to the SDK's own variables."""
+    """Return the account of a profile. None: the client uses its own environment variables."""
     if not fields.get("access_key") and not fields.get("secret_key"):
         return None
     version = fields.get("signature_version", "1")
@@ -137,9 +138,7 @@ def _read_profile(name: str | None, environment: Mapping[str, str]) -> dict[str,
     except (FileNotFoundError, NotADirectoryError):  # the home of a service may be /dev/null
         if name is None and not given:
             return None
-        raise ConfigInvalid(
-            f"{path} does not exist, and would hold the profile {name or 'default'}"
-        ) from None
+        raise ConfigInvalid(f"profile {name or 'default'} was not found: {path} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from None
     if name is None and DEFAULT_PROFILE not in profiles:
@@ -151,8 +150,10 @@ def _read_profile(name: str | None, environment: Mapping[str, str]) -> dict[str,
     for field, value in profile.items():
         if field not in _FIELDS:
             near = get_close_matches(field, _FIELDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_FIELDS)}"
-            raise ConfigInvalid(f"{path}: profile {name or DEFAULT_PROFILE} has the field {field}; {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(_FIELDS)}"
+            raise ConfigInvalid(
+                f"{path}: profile {name or DEFAULT_PROFILE} has the unknown field {field}; {hint}"
+            )
         if not isinstance(value, str | int) or isinstance(value, bool):
-            raise ConfigInvalid(f"{path}: {field} is {value!r}; it must be a text")
+            raise ConfigInvalid(f"{path}: {field} is {value!r}; it must be a string")
     return {field: str(value) for field, value in profile.items()}

@@ -30,10 +30,10 @@ _PULL_MAX: Final = 1024
 """More than a broker returns at a time."""
 _POLL_MS: Final = 200
 _NEW_QUEUES_S: Final = 30.0
-"""How often a read without an end looks for new queues."""
+"""How often a read with --follow looks for new queues."""
 _RETRY_S: Final = 1.0
 _LAST_WRITE_S: Final = 1.0
-"""How long a stop waits for a write, to commit what it wrote. The reader of a full pipe may never read."""
+"""How long a cancelled read waits for a write, to commit it. The reader of a full pipe may never read on."""
 
 
 class Printer:
@@ -49,7 +49,7 @@ class Printer:
         """Print messages up to the limit; return when they are written.
 
         Raises:
-            BrokenPipeError: The reader of the output has enough.
+            BrokenPipeError: The reader of the output has closed it.
         """
         wanted = messages[: self.left]
         self.left -= len(wanted)
@@ -57,7 +57,7 @@ class Printer:
             await self._output.write(self._format(wanted))
 
     async def flush(self) -> None:
-        """Write what was given to `print`, also by tasks that were cancelled since."""
+        """Write everything that was passed to `print`, also by tasks that were cancelled meanwhile."""
         await self._output.write(b"")
 
 
@@ -73,16 +73,16 @@ async def read_queues(
     """Print the messages of each queue from a position on; no offset is committed.
 
     Args:
-        client: How to connect.
+        client: The configuration of clients.
         topic: The topic.
-        expression: Which messages.
-        position: Where to begin.
-        printer: Prints them.
+        expression: Selects the messages.
+        position: The position at which to begin.
+        printer: Prints the messages.
         follow: Whether to wait for new messages. Otherwise each queue is read up to its present end.
 
     Raises:
         RocketError: A queue cannot be read; with `follow` only if another attempt cannot help.
-        BrokenPipeError: The reader of the output has enough.
+        BrokenPipeError: The reader of the output has closed it.
     """
     async with ToolsConsumer(client=client, config=ConsumerConfig(suspend=follow)) as consumer:
         queues = set(await consumer.fetch_queues(topic))
@@ -124,7 +124,10 @@ async def _new_queues(
 
 @dataclass(eq=False)
 class _QueueReader:
-    """Prints the messages of one queue."""
+    """Each call prints the messages of one queue.
+
+    since_ms: skip the leading messages of each queue that were stored before it (ms since 1970; 0: none).
+    """
 
     consumer: PullConsumer
     expression: Expression
@@ -132,7 +135,7 @@ class _QueueReader:
     since_ms: int
 
     async def __call__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
-        """Read from an offset to `end`, or forever. The next pull runs while messages are printed."""
+        """Read from an offset to `end`; None: forever. The next pull runs while messages are printed."""
         since_ms = self.since_ms
         ahead: asyncio.Task[PullResult] | None = None
         try:
@@ -143,7 +146,7 @@ class _QueueReader:
                     ahead = None
                     if end is not None or error.retry is Retry.NONE:
                         raise
-                    log.warning("%s cannot be read, and will be tried again: %s", queue, error)
+                    log.warning("%s cannot be read; retrying: %s", queue, error)
                     await asyncio.sleep(_RETRY_S)
                     continue
                 ahead = None
@@ -160,7 +163,9 @@ class _QueueReader:
                 if pulled.status is PullStatus.OFFSET_ILLEGAL:
                     log.warning("%s has no offset %d; reading continues at %d", queue, offset, following)
                 elif end is not None and following <= offset:
-                    log.warning("%s ended at offset %d, before %d", queue, offset, end)
+                    log.warning(
+                        "%s now ends at offset %d; it ended at %d when reading began", queue, offset, end
+                    )
                     return
                 offset = following
         finally:
@@ -183,20 +188,20 @@ async def read_as_member(
     *,
     follow: bool,
 ) -> None:
-    """Join a group and print the messages of the queues that it assigns; commit what was written.
+    """Join a group, print the messages of the assigned queues, and commit the offsets of written messages.
 
     Args:
-        client: How to connect.
+        client: The configuration of clients.
         group: The consumer group.
         topic: The topic.
-        expression: Which messages.
-        position: Where to begin in queues without an offset of the group.
-        printer: Prints them.
+        expression: Selects the messages.
+        position: The position at which to begin in queues without an offset of the group.
+        printer: Prints the messages.
         follow: Whether to wait for new messages. Otherwise it reads up to the present end of its queues.
 
     Raises:
-        RocketError: The group cannot be joined, or its offsets not be committed.
-        BrokenPipeError: The reader of the output has enough.
+        RocketError: The group cannot be joined, or its offsets cannot be committed.
+        BrokenPipeError: The reader of the output has closed it.
     """
     consume_from, timestamp_ms = position.consume_from()
     config = LitePullConfig(

@@ -1,7 +1,7 @@
 """Standard input and output in an event loop.
 
-Both may block for any time: a terminal until its user types, a pipe until its reader wants more. asyncio's
-own threads are joined at the end, so Ctrl-C would wait for them. The thread here is not.
+Both may block for any time: a terminal until its user types, a pipe until its reader reads. asyncio joins its
+own threads at the end, so Ctrl-C would wait for them. The daemon thread here is not joined.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def read_lines(descriptor: int) -> AsyncIterator[list[bytes]]:
 class Output:
     """Writes to a file descriptor without blocking the event loop.
 
-    Data that does not block is written immediately: to a pipe as much as fits, to a file all. The thread
-    writes the rest, and everything for terminals and sockets. Immediate writes reduce the CPU time of
-    `rocketpy consume --follow` by 40 % (`tests/bench/cli.py`).
+    What can be written without blocking is written immediately: to a pipe as much as fits, to a file all.
+    The thread writes the rest, and all data for terminals and sockets. Immediate writes reduce the CPU time
+    of `rocketpy consume --follow` by 40 % (`tests/bench/cli.py`).
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -78,7 +78,7 @@ class Output:
         self._thread = _DaemonThread()
 
     async def write(self, data: bytes) -> None:
-        """Write bytes after all that were given before; return when they are written.
+        """Write bytes after those of earlier calls; return when they are written.
 
         Data of concurrent calls is combined into one write.
 
@@ -97,7 +97,7 @@ class Output:
                 await self._thread.call(partial(_write, self._descriptor, whole))
 
     def _write_now(self, data: bytes) -> bytes:
-        """Write what does not block; return the rest."""
+        """Write what can be written without blocking; return the rest."""
         rest = memoryview(data)
         while self._piece and rest and self._room.poll(0):
             rest = rest[os.write(self._descriptor, rest[: self._piece]) :]

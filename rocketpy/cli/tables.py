@@ -15,7 +15,7 @@ from rich.text import Text
 from rocketpy.cli.context import Options
 
 Row = Mapping[str, object]
-"""Names that stay the same -> values that JSON has. Names that end with ``_timestamp`` have ms since 1970."""
+"""Stable field names -> values that JSON can represent. Fields named ``…_timestamp`` are ms since 1970."""
 
 _TIMESTAMP: Final = "_timestamp"
 _HEADINGS: Final = {"broker_name": "broker", "queue_id": "queue", "broker_id": "id"}
@@ -50,7 +50,7 @@ def print_fields(options: Options, fields: Mapping[str, object]) -> None:
 
 
 def print_json(rows: Iterable[Row]) -> None:
-    """Print each row as an object on a line of its own."""
+    """Print each row as a JSON object on its own line."""
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
     sys.stdout.flush()

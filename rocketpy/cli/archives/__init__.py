@@ -1,1 +1,1 @@
-"""Export and import of whole topics through files; decision 0026 has the reasons."""
+"""Export and import of whole topics through files; decision 0026 gives the reasons."""

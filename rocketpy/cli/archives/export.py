@@ -28,7 +28,7 @@ _CONCURRENCY: Final = 4
 
 EXAMPLES: Final = """[bold]Examples[/bold]
 
-[cyan]rocketpy export Orders --to orders[/cyan]  (into the directory orders; again after an interruption)
+[cyan]rocketpy export Orders --to orders[/cyan]  (into the directory orders; repeat it after an interruption)
 
 [cyan]rocketpy import orders --topic Orders --profile staging[/cyan]"""
 
@@ -42,8 +42,8 @@ def export(
 ) -> None:
     """Write all messages that a topic has now to files, as brokers store them.
 
-    After an interruption of any kind, the same command resumes: no message is lost or written twice. Offsets
-    are not committed, and consumers not disturbed.
+    After an interruption of any kind, the same command resumes: no message is lost or written twice. The
+    export commits no offsets and does not disturb consumers.
     """
     to.mkdir(parents=True, exist_ok=True)
     archive = Archive(to)
@@ -55,7 +55,7 @@ def export(
     missing = f", {manifest.missing:,} expired or damaged" if manifest.missing else ""
     options.print_result(
         f"exported topic {topic} to {to}: {manifest.messages:,} messages{missing}, {manifest.size:,} bytes; "
-        f"{exporter.exported:,} messages now, in {seconds:.1f} s",
+        f"{exporter.exported:,} messages in this run, {seconds:.1f} s",
         {
             "topic": topic,
             "directory": str(to),
@@ -69,7 +69,7 @@ def export(
 
 
 class Exporter:
-    """An export into an archive. exported: the number of messages that this run has written."""
+    """The export of a topic into an archive. exported: the number of messages that this run has written."""
 
     def __init__(self, archive: Archive, topic: str, cluster: str) -> None:
         self._archive = archive
@@ -84,7 +84,7 @@ class Exporter:
         """Export, or resume an export; return the manifest of the complete archive.
 
         Raises:
-            ConfigInvalid: The directory has another export, or something else.
+            ConfigInvalid: The directory has another export, or other files.
             RocketError: A queue cannot be read.
             OSError: A file cannot be written.
         """
@@ -101,11 +101,14 @@ class Exporter:
             total = sum(queue.end - queue.begin for queue in manifest.queues)
             done = sum(queue.next_offset - queue.begin for queue in manifest.queues)
             with count_bar(total, done, hidden=options.as_json) as progress:
-                await self._go_on(consumer, manifest, progress)
+                await self._export_queues(consumer, manifest, progress)
         return manifest
 
     async def _begin(self, consumer: PullConsumer) -> Manifest:
-        """Write the manifest of a new export: each queue up to its present end."""
+        """Save and return the manifest of a new export: each queue is exported up to its present end.
+
+        Raises ConfigInvalid if the directory is not empty.
+        """
         if any(path.name != ".lock" for path in self._archive.directory.iterdir()):
             raise ConfigInvalid(f"{self._archive} is neither empty nor an export; choose a new directory")
         queues: list[QueueFile] = []
@@ -127,13 +130,15 @@ class Exporter:
         await asyncio.to_thread(self._archive.save_manifest, msgspec.json.encode(manifest))
         return manifest
 
-    async def _go_on(self, consumer: PullConsumer, manifest: Manifest, progress: OnProgress) -> None:
+    async def _export_queues(self, consumer: PullConsumer, manifest: Manifest, progress: OnProgress) -> None:
+        """Export each queue from its `next_offset` to its `end`; save the manifest every second."""
+
         async def save() -> None:
             await self._save(manifest)
 
         try:
             for queue in manifest.queues:
-                self._files.append(_opened(self._archive.path(queue), queue.size))
+                self._files.append(_open_truncated(self._archive.path(queue), queue.size))
             async with saved_regularly(save):
                 await run_all(
                     self._export_queue(consumer, queue, file, progress)
@@ -153,7 +158,7 @@ class Exporter:
             async for part in records.parts():
                 file.write(part.data)
                 progress(part.next_offset - queue.next_offset)
-                # Without an await in between: a save sees all of this, or nothing.
+                # No await between the write and these updates: a save sees all of them, or none.
                 queue.next_offset = part.next_offset
                 queue.size += len(part.data)
                 queue.messages += part.messages
@@ -162,7 +167,7 @@ class Exporter:
             queue.next_offset, queue.missing = queue.end, missing + records.missing
 
     async def _save(self, manifest: Manifest) -> None:
-        """Make durable what was written, and then the manifest that counts it."""
+        """Flush the queue files; then save the manifest that counts what they contain."""
         data = msgspec.json.encode(manifest)
         if data != self._saved:
             await asyncio.to_thread(_flush, self._files)
@@ -170,8 +175,8 @@ class Exporter:
             self._saved = data
 
 
-def _opened(path: Path, size: int) -> BinaryIO:
-    """Open a queue file, without what a killed command wrote after its last save. Raises RocketError."""
+def _open_truncated(path: Path, size: int) -> BinaryIO:
+    """Open a queue file; truncate what a killed command wrote after its last save. Raises RocketError."""
     file = path.open("ab")
     found = os.fstat(file.fileno()).st_size
     if found < size:

@@ -2,16 +2,16 @@
 
 ::
 
-    manifest.json              what was exported, and how far: `Manifest`
+    manifest.json              the queues and the progress of the export: `Manifest`
     000-broker-a-0.records     the message records of queue 0 of broker-a, one after the other
     001-broker-a-1.records     ...
-    import-Copy.json           how far an import into topic Copy is: `ImportState`
+    import-Copy.json           the progress of an import into topic Copy: `ImportState`
 
-A record is what the commit log holds and a pull response carries, unchanged: see
-`rocketpy.protocol.message.record`. So RocketMQ's own MessageDecoder reads the files too.
+Records have the format of the commit log and of pull responses: see `rocketpy.protocol.message.record`. So
+RocketMQ's own MessageDecoder reads the files, too.
 
-A JSON file is replaced atomically, after the data that it describes was flushed. Bytes after the `size` of a
-queue file come from a command that was killed; they are truncated.
+A JSON file is replaced atomically, after the data that it describes was flushed. Bytes beyond the `size` of a
+queue file were written by a command that was killed; the next export truncates them.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class QueueFile(msgspec.Struct, kw_only=True):
     Attributes:
         file: The name of its file.
         broker_name: The broker of the queue.
-        queue_id: Its number.
+        queue_id: The id of the queue.
         begin: The offset of the first message to export.
-        end: The offset before which the export ends.
+        end: The offset after the last message to export.
         next_offset: The offset of the next message to export.
-        size: The bytes of the file up to there.
-        messages: The number of messages in them.
-        missing: The number of offsets without a message: expired meanwhile, or damaged.
+        size: The bytes of all exported records in the file.
+        messages: The number of exported messages.
+        missing: The number of offsets below `next_offset` whose messages have expired or are damaged.
     """
 
     file: str
@@ -69,7 +69,7 @@ class QueueFile(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """The contents of an archive. cluster: as `Cluster` describes it."""
+    """The contents of an archive. cluster: the cluster of the export, as `str(Cluster)`."""
 
     format: int = FORMAT
     topic: str
@@ -98,14 +98,15 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 class ImportedQueue(msgspec.Struct, kw_only=True):
-    """How far the import of a queue file is.
+    """The progress of the import of one queue file.
 
     Attributes:
-        broker_name: The broker of the queue that it goes to.
-        queue_id: The number of that queue.
-        target_offset: Every message after `size` that is stored has this offset there, or a higher one.
-        size: The bytes of the file whose messages are stored.
-        messages: The number of those messages.
+        broker_name: The broker of the target queue.
+        queue_id: The id of the target queue.
+        target_offset: An offset of the target queue. Messages of the file beyond `size` that are stored
+            already have this offset or a higher one.
+        size: The bytes of the file whose messages are known to be stored.
+        messages: The number of these messages.
     """
 
     broker_name: str
@@ -116,7 +117,7 @@ class ImportedQueue(msgspec.Struct, kw_only=True):
 
 
 class ImportState(msgspec.Struct, kw_only=True):
-    """How far an import is, by the names of the queue files."""
+    """The progress of an import. queues: by the name of the queue file."""
 
     format: int = FORMAT
     topic: str
@@ -135,7 +136,7 @@ class Archive:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands away. Raises ConfigInvalid if one uses the archive now."""
+        """Hold an exclusive lock on the directory; Windows has none. Raises ConfigInvalid if it is locked."""
         with (self.directory / ".lock").open("w") as lock:
             with contextlib.suppress(ModuleNotFoundError):  # Windows
                 import fcntl  # noqa: PLC0415
@@ -147,7 +148,7 @@ class Archive:
             yield
 
     def manifest(self) -> Manifest | None:
-        """Return what it holds; None for a directory without an export. Raises ConfigInvalid."""
+        """Return the manifest; None for a directory without an export. Raises ConfigInvalid."""
         found = self.load(_MANIFEST, Manifest)
         if found is not None:
             for queue in found.queues:
@@ -156,11 +157,11 @@ class Archive:
         return found
 
     def save_manifest(self, data: bytes) -> None:
-        """Replace the manifest by an encoded one, durably."""
+        """Replace the manifest atomically and durably. data: the encoded manifest."""
         self.save(_MANIFEST, data)
 
     def load(self, name: str, kind: type[T]) -> T | None:
-        """Read a JSON file; None if there is none. Raises ConfigInvalid if it is not such a file."""
+        """Return the decoded JSON file; None if it does not exist. Raises ConfigInvalid if it is invalid."""
         path = self.directory / name
         try:
             found = msgspec.json.decode(path.read_bytes(), type=kind)
@@ -173,7 +174,7 @@ class Archive:
         return found
 
     def save(self, name: str, data: bytes) -> None:
-        """Replace a JSON file; it is durable, and at every moment either the old or the new one."""
+        """Replace a JSON file atomically and durably."""
         path = self.directory / name
         new = path.with_suffix(".new")
         with new.open("wb") as file:
@@ -194,12 +195,15 @@ class Archive:
 
 
 def file_name(index: int, broker_name: str, queue_id: int) -> str:
-    """Return the name of a queue's file; the index keeps the names of similar brokers apart."""
+    """Return the name of a queue's file.
+
+    The index makes it unique: two broker names may differ only in characters that are replaced.
+    """
     return f"{index:03d}-{re.sub('[^A-Za-z0-9_.-]', '_', broker_name)}-{queue_id}.records"
 
 
 class Part(NamedTuple):
-    """Consecutive records of a queue. next_offset: of the queue, after them."""
+    """Consecutive records of a queue. messages: their number. next_offset: the queue offset after them."""
 
     data: bytes
     messages: int
@@ -232,10 +236,10 @@ class StoredMessage(NamedTuple):
     Attributes:
         flag: The user's flag.
         body: The body as it is stored, perhaps compressed.
-        properties: Their text.
-        sys_flag: How the body is compressed, and the other bits.
-        born_timestamp: When it was made, in ms since 1970.
-        size: The bytes of its record.
+        properties: The encoded properties.
+        sys_flag: The sysFlag; some of its bits say how the body is compressed.
+        born_timestamp: When the message was created, in ms since 1970.
+        size: The length of its record, in bytes.
     """
 
     flag: int
@@ -247,13 +251,13 @@ class StoredMessage(NamedTuple):
 
     @property
     def identity(self) -> int:
-        """A number that two messages share only if they are copies of each other, valid in this process."""
+        """A hash that copies of a message share, to recognize them. It is valid within this process only."""
         unique_id = find(self.properties, _UNIQUE_ID)
         return hash((unique_id, self.body, self.flag, self.born_timestamp))
 
 
 def stored_messages(data: bytes) -> list[StoredMessage]:
-    """Return the messages of whole records, whose bodies are checked. Raises RecordCorrupt."""
+    """Return the messages of whole records. Raises RecordCorrupt, also if the CRC of a body is wrong."""
     unpack, found = _NUMBERS.unpack_from, []
     for record in decode_packed(data):
         if isinstance(record, PackedRecord):
@@ -284,7 +288,7 @@ def read_messages(path: Path, position: int, end: int, count_bytes: int) -> list
         file.seek(position)
         data = _read(file, min(count_bytes, end - position))
         whole = _whole_records(data)
-        if whole == 0 and len(data) >= 4:  # one record is longer
+        if whole == 0 and len(data) >= 4:  # the first record is longer than `count_bytes`
             size = int.from_bytes(data[:4], "big")
             if len(data) < size <= end - position:
                 data += _read(file, size - len(data))

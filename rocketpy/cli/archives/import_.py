@@ -1,9 +1,9 @@
 """``rocketpy import``: sends an exported topic to a topic, and resumes after an interruption.
 
-A queue of the archive goes to one queue of the topic, with one request at a time. So what is stored of it is
-always a beginning of its file. The state that is saved every second names an offset of the target from which
-on later messages are. After a kill, or when a request has failed, the messages there show how far the import
-really is.
+Each queue file of the archive is sent to one queue of the topic, one request at a time. So the stored
+messages are always the first ones of the file. The state, which is saved every second, has an offset of the
+target queue; all messages that are sent after the save get this offset or a higher one. After a kill or a
+failed request, the import reads the target from that offset on to find out which messages are stored.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ log: Final = logging.getLogger("rocketpy.cli")
 
 _READ_BYTES: Final = 4 << 20
 _REQUEST_BYTES: Final = 1 << 19
-"""Of the records of a request; larger ones are not faster."""
+"""Maximum bytes of the records in a request, unless one is larger. Larger requests are not faster."""
 _RETRY_FOR_S: Final = 60.0
-"""Time for which a queue that rejects messages is tried again."""
+"""For how long a failing request is retried."""
 _PAUSE_S: Final = 1.0
-"""Wait before reading the stored messages: the broker may still process a request of a lost connection."""
+"""Wait before the target is read: the broker may still be processing a request of a lost connection."""
 
 EXAMPLES: Final = """[bold]Examples[/bold]
 
-[cyan]rocketpy import orders --topic Orders --profile staging[/cyan]  (again after an interruption)
+[cyan]rocketpy import orders --topic Orders --profile staging[/cyan]  (repeat it after an interruption)
 
 [cyan]rocketpy import orders --topic Copy --yes --json[/cyan]"""
 
@@ -62,16 +62,17 @@ def import_(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state", metavar="NAME", help="Where DIR keeps how far the import is. Default: import-TOPIC."
+            "--state", metavar="NAME", help="Name of the progress file in DIR. Default: import-TOPIC."
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
     """Send all messages of an export to a topic, which must exist.
 
-    After an interruption of any kind, the same command resumes: no message is lost. It looks up what is
-    stored, so none is sent twice, except for a request that a broker stores after that. Bodies, properties,
-    flags and born times are kept, and the order in each queue; offsets and store times are new.
+    After an interruption of any kind, the same command resumes: no message is lost. It first looks up which
+    messages are stored. So a message is sent twice only if a broker stores an old request after this look-up.
+    Bodies, properties, flags, born times and the order in each queue are kept. Offsets and store times are
+    new.
     """
     archive = Archive(directory)
     if not directory.is_dir() or (manifest := archive.manifest()) is None:
@@ -92,12 +93,12 @@ def import_(
         seconds = time.monotonic() - started
     notes = "".join(
         [
-            f"; {importer.found:,} were stored by an interrupted import" if importer.found else "",
+            f"; {importer.found:,} were already stored" if importer.found else "",
             f"; {importer.less_durable:,} not flushed or replicated in time" if importer.less_durable else "",
         ]
     )
     options.print_result(
-        f"imported {count} into topic {topic}; {importer.sent:,} now, in {seconds:.1f} s{notes}",
+        f"imported {count} into topic {topic}; {importer.sent:,} sent in this run, {seconds:.1f} s{notes}",
         {
             "topic": topic,
             "messages": manifest.messages,
@@ -111,10 +112,10 @@ def import_(
 
 @dataclass(eq=False)
 class Importer:
-    """An import of an archive into a topic.
+    """The import of an archive into a topic.
 
-    state_name: of the file that says how far it is. sent, found: the numbers of messages that this run has
-    sent, and has found stored. less_durable: those sent with a status other than SEND_OK.
+    state_name: the name of the progress file. sent: the number of messages that this run has sent. found: the
+    number that it has found stored. less_durable: the number that it sent with another status than SEND_OK.
     """
 
     archive: Archive
@@ -132,9 +133,9 @@ class Importer:
         """Import, or resume an import.
 
         Raises:
-            ConfigInvalid: The state is of an import into something else.
+            ConfigInvalid: The progress file belongs to an import into another topic or cluster.
             RouteNotFound: The topic does not exist.
-            RocketError: A file is damaged, or a queue rejects messages.
+            RocketError: A file is damaged, or sending to a queue fails for a minute.
         """
         state = self._load_state()
         config = ConsumerConfig(suspend=False)
@@ -178,7 +179,7 @@ class Importer:
         state: ImportState,
         progress: OnProgress,
     ) -> None:
-        """Import several queues of the archive into one of the topic, one after the other."""
+        """Import several queue files into one queue of the topic, one after the other."""
         for file in files:
             known = state.queues.get(file.file)
             if known is None:
@@ -186,7 +187,7 @@ class Importer:
                 known = state.queues[file.file] = ImportedQueue(
                     broker_name=queue.broker_name, queue_id=queue.queue_id, target_offset=end
                 )
-                await self._save(state)  # before the first message: a later run must find them all
+                await self._save(state)  # before the first send: a later run must find all stored messages
                 is_resumed = False
             else:
                 is_resumed = True
@@ -221,7 +222,7 @@ class _QueueImport:
 
     async def _send(self, messages: Sequence[StoredMessage]) -> None:
         """Send messages until all are stored."""
-        tries_until: float | None = None
+        retry_until: float | None = None
         is_unknown = False
         while messages:
             try:
@@ -232,13 +233,13 @@ class _QueueImport:
                     receipt = await self.target.send(self.queue, messages)
                     self._sent(messages[: receipt.stored], receipt)
                     messages = messages[receipt.stored :]
-                    tries_until = None
+                    retry_until = None
             except RocketError as error:
                 now = time.monotonic()
-                tries_until = tries_until or now + _RETRY_FOR_S
-                if error.retry is Retry.NONE or now > tries_until:
+                retry_until = retry_until or now + _RETRY_FOR_S
+                if error.retry is Retry.NONE or now > retry_until:
                     raise
-                log.warning("%s rejects messages, trying again: %s", self.queue, error)
+                log.warning("sending to %s failed; retrying: %s", self.queue, error)
                 is_unknown = True
 
     def _sent(self, messages: Sequence[StoredMessage], receipt: Receipt) -> None:
@@ -264,14 +265,14 @@ class _QueueImport:
         self.progress(len(messages))
 
     async def _stored(self) -> Iterator[int]:
-        """Return the identities of the messages that the target has after the last known one."""
+        """Return the identities of the messages that are stored at `target_offset` or after it."""
         await asyncio.sleep(_PAUSE_S)
         begin = self.known.target_offset
         end = await self.target.max_offset(self.queue, of_master=True)
         if end < begin:
             raise RocketError(
                 f"{self.queue} ends at offset {end}, but an import has stored messages up to {begin}: the "
-                "broker has lost messages, or is another one. Import into a new topic, with another --state"
+                "broker has lost messages, or is not the same. Import into a new topic, with another --state"
             )
         found: list[int] = []
         async for part in QueueRecords(self.target, self.queue, begin, end).parts():
@@ -282,7 +283,11 @@ class _QueueImport:
 def _assigned(
     files: Sequence[QueueFile], queues: Sequence[MessageQueue], state: ImportState
 ) -> dict[MessageQueue, list[QueueFile]]:
-    """Return the files for each queue: as before; to the queue with the same name; else in turn."""
+    """Return the files for each queue of the topic.
+
+    A file goes to the queue of the earlier run, else to the queue with the same broker and id. The other
+    files are spread round-robin.
+    """
     named = {(queue.broker_name, queue.queue_id): queue for queue in queues}
     assigned: dict[MessageQueue, list[QueueFile]] = {}
     for index, file in enumerate(files):
@@ -296,12 +301,12 @@ def _assigned(
 
 
 def _requests(messages: Sequence[StoredMessage]) -> Iterator[Sequence[StoredMessage]]:
-    """Divide messages into requests: those of one have the same born time and compression."""
+    """Split messages into requests. The messages of a request have the same born time and sysFlag."""
     begin = size = 0
     for index, message in enumerate(messages):
         first = messages[begin]
-        is_alike = (first.born_timestamp, first.sys_flag) == (message.born_timestamp, message.sys_flag)
-        if index > begin and (not is_alike or size + message.size > _REQUEST_BYTES):
+        is_similar = (first.born_timestamp, first.sys_flag) == (message.born_timestamp, message.sys_flag)
+        if index > begin and (not is_similar or size + message.size > _REQUEST_BYTES):
             yield messages[begin:index]
             begin, size = index, 0
         size += message.size

@@ -19,21 +19,21 @@ from rocketpy.runtime.tasks import joined
 log: Final = logging.getLogger("rocketpy.cli")
 
 _PULL_MAX: Final = 4096
-"""Messages of a pull; a broker returns fewer."""
+"""Messages that a pull requests; brokers return fewer."""
 _PULLS_MAX: Final = 16
 _ROUND_BYTES: Final = 4 << 20
-"""About how much the pulls of a round return together."""
+"""About how many bytes the pulls of a round return together."""
 _RETRY_FOR_S: Final = 60.0
-"""Time for which a queue that cannot be read is tried again."""
+"""For how long a failing read is retried."""
 _PAUSE_S: Final = 0.5
 
 Response = PullResponse | RocketError
 
 
 class QueueRecords:
-    """The records of a queue from one offset to before another.
+    """The records of a queue from offset `begin` to before `end`.
 
-    missing: the number of offsets that turned out to have no message.
+    missing: the number of offsets read so far whose messages have expired or are damaged.
     """
 
     def __init__(self, consumer: PullConsumer, queue: MessageQueue, begin: int, end: int) -> None:
@@ -41,17 +41,17 @@ class QueueRecords:
         self._queue = queue
         self._offset = begin
         self._end = end
-        self._step = 0  # messages that a pull returns; 0: not known yet
+        self._step = 0  # messages that a pull returns; 0 until known
         self._pulls = 1
-        self._largest = 0  # bytes of a response
-        self._tries_until: float | None = None
+        self._largest = 0  # bytes of the largest response
+        self._retry_until: float | None = None
         self.missing: int = 0
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Yield the records; while one round of pulls is used, the next is on its way.
+        """Yield the records. While the responses of one round of pulls are used, the next round runs.
 
         Raises:
-            RocketError: The queue cannot be read, also not a minute later, or another attempt cannot help.
+            RocketError: The queue could not be read for a minute, or a retry cannot help.
         """
         ahead: asyncio.Task[tuple[list[tuple[int, int]], list[Response]]] | None = None
         try:
@@ -63,7 +63,7 @@ class QueueRecords:
                 if self._step and (following := ranges[-1][0] + self._step) < self._end:
                     ahead = self._start_round(following)
                 for (begin, count), response in zip(ranges, responses, strict=True):
-                    if begin != self._offset:  # the pull before returned fewer
+                    if begin != self._offset:  # the previous pull returned fewer messages than expected
                         break
                     part = await self._take(begin, count, response)
                     if part is not None:
@@ -86,7 +86,7 @@ class QueueRecords:
         return joined(pull(), f"read {self._queue}")
 
     async def _take(self, begin: int, count: int, response: Response) -> Part | None:
-        """Use one response; continue after it, or at the same offset after a pause."""
+        """Return the records of one response, if any. Advance the offset, or pause before a retry."""
         if isinstance(response, RocketError):
             if response.retry is Retry.NONE:
                 raise response
@@ -102,30 +102,33 @@ class QueueRecords:
                 self._skip_damaged(begin, count, error)
                 return None
             self._learn(count, found, len(data))
-            self._go_on(following, following - begin - found)
+            self._advance_past_expired(following, following - begin - found)
             return Part(data, found, following)
         if status is PullStatus.NO_NEW_MSG or following <= begin:
-            await self._wait(f"it has no message at offset {begin}, where there was one")
+            await self._wait(f"it has no message at offset {begin}, which held one when reading began")
             return None
-        self._go_on(following, following - begin)
+        self._advance_past_expired(following, following - begin)
         return None
 
     def _skip_damaged(self, begin: int, count: int, error: RecordCorrupt) -> None:
-        """Read a damaged response message by message; skip what cannot be split into records."""
+        """Read the messages of a damaged response one by one; skip each that is damaged."""
         self._step = self._pulls = 1
         if count == 1:
             log.warning("%s: the message at offset %d is damaged and left out: %s", self._queue, begin, error)
-            self._go_on(begin + 1, 1)
+            self._advance(begin + 1, 1)
 
-    def _go_on(self, offset: int, missing: int) -> None:
-        if missing:
-            log.warning("%s: %d messages before offset %d have expired", self._queue, missing, offset)
+    def _advance_past_expired(self, offset: int, expired: int) -> None:
+        if expired:
+            log.warning("%s: %d messages before offset %d have expired", self._queue, expired, offset)
+        self._advance(offset, expired)
+
+    def _advance(self, offset: int, missing: int) -> None:
         self.missing += missing
         self._offset = offset
-        self._tries_until = None
+        self._retry_until = None
 
     def _learn(self, requested: int, found: int, size: int) -> None:
-        """Adapt to what the broker returned: it limits pulls by a number of messages, and by their size."""
+        """Adapt the step and the number of pulls to a response: brokers limit its messages and its bytes."""
         if not self._step or found < min(requested, self._step):
             self._step, self._largest = found, size
         elif size > self._largest:
@@ -136,9 +139,9 @@ class QueueRecords:
 
     async def _wait(self, problem: str) -> None:
         now = time.monotonic()
-        if self._tries_until is None:
-            self._tries_until = now + _RETRY_FOR_S
-            log.warning("%s cannot be read, and will be tried again: %s", self._queue, problem)
-        elif now > self._tries_until:
+        if self._retry_until is None:
+            self._retry_until = now + _RETRY_FOR_S
+            log.warning("%s cannot be read; retrying: %s", self._queue, problem)
+        elif now > self._retry_until:
             raise RocketError(f"{self._queue} cannot be read: {problem}")
         await asyncio.sleep(_PAUSE_S)

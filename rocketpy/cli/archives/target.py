@@ -1,4 +1,4 @@
-"""TargetTopic: a topic that messages are copied to as they are stored elsewhere."""
+"""TargetTopic: the topic to which an import copies stored messages."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from rocketpy.results import SendStatus
 _GROUP: Final = "rocketpy-cli"
 _TIMEOUT_MS: Final = 15_000
 _BATCH_BYTES_MAX: Final = 1 << 19
-"""A larger body travels alone: brokers limit the bytes of a whole batch as those of one body."""
+"""A message with a larger body is sent alone: brokers limit a batch to the size of one body."""
 _KEPT_FLAGS: Final = (
     MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_TYPE_MASK | MessageSysFlag.MULTI_TAGS
 )
-_REFUSALS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
-"""Of a broker that takes no batches, such as 4.6 with DLedger."""
+_BATCH_REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+"""Response codes of brokers that reject batches, such as 4.6 with DLedger."""
 _ENDED: Final = tuple(
     f"{name}\x01".encode() for name in (names.PROPERTY_DELAY_TIME_LEVEL, names.PROPERTY_TRANSACTION_PREPARED)
 )
-"""Starts of properties whose effect is over: brokers would delay the message again, or make it a half one."""
+"""Starts of properties whose effect is over: brokers would delay the message, or make it a half message."""
 
 
 class Receipt(NamedTuple):
-    """What a broker stored.
+    """The result of a send.
 
     Attributes:
-        stored: The number of messages.
-        next_offset: The offset after them.
+        stored: The number of messages that the broker has stored.
+        next_offset: The queue offset after them.
         is_durable: Whether they are flushed and replicated as the broker is configured to.
     """
 
@@ -52,7 +52,7 @@ class Receipt(NamedTuple):
 
 
 class TargetTopic(ToolsConsumer):
-    """Writes stored messages to queues, and reads these."""
+    """Sends copies of stored messages to the queues of a topic, and reads these queues."""
 
     def __init__(
         self, topic: str, *, client: ClientConfig | None = None, config: ConsumerConfig | None = None
@@ -69,16 +69,16 @@ class TargetTopic(ToolsConsumer):
             raise RouteNotFound(f"{error}; create it: rocketpy topic create {self.topic}") from None
         found = publish_route(self.topic, route).queues
         if not found:
-            raise RouteNotFound(f"topic {self.topic} has no queue that can be written to")
+            raise RouteNotFound(f"topic {self.topic} has no writable queue")
         return found
 
     async def send(self, queue: MessageQueue, messages: Sequence[StoredMessage]) -> Receipt:
         """Send messages with the same born time and sysFlag to a queue, once; they are stored together.
 
-        A broker that takes no batches gets only the first one.
+        To a broker that rejects batches, only the first message is sent; see `Receipt.stored`.
 
         Raises:
-            RocketError: The messages are not stored, or it is unknown (`outcome`).
+            RocketError: The messages were not stored, or this is unknown; see `outcome`.
         """
         is_alone = len(messages) == 1 and len(messages[0].body) > _BATCH_BYTES_MAX
         if is_alone or queue.broker_name in self._without_batches:
@@ -94,7 +94,7 @@ class TargetTopic(ToolsConsumer):
         try:
             return await self._request(queue, command, len(messages))
         except BrokerError as error:
-            if error.code not in _REFUSALS:
+            if error.code not in _BATCH_REJECTED:
                 raise
         receipt = await self._send_one(queue, messages[0])
         self._without_batches.add(queue.broker_name)
@@ -134,6 +134,6 @@ class TargetTopic(ToolsConsumer):
 
 
 def _without_ended(properties: bytes) -> bytes:
-    """Return properties without those that would have an effect again; other pieces stay as they are."""
+    """Return encoded properties without those of `_ENDED`."""
     pieces = properties.split(b"\x02")
     return b"\x02".join([piece for piece in pieces if not piece.startswith(_ENDED)])

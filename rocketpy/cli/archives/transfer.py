@@ -1,4 +1,4 @@
-"""Shared parts of exports and imports: the state that is saved while they run, and concurrent queues."""
+"""Shared parts of exports and imports: they save their state regularly, and work on queues concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SAVE_EVERY_S: Final = 1.0
 
 @contextlib.asynccontextmanager
 async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Call `save` every second, and at the end. An error of it ends the block."""
+    """Call `save` every second while the block runs, and at its end.
+
+    If `save` raises, the block is cancelled and the error is raised.
+    """
     owner = asyncio.current_task()
 
     async def repeat() -> None:
@@ -39,7 +42,7 @@ async def saved_regularly(save: Callable[[], Awaitable[None]]) -> AsyncIterator[
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines together. The first error cancels the others, and is raised once they have ended."""
+    """Run coroutines concurrently. The first error cancels the others, and is raised when they have ended."""
     tasks = [joined(work, "queue") for work in works]
     try:
         for ended in asyncio.as_completed(tasks):

@@ -1,4 +1,4 @@
-"""Checks of brokers: reachable, access, clock, disk, replication, version, permissions."""
+"""Checks of brokers: reachability, access, clock, disk, version, features, slaves and permissions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rocketpy.protocol.remoting.command import Command
 T = TypeVar("T")
 
 _CLOCK_SKEW_S_MAX: Final = 3.0
-"""Allowed difference of clocks. NTP keeps them much closer, but brokers report times in whole seconds."""
+"""Maximum difference of clocks. NTP keeps it much smaller, but brokers report times in whole seconds."""
 _PROGRESS_WAIT_S: Final = 1.0
 """Time in which a slave that is behind must make progress. It normally gets new bytes within milliseconds."""
 _DISK_RATIOS: Final = ("commitLogDiskRatio", "consumeQueueDiskRatio")
@@ -35,7 +35,7 @@ _FEATURES: Final = {
     (4, 2, 0): "batches of messages",
     (4, 3, 0): "transactions",
     (4, 4, 0): "access control and message traces",
-    (4, 6, 0): "requests with a reply (from 4.7 on)",
+    (4, 6, 0): "requests with a reply",
 }
 """Features by the version of RocketMQ that introduced them."""
 _OFF_BY_DEFAULT: Final = {"enablePropertyFilter": "SQL92 filters", "traceTopicEnable": "message traces"}
@@ -43,7 +43,7 @@ _OFF_BY_DEFAULT: Final = {"enablePropertyFilter": "SQL92 filters", "traceTopicEn
 
 
 class BrokerAddress(NamedTuple):
-    """Name, id and address of a broker that name servers report."""
+    """The name, id and address of a broker, as name servers report them."""
 
     name: str
     broker_id: int
@@ -174,7 +174,7 @@ def _skew_s(table: Mapping[str, str], now_s: float) -> float | None:
     if len(numbers) != 4 or not booted_ms.isdigit():
         return None
     days, hours, minutes, seconds = map(int, numbers)
-    uptime_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + 0.5  # whole seconds, rounded down
+    uptime_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + 0.5  # the broker rounds down
     return int(booted_ms) / 1000 + uptime_s - now_s
 
 
@@ -239,7 +239,7 @@ async def _check_features(findings: Findings, client: ClientInstance, broker: Br
         return
     off = [f"{what} ({key}=false)" for key, what in _OFF_BY_DEFAULT.items() if settings.get(key) == "false"]
     if off:
-        remedy = "If you need them, change that in broker.conf and start the broker again"
+        remedy = "If you need them, set them to true in broker.conf and restart the broker"
         findings.ok("features", broker.subject, f"off: {', '.join(off)}", remedy)
     if settings.get("rejectTransactionMessage") == "true":
         remedy = "Set rejectTransactionMessage=false in broker.conf, or send transactions to other brokers"
@@ -252,7 +252,7 @@ async def _check_features(findings: Findings, client: ClientInstance, broker: Br
 async def _check_slaves(
     findings: Findings, client: ClientInstance, states: Mapping[BrokerAddress, BrokerState]
 ) -> None:
-    """Check that slaves have all bytes of their masters, or are copying them."""
+    """Check that slaves have all bytes of their masters' logs, or are copying them."""
     masters = {broker.name: state for broker, state in states.items() if broker.broker_id == MASTER_ID}
     pairs = [
         (broker, state, masters[broker.name])
@@ -332,6 +332,6 @@ async def _check_permissions(
             broker.subject,
             f"name server {address} hides {len(hidden)} of its topics from producers or consumers, such as "
             f"{hidden[0]}. Its write permission was wiped, it is draining, or brokerPermission limits it",
-            f"Undo it: rocketpy broker restore-writes {broker.name}, or start the broker again; check "
+            f"Undo it: rocketpy broker restore-writes {broker.name}, or restart the broker; check "
             "brokerPermission in its file",
         )

@@ -31,13 +31,17 @@ _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bo
 def doctor(
     options: Options,
     lag: Annotated[
-        int, typer.Option("--lag", min=0, metavar="N", help="Warn about groups that lag by more messages.")
+        int,
+        typer.Option("--lag", min=0, metavar="N", help="Warn about groups with a larger lag, in messages."),
     ] = 10_000,
     disk: Annotated[
-        float, typer.Option("--disk", min=0, max=100, metavar="PERCENT", help="Report disks that are fuller.")
+        float,
+        typer.Option(
+            "--disk", min=0, max=100, metavar="PERCENT", help="Report disks that are at least this full."
+        ),
     ] = 80,
 ) -> None:
-    """Check this machine and a cluster, and say what to do. It changes nothing.
+    """Check this machine and a cluster, and name a remedy for each problem. It changes nothing.
 
     The exit status is 1 if there is a problem. Warnings do not change it.
     """
@@ -59,7 +63,7 @@ def doctor(
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Log errors only: the findings say what the warnings of a client would say."""
+    """Log errors only: the findings replace the warnings of clients."""
     logger = logging.getLogger("rocketpy")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Checks of consumer groups: how far they are, and their dead letters."""
+"""Checks of consumer groups: their lag and their dead letters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONCURRENCY: Final = 16
 
 
 async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> None:
-    """Check every consumer group. lag_max: how many messages a group may be behind."""
+    """Check every consumer group. lag_max: the largest lag without a warning, in messages."""
     try:
         groups = [group.name for group in await admin.groups.list()]
         dead = await admin.dead_letters.groups()
@@ -54,7 +54,7 @@ async def _check_lag(findings: Findings, admin: AdminClient, group: str, lag_max
     members = len(await admin.groups.members(group))
     text = f"it is {lag.total} messages behind, with {members} members online"
     if members:
-        remedy = "Look for slow or failing handlers in its logs, or start more members (up to one a queue)"
+        remedy = "Look for slow or failing handlers in its logs, or start more members (up to one per queue)"
     else:
         remedy = "Start its consumers; delete the group if it is no longer needed"
     findings.warning("lag", subject, text, remedy)

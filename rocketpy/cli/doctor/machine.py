@@ -39,7 +39,7 @@ def _check_module(findings: Findings) -> None:
         "module",
         "this environment",
         f"PyPI's package rocketpy {version}, a flight simulator, is installed too. Both have the module "
-        "rocketpy, and replace files of each other",
+        "rocketpy, and each replaces files of the other",
         "Run: pip uninstall rocketpy rocketpy-mq, then pip install rocketpy-mq; give the simulator an "
         "environment of its own",
     )

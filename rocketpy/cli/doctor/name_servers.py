@@ -1,4 +1,4 @@
-"""Checks of name servers: whether each is one, and whether they agree."""
+"""Checks of name servers: whether each address is a name server, and whether they all agree."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rocketpy.transport import Address, ChannelOptions, ClientOnlyEndpoint, conn
 
 TIMEOUT_MS: Final = 5000
 _ROUTES_MAX: Final = 500
-"""Topics whose routes are compared. A cluster may have many thousands, all registered the same way."""
+"""Maximum number of topics whose routes are compared. Clusters may have many thousands of topics."""
 _CONCURRENCY: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class NameServerView:
-    """Brokers and routes that one name server reports.
+    """The brokers and routes that one name server reports.
 
     Attributes:
         cluster: The brokers.
@@ -38,7 +38,7 @@ class NameServerView:
 
 
 async def check_name_servers(findings: Findings, client: ClientInstance) -> dict[str, NameServerView]:
-    """Check each name server; return what those that respond know, by address."""
+    """Check each name server; return the views of those that respond, by address."""
     addresses = client.name_servers.addresses
     found = await asyncio.gather(*(_check(findings, client, address) for address in addresses))
     known = {address: view for address, view in zip(addresses, found, strict=True) if view is not None}
@@ -92,12 +92,12 @@ async def _request(client: ClientInstance, address: str, code: int, header: Head
 
 
 async def _explain(findings: Findings, subject: str, address: Address, error: RocketError) -> None:
-    """Add why a name server does not respond."""
+    """Add a finding with the reason why a name server does not respond."""
     text = str(error).removeprefix(f"{subject} ")
     if "HTTP" in text:
         remedy = "Give the address of a name server (port 9876 by default); this is a web server"
         findings.problem("name server", subject, f"it is not a RocketMQ server: {text}", remedy)
-    elif await _speaks_other(address):
+    elif await _responds_with_other_scheme(address):
         tls = address.scheme == "tls"
         remedy = "Write the address without tls://" if tls else "Write tls:// before the address"
         mismatch = "it does not speak TLS" if tls else "it requires TLS"
@@ -120,8 +120,8 @@ async def _explain(findings: Findings, subject: str, address: Address, error: Ro
         )
 
 
-async def _speaks_other(address: Address) -> bool:
-    """Whether a server responds with TLS at an address without it, or without TLS at one with it."""
+async def _responds_with_other_scheme(address: Address) -> bool:
+    """Return whether a server responds with TLS where the address has none, or without TLS where it has."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # only detects the protocol; nothing confidential is sent
@@ -138,13 +138,14 @@ async def _speaks_other(address: Address) -> bool:
         channel.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_MS / 1000):
-                await channel.wait_closed()  # the end of TLS is a message of its own
+                await channel.wait_closed()  # closing TLS sends a message
     return True
 
 
 async def _read_routes(
-    client: ClientInstance, address: str, known: NameServerView, names: Sequence[str]
+    client: ClientInstance, address: str, view: NameServerView, names: Sequence[str]
 ) -> None:
+    """Put the routes of topics into a view."""
     limit = asyncio.Semaphore(_CONCURRENCY)
 
     async def read(topic: str) -> None:
@@ -152,7 +153,7 @@ async def _read_routes(
             header = GetRouteInfoRequestHeader(topic=topic)
             response = await _request(client, address, RequestCode.GET_ROUTEINTO_BY_TOPIC, header)
         if response.code == ResponseCode.SUCCESS:
-            known.routes[topic] = TopicRouteData.decode(response.body)
+            view.routes[topic] = TopicRouteData.decode(response.body)
 
     await asyncio.gather(*map(read, names))
 
@@ -161,7 +162,7 @@ async def _read_routes(
 
 
 def _compare(findings: Findings, known: Mapping[str, NameServerView]) -> None:
-    """Compare what name servers know."""
+    """Compare the brokers and routes of name servers."""
     if len(known) < 2:
         return
     subject = f"name servers {', '.join(known)}"

@@ -36,20 +36,21 @@ def put(
     access_key: _AccessKey,
     secret_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Its first line is the secret of the account; - reads stdin."),
+        typer.Option(metavar="FILE", help="A file whose first line is the secret; - reads stdin."),
     ] = None,
     admin: Annotated[
         bool | None,
-        typer.Option("--admin/--no-admin", help="Whether it is an administrator. Default: as it is."),
+        typer.Option("--admin/--no-admin", help="Whether it is an administrator. Default: unchanged."),
     ] = None,
     white_address: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Addresses that need no signature: 192.168.0.*")
     ] = None,
     default_topic: Annotated[
-        str | None, typer.Option(metavar="RIGHT", help=f"The right to other topics: {_Right}.")
+        str | None,
+        typer.Option(metavar="RIGHT", help=f"The right to topics without their own right: {_Right}."),
     ] = None,
     default_group: Annotated[
-        str | None, typer.Option(metavar="RIGHT", help="The right to other groups.")
+        str | None, typer.Option(metavar="RIGHT", help="The right to groups without their own right.")
     ] = None,
     topics: Annotated[
         list[str] | None,
@@ -62,14 +63,14 @@ def put(
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Add an account, or change the given fields of one."""
+    """Add an account, or change the given fields of an existing one."""
     topic_perms, group_perms = parse_pairs(topics or ()), parse_pairs(groups or ())
     secret = None if secret_file is None else _first_line(secret_file)
-    options.confirm(f"put account {access_key}", yes=yes)
+    options.confirm(f"add or change account {access_key}", yes=yes)
 
     async def change(client: AdminClient) -> None:
         is_admin = admin
-        if is_admin is None:  # a request always sets it
+        if is_admin is None:  # the request always sets it, so send the present value
             known = await client.accounts.list(cluster)
             is_admin = any(
                 access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
@@ -87,7 +88,7 @@ def put(
         )
 
     options.run_admin(change)
-    options.print_done(f"put account {access_key}", {"access_key": access_key})
+    options.print_done(f"added or changed account {access_key}", {"access_key": access_key})
 
 
 @acl_app.command(epilog="Example: rocketpy acl delete billing --dry-run")
@@ -137,7 +138,9 @@ def white_addresses(options: Options, cluster: OfCluster = None) -> None:
 @acl_app.command("set-white-addresses", epilog="Example: rocketpy acl set-white-addresses '10.0.0.*'")
 def set_white_addresses(
     options: Options,
-    addresses: Annotated[list[str], typer.Argument(metavar="ADDR...", help="All addresses.")],
+    addresses: Annotated[
+        list[str], typer.Argument(metavar="ADDR...", help="All addresses; they replace the earlier ones.")
+    ],
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:

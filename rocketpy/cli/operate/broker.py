@@ -31,7 +31,7 @@ _NAMED_MAX: Final = 5
 """Maximum number of topic names in text output."""
 
 _Broker = Annotated[
-    str, typer.Argument(metavar="BROKER", help="Its name, name/ID for a slave, or its address.")
+    str, typer.Argument(metavar="BROKER", help="Name of the broker, NAME/ID of a slave, or address.")
 ]
 _Name = Annotated[str, typer.Argument(metavar="BROKER", help="The name of the broker.")]
 
@@ -97,7 +97,7 @@ def producers(options: Options, group: Annotated[str, typer.Argument(help="The p
 
 @broker_app.command("wipe-writes", epilog="Example: rocketpy broker wipe-writes broker-a")
 def wipe_writes(options: Options, broker: _Name, yes: Yes = False) -> None:
-    """Hide a broker from producers; drain also waits until they have left. Consumers continue to read."""
+    """Hide a broker from producers; consumers continue to read. To also wait for producers, use drain."""
     options.confirm(f"hide broker {broker} from producers", yes=yes)
     topics = options.run_admin(lambda admin: admin.brokers.wipe_write_permission(broker))
     _print_permission(options, f"hid broker {broker} from producers", broker, topics)
@@ -131,15 +131,18 @@ def drain(
         ),
     ] = 35.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="SECONDS", help="Give up after that, with status 1.")
+        float,
+        typer.Option(
+            "--timeout", min=1, metavar="SECONDS", help="After this time, give up with exit status 1."
+        ),
     ] = 180.0,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Move producers to other brokers, and say when the broker can be stopped.
 
-    It wipes the write permission, and waits until producers have fresh routes, the broker stores nothing
-    more, and its slaves have all messages. Producers return after the broker's next start, or after
+    It wipes the write permission, and waits until producers have fresh routes, the broker stores no more
+    messages, and its slaves have all messages. Producers return after the broker's next start, or after
     restore-writes.
     """
     plan = options.run_admin(lambda admin: admin.brokers.plan_drain(broker))
@@ -282,7 +285,10 @@ def _clean(
 
 
 async def _call_broker(admin: AdminClient, broker: str, call: Callable[[str], Awaitable[T]]) -> T:
-    """Call with the address of a broker that a user named. Raises RocketError for an unknown name."""
+    """Call `call` with the address of a broker. Raises RocketError for an unknown name.
+
+    broker: ``name``, ``name/id`` of a slave, or an address.
+    """
     if ":" in broker:
         return await call(broker)
     known = {

@@ -54,7 +54,7 @@ _NotifyChanges = Annotated[
 def list_groups(
     options: Options,
     cluster: OfCluster = None,
-    system: Annotated[bool, typer.Option("--system", help="Also groups of the brokers themselves.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Also the system groups of brokers.")] = False,
 ) -> None:
     """List the consumer groups, with their settings on each broker."""
     found = options.run_admin(lambda admin: admin.groups.list(cluster, include_system=system))
@@ -83,9 +83,7 @@ def lag(
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only queues of this topic.")
     ] = None,
     total: Annotated[bool, typer.Option("--total", help="Only the sum of all queues.")] = False,
-    clients: Annotated[
-        bool, typer.Option("--clients", help="Also ask the members which queues they have.")
-    ] = False,
+    clients: Annotated[bool, typer.Option("--clients", help="Also ask each member for its queues.")] = False,
 ) -> None:
     """Show how many messages a group has not consumed, in each queue and in total."""
     found = options.run_admin(lambda admin: admin.groups.lag(group, topic, with_clients=clients))
@@ -140,7 +138,7 @@ def alter(
     notify_changes: _NotifyChanges = None,
     yes: Yes = False,
 ) -> None:
-    """Change settings of a group on each broker that has it; others stay as they are."""
+    """Change settings of a group on each broker that has it; other settings stay unchanged."""
     options: Options = context.obj
     changes = _given(context)
     if not changes:
@@ -211,7 +209,7 @@ def clone(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
     yes: Yes = False,
 ) -> None:
-    """Give a group the offsets that another one has in a topic."""
+    """Give a group the offsets of another group in a topic."""
     options.confirm(f"replace the offsets of group {target} in topic {topic} by those of {source}", yes=yes)
     options.run_admin(lambda admin: admin.groups.clone(source, target, topic))
     text = f"gave group {target} the offsets of {source} in topic {topic}"
@@ -222,7 +220,7 @@ def clone(
 
 
 def _given(context: typer.Context) -> GroupChanges:
-    """Return the settings of a group that are on the command line."""
+    """Return the settings that were given on the command line."""
     names = GroupChanges.__annotations__
     given = {name: context.params[name] for name in names if context.params[name] is not None}
     return cast("GroupChanges", given)
@@ -263,7 +261,7 @@ def _print_group(
 
 
 def _settings(options: Options, group: GroupSummary) -> list[Row]:
-    """Return the settings on each broker; in a table only those that fit."""
+    """Return the settings on each broker; for a table, without those that make it too wide."""
     rows: list[Row] = []
     for broker, settings in group.brokers.items():
         fields: dict[str, object] = asdict(settings)
@@ -311,7 +309,7 @@ def _queue(queue: MessageQueue) -> Row:
 
 
 def _reset_to(position: Position) -> ResetTo:
-    """Return where a reset goes. Raises ConfigInvalid."""
+    """Return the target of a reset. Raises ConfigInvalid for a negative number."""
     if position.kind is Kind.BEGIN:
         return ResetTo.beginning()
     if position.kind is Kind.END:

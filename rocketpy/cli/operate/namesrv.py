@@ -1,4 +1,4 @@
-"""``rocketpy namesrv``: key-value settings and the settings of name servers."""
+"""``rocketpy namesrv``: key-value settings at name servers, and the settings of name servers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def list_topics(
     options: Options,
     cluster: OfCluster = None,
     system: Annotated[
-        bool, typer.Option("--system", help="Also topics of brokers, retries and dead letters.")
+        bool, typer.Option("--system", help="Also system topics, and those of retries and dead letters.")
     ] = False,
 ) -> None:
     """List the topics."""
@@ -100,7 +100,7 @@ def alter(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Change settings of a topic on each of its brokers; others stay as they are."""
+    """Change settings of a topic on each of its brokers; other settings stay unchanged."""
     changes: dict[str, object] = {
         "read_queues": queues if read_queues is None else read_queues,
         "write_queues": queues if write_queues is None else write_queues,

@@ -1,1 +1,1 @@
-"""Commands that send messages: of a user, of dead letters, of a benchmark."""
+"""Commands that send messages: ``send``, ``dlq`` (which re-sends dead letters) and ``bench``."""

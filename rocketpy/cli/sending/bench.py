@@ -30,7 +30,7 @@ from rocketpy.runtime.tasks import joined
 
 _GROUP: Final = "rocketpy-bench"
 _HEAD: Final = Struct(">8sqq")
-"""Begins a body: the id of the run, the number of the message, and when it was due, in ns."""
+"""The start of each body: the id of the run, the number of the message, and when it was due, in ns."""
 _PULL_MAX: Final = 1024
 _SILENCE_S: Final = 30.0
 """How long the consumer waits for the next message."""
@@ -54,7 +54,7 @@ def bench(
         int, typer.Option("--size", "-s", min=_HEAD.size, metavar="BYTES", help="The length of a body.")
     ] = 1024,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, metavar="N", help="Sends at the same time.")
+        int, typer.Option("--concurrency", "-c", min=1, metavar="N", help="Concurrent sends.")
     ] = 64,
     rate: Annotated[
         float | None, typer.Option("--rate", min=0.001, metavar="N", help="At most N messages per second.")
@@ -64,8 +64,8 @@ def bench(
 ) -> None:
     """Measure how fast messages are sent and read, in one process with one event loop.
 
-    Latencies are in milliseconds: of a send until its response, and until a consumer has the message. With
-    --rate they count from the time at which a message was due. The messages stay in the topic.
+    Latencies are in milliseconds, from the start of a send to its response, and to the arrival at a consumer.
+    With --rate they begin at the time at which a message was due. The messages stay in the topic.
     """
     client = options.cluster.client
     check_topic(topic)
@@ -90,7 +90,9 @@ def bench(
         )
     if consumes and len(run.received.latencies_ms) < messages:
         lost = messages - len(run.received.latencies_ms)
-        raise RocketError(f"{lost:,} of {messages:,} messages did not arrive within {_SILENCE_S:.0f} s")
+        raise RocketError(
+            f"{lost:,} of {messages:,} messages are missing: none arrived for {_SILENCE_S:.0f} s"
+        )
 
 
 async def _exists(client: ClientConfig, topic: str) -> bool:
@@ -103,14 +105,14 @@ async def _exists(client: ClientConfig, topic: str) -> bool:
 
 @dataclass(eq=False)
 class Measured:
-    """Latencies of one side, and when its last message was done."""
+    """The latencies of sends or of arrivals. started_s, ended_s: monotonic times, in seconds."""
 
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
     started_s: float = 0.0
     ended_s: float = 0.0
 
     def add(self, due_ns: int) -> None:
-        """Count a message that was due at this time and is done now."""
+        """Count a message that was due at `due_ns` (monotonic) and was confirmed or arrived now."""
         now_ns = time.monotonic_ns()
         self.latencies_ms.append((now_ns - due_ns) / 1e6)
         self.ended_s = now_ns / 1e9
@@ -127,7 +129,7 @@ class Measured:
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Return the quantiles that are printed, each a value that occurred; zeros without values."""
+    """Return the quantiles to print. Each is one of the values; without values, each is 0."""
     ordered = sorted(values) or [0.0]
     last = len(ordered) - 1
     return {
@@ -137,7 +139,7 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 @dataclass(eq=False)
 class Bench:
-    """One run. failed: the number of sends that failed, the first one with `first_error`."""
+    """One run. failed: the number of failed sends. first_error: the error of the first of them."""
 
     topic: str
     messages: int
@@ -195,7 +197,7 @@ class Bench:
         self._check_complete()
 
     async def _read_all(self, consumer: PullConsumer, begins: Mapping[MessageQueue, int]) -> None:
-        """Read until every message has come, or none for a while."""
+        """Read until every message has arrived, or none has arrived for `_SILENCE_S`."""
         complete = joined(self._complete.wait(), "complete")
         reading = {joined(self._read(consumer, queue, begin), str(queue)) for queue, begin in begins.items()}
         seen = -1

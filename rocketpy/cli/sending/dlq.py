@@ -33,7 +33,7 @@ _Since = Annotated[
 
 
 class _DeadLetterCount(NamedTuple):
-    """The dead letters of a group. last_stored_ms: None without any."""
+    """The number of a group's dead letters. last_stored_ms: ms since 1970; None without dead letters."""
 
     group: str
     messages: int
@@ -42,7 +42,7 @@ class _DeadLetterCount(NamedTuple):
 
 @dlq_app.command("list", epilog="Example: rocketpy dlq list --json")
 def list_(options: Options) -> None:
-    """List the groups that have dead letters, with their numbers."""
+    """List the groups that have a topic of dead letters, with the number of dead letters."""
     found = options.run_admin(_count_all)
     if options.as_json:
         print_json(count._asdict() for count in found)
@@ -86,8 +86,8 @@ def read(
 ) -> None:
     """Print the dead letters of a group, oldest first in each queue.
 
-    Brokers before RocketMQ 4.9 create the topic of dead letters for writing only. It is made readable first,
-    permanently.
+    Brokers before RocketMQ 4.9 create the topic of dead letters for writing only. This command then makes it
+    readable, permanently.
     """
     with usage_errors():
         chosen = find_format(("json" if options.as_json else _LINE) if form == "line" else form)
@@ -133,7 +133,7 @@ def resend(
     """Send dead letters to their group again: some by their ids, or all.
 
     They stay in the topic of dead letters until they expire, so a second run sends them again. --since leaves
-    out older ones.
+    out older dead letters.
     """
     if bool(ids) == all_:
         raise typer.BadParameter("give --id or --all")
@@ -155,7 +155,7 @@ def resend(
 
 
 class _DeadLetterFilter:
-    """Decides which dead letters are sent. ids: message ids; none stands for all. found: those met."""
+    """Decides which dead letters are sent. ids: message ids; empty for all. found: the ids seen so far."""
 
     def __init__(self, ids: frozenset[str], since_ms: int) -> None:
         self.ids = ids

@@ -1,4 +1,4 @@
-"""``rocketpy send``: sends arguments, lines of a file or of standard input."""
+"""``rocketpy send``: sends arguments, or the lines of a file or of standard input."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from rocketpy.message.columns import MessageColumns
 from rocketpy.runtime.tasks import joined
 
 _IN_FLIGHT_MAX: Final = 10_000
-"""Few enough that a broker with 1,000 messages per second responds to each in time."""
+"""Few enough that a broker that stores 1,000 messages per second responds within `_TIMEOUT_MS`."""
 _TIMEOUT_MS: Final = 15_000
 _GROUP: Final = "rocketpy-cli"
 _BATCH_LINES: Final = 1000
 _BATCHES_MAX: Final = 8
-"""Batches in flight."""
+"""Maximum number of batches in flight."""
 _BATCH_LINES_MIN: Final = 100
-"""Lines that arrived together. Fewer, as of `tail -f`, are spread over the queues."""
+"""Fewer lines in one read, as from `tail -f`, are sent individually, which spreads them over the queues."""
 _SHORT_BYTES: Final = CompressionConfig().above_bytes
 
 Parse = Callable[[bytes], Message]
-"""Makes a message of a body or line."""
+"""Makes a message from a body or line."""
 MakeColumns = Callable[[Sequence[bytes]], MessageColumns]
-"""Makes messages of several bodies."""
+"""Makes messages from several bodies."""
 EXAMPLES: Final = """[bold]Examples[/bold]
 
 [cyan]rocketpy send Orders hello world[/cyan]  (two messages)
@@ -88,8 +88,8 @@ def send(
 ) -> None:
     """Send messages: arguments, or lines of a file or of standard input.
 
-    Empty lines are skipped, because brokers reject empty bodies. The first failure ends the command, with the
-    number of the line; the summary says how many messages are stored.
+    Empty lines are skipped, because brokers reject empty bodies. The first failure ends the command, and its
+    line number is printed. The summary says how many messages are stored.
     """
     named = parse_pairs(properties or ())
     fixed = partial(Message, topic, tags=tags, keys=tuple(keys or ()), properties=named, delay_level=delay)
@@ -125,7 +125,7 @@ async def _send_arguments(producer: Producer, messages: Sequence[Message], optio
 def _columns(
     topic: str, tags: str | None, keys: str, properties: Mapping[str, str], bodies: Sequence[bytes]
 ) -> MessageColumns:
-    """Make messages that have everything in common but their bodies."""
+    """Make messages that differ only in their bodies."""
     count = len(bodies)
     return MessageColumns(
         topic,
@@ -152,13 +152,13 @@ async def _send_input(producer: Producer, source: Input, sender: LineSender, *, 
 
 
 class Input(NamedTuple):
-    """What is sent. whole: all of it is one body, not each line."""
+    """The input of the command. whole: it is a single body, instead of one body in each line."""
 
     descriptor: int
     whole: bool
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
-        """Yield the lines, or one body."""
+        """Yield lists of lines, or a list with the single body. Raises MessageTooLarge and OSError."""
         if self.whole:
             yield [await read_all(self.descriptor)]
             return
@@ -170,7 +170,7 @@ class Input(NamedTuple):
 class LineSender:
     """Sends many messages, with many of them in flight.
 
-    columns: for messages that may travel in batches; None sends each on its own.
+    columns: makes the messages of batches; None sends each message individually.
     """
 
     producer: Producer
@@ -189,7 +189,7 @@ class LineSender:
         self._error: tuple[int, RocketError] | None = None
 
     async def send(self, batches: AsyncIterator[list[bytes]], progress: OnBytes | None) -> None:
-        """Send lines to their end, or up to the first failure.
+        """Send all lines, or stop at the first failure.
 
         Args:
             batches: The lines.
@@ -200,7 +200,7 @@ class LineSender:
             if self.columns is not None and len(lines) >= _BATCH_LINES_MIN and _all_short(lines):
                 await self._send_together(number, lines, self.columns)
             else:
-                await self._end_batches()  # the order of the lines
+                await self._wait_for_batches()  # keeps the order of the lines
                 await self._send_each(number, lines)
             number += len(lines)
             if self._error is not None:
@@ -210,7 +210,7 @@ class LineSender:
                 progress(sum(map(len, lines)) + len(lines), self._stored)
 
     async def _send_each(self, number: int, lines: Sequence[bytes]) -> None:
-        """Send lines on their own. number: of the first one."""
+        """Send lines individually. number: the number of the first line."""
         for index, line in enumerate(lines, number):
             if not line:
                 self._empty += 1
@@ -218,7 +218,7 @@ class LineSender:
                 await self._send_one(index, line)
 
     async def _send_together(self, number: int, lines: Sequence[bytes], columns: MakeColumns) -> None:
-        """Start to send lines in batches. number: of the first one."""
+        """Begin to send lines in batches. number: the number of the first line."""
         for start in range(0, len(lines), _BATCH_LINES):
             while len(self._batches) >= _BATCHES_MAX:
                 await asyncio.wait(self._batches, return_when=asyncio.FIRST_COMPLETED)
@@ -239,7 +239,7 @@ class LineSender:
             self._fail(first, error.cause)
         except RocketError as error:
             if error.outcome is Outcome.NOT_SENT:
-                # Either a message cannot be sent, or the broker rejects batches. Single sends find out.
+                # Either a message cannot be sent, or the broker rejects batches. Individual sends find out.
                 self.columns = None
                 await self._send_each(number, lines)
             else:
@@ -253,7 +253,7 @@ class LineSender:
         self._stored += len(results)
         self._less_durable += sum(result.status is not SendStatus.SEND_OK for result in results)
 
-    async def _end_batches(self) -> None:
+    async def _wait_for_batches(self) -> None:
         if self._batches:
             await asyncio.wait(self._batches)
 
@@ -293,9 +293,9 @@ class LineSender:
 
     async def finish(self) -> None:
         """Wait until every message that was accepted is stored or has failed."""
-        await self._end_batches()
+        await self._wait_for_batches()
         await self.producer.flush()
-        await asyncio.sleep(0)  # the callbacks of the last futures run in the next turn
+        await asyncio.sleep(0)  # the callbacks of the last futures run in the loop's next iteration
 
     def print_summary(self, *, as_json: bool) -> None:
         """Print how many messages were stored, and how fast."""
@@ -336,7 +336,7 @@ _decoder: Final = msgspec.json.Decoder(PrintedMessage)
 
 
 def _from_json(topic: str, line: bytes) -> Message:
-    """Make a message of a JSON object. Raises MessageInvalid."""
+    """Make a message from a JSON object. Raises MessageInvalid."""
     try:
         given = _decoder.decode(line)
         if given.body_base64 is not None:

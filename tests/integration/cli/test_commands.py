@@ -46,7 +46,7 @@ async def test_wrong_usage_is_status_2(line: str, says: str) -> None:
 async def test_helps_are_not_broken_where_the_source_is() -> None:
     """Helps would have lines of one word in terminals of most widths."""
     done = await run("broker", "drain", "--help")
-    assert "routes, the broker stores nothing more, and its slaves have all messages." in done.out
+    assert "routes, the broker stores no more messages, and its slaves have all messages." in done.out
 
 
 async def test_a_failure_is_one_line_and_status_1() -> None:
@@ -68,7 +68,7 @@ async def test_create_a_topic(cluster: EmbeddedCluster) -> None:
     """The command would print success without a topic."""
     address = cluster.namesrv_address
     done = await run("topic", "create", "New", "--queues", "3", "--yes", NAMESRV_ADDR=address)
-    text = f"created topic New with 3 queues on each broker of {address} (no profile)\n"
+    text = f"created topic New with 3 queues on each broker at {address} (no profile)\n"
     assert done == (0, text, "")
     async with AdminClient(address) as admin:
         assert len(await admin.fetch_publish_message_queues("New")) == 3
@@ -124,7 +124,7 @@ async def test_a_profile_names_the_cluster(cluster: EmbeddedCluster, tmp_path: P
     file.write_text(f'[test]\nnamesrv = "{cluster.namesrv_address}"\n', "utf-8")
     done = await run("topic", "create", "New", "--yes", "--profile", "test", ROCKETPY_CONFIG=str(file))
     assert done.status == 0
-    assert f"of {cluster.namesrv_address} (profile test)" in done.out
+    assert f"at {cluster.namesrv_address} (profile test)" in done.out
 
 
 async def test_development_servers() -> None:

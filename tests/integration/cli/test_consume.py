@@ -171,7 +171,7 @@ async def test_templates(cluster: EmbeddedCluster, producer: Producer) -> None:
         ("--format {body", "format '{body': "),
         ("--format {body:10}", "write {body} without : or !"),
         ("--from soon", "'soon' is not a position; write begin, end, an offset"),
-        ("--group g --from 7", "a group begins at begin, end or a time"),
+        ("--group g --from 7", "a group begins at begin, end, an age or a time"),
         ("--tags a --sql b", "--tags and --sql exclude each other"),
         ("--count 0", "--count"),
     ],

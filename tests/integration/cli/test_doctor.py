@@ -403,4 +403,4 @@ async def test_a_profile_that_does_not_exist() -> None:
     """The command would end with a line on stderr instead of a report."""
     done = await run("doctor", "--json", "--profile", "nowhere")
     assert done.status == 1
-    assert "would hold the profile nowhere" in done.out
+    assert "profile nowhere was not found" in done.out

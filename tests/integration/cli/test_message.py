@@ -48,7 +48,7 @@ async def test_trace(cluster: EmbeddedCluster) -> None:
     address = cluster.namesrv_address
     missing = (await run("message", "trace", "k1", "-n", address)).err
     assert (
-        "topic RMQ_SYS_TRACE_TOPIC, so no client has reported to it; clients with MessageTraceConfig do"
+        "topic RMQ_SYS_TRACE_TOPIC, so no client has reported to it; clients report with MessageTraceConfig"
         in missing
     )
     config = ProducerConfig(message_trace=MessageTraceConfig())

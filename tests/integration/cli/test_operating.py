@@ -283,7 +283,7 @@ def test_accepted_changes_of_settings(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (done["broker_name"], done["settings"]) == (name, wanted)
         assert shell.rows("broker", "config", "get", name, *wanted) == [wanted]
         text = shell.text("namesrv", "config", "set", "orderMessageEnable=true", "--yes")
-        assert text.startswith("set orderMessageEnable=true on every name server of ")
+        assert text.startswith("set orderMessageEnable=true on every name server at ")
         values = {row["name"]: row["value"] for row in shell.rows("namesrv", "config", "get")}
         assert values["orderMessageEnable"] == "true"
 
@@ -295,7 +295,7 @@ def test_queues_and_topics_are_cleaned(shell: Shell, caplog: pytest.LogCaptureFi
     assert done == {"deleted": "the queues of deleted topics", "cluster": shell.namesrv}
     assert "0 unused queues deleted" in caplog.text
     text = shell.text("broker", "clean-queues", "--cluster", "DefaultCluster", "--yes")
-    assert text.startswith("deleted queues without messages on every master of cluster DefaultCluster of ")
+    assert text.startswith("deleted queues without messages on every master of cluster DefaultCluster at ")
     assert "0 expired queues deleted" in caplog.text
     assert "no cluster 'Nowhere'" in shell.fails("broker", "clean-queues", "--cluster", "Nowhere", "--yes")
 

@@ -83,9 +83,9 @@ def test_a_profile_has_account_and_namespace(environment: dict[str, str]) -> Non
     [
         (FILE, "staging", "has no profile [staging]; it has default, production"),
         ("namesrv = 'x:1'", "default", "has no profile [default]; it has none"),
-        ("[default]\nnamesvr = 'x:1'", None, "has the field namesvr; did you mean namesrv?"),
-        ("[default]\nzz = 'x:1'", None, "has the field zz; known are namesrv, access_key"),
-        ("[default]\nnamesrv = ['x:1']", None, "namesrv is ['x:1']; it must be a text"),
+        ("[default]\nnamesvr = 'x:1'", None, "has the unknown field namesvr; did you mean namesrv?"),
+        ("[default]\nzz = 'x:1'", None, "has the unknown field zz; the fields are namesrv, access_key"),
+        ("[default]\nnamesrv = ['x:1']", None, "namesrv is ['x:1']; it must be a string"),
         ("[default", None, "cannot be read: "),
         ("[default]\naccess_key = 'a'", None, "credentials need an access_key and a secret_key"),
         ("[default]\naccess_key='a'\nsecret_key='b'\nsignature_version='3'", None, "choose 1 or 2"),
