@@ -79,24 +79,8 @@ def read_ranges(
     """
     consumer, limits = consumer_for(options), _Limits(options.pull_rows)
     for part in parts:
-        yield from _read_range(_Reader(consumer, part, options, limits), part, columns, options)
+        yield from _Reader(consumer, part, options, limits).batches(columns)
     freeze_modules()
-
-
-def _read_range(
-    reader: _Reader, part: QueueRange, columns: Sequence[Column], options: SourceOptions
-) -> Iterator[pa.RecordBatch]:
-    waiting: list[Pulled] = []
-    rows = size = 0
-    for each in reader.every_offset() if options.broker_filter == "*" else reader.selected():
-        waiting.append(each)
-        rows += len(each.starts)
-        size += len(each.data)
-        if rows >= _ARROW_ROWS or size >= _ARROW_BYTES:
-            yield from to_batches(waiting, part.queue, columns, options)
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield from to_batches(waiting, part.queue, columns, options)
 
 
 class _Round(NamedTuple):
@@ -164,6 +148,20 @@ class _Reader:
         self._options = options
         self._limits = limits
 
+    def batches(self, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages as Arrow batches."""
+        waiting: list[Pulled] = []
+        rows = size = 0
+        for each in self.every_offset() if self._options.broker_filter == "*" else self.selected():
+            waiting.append(each)
+            rows += len(each.starts)
+            size += len(each.data)
+            if rows >= _ARROW_ROWS or size >= _ARROW_BYTES:
+                yield from to_batches(waiting, self._part.queue, columns, self._options)
+                waiting, rows, size = [], 0, 0
+        if rows:
+            yield from to_batches(waiting, self._part.queue, columns, self._options)
+
     def every_offset(self) -> Iterator[Pulled]:
         """Yield all records. Offsets are dense, so the first offset of each pull is known in advance."""
         offset = reached = self._part.start
@@ -214,10 +212,10 @@ class _Reader:
         yield.
         """
         offset, end = self._part.start, self._part.end
-        response = self._start([(offset, self._options.pull_rows)])
+        response = self._start([(offset, self._limits.most)])
         try:
             while offset < end:
-                pulled = self._pull(offset, self._options.pull_rows, response.result()[0])
+                pulled = self._pull(offset, self._limits.most, response.result()[0])
                 passed = pulled.status in {PullStatus.FOUND, PullStatus.NO_MATCHED_MSG}
                 found = pulled.between(offset, end)
                 if passed and pulled.next_offset > offset:
@@ -225,7 +223,7 @@ class _Reader:
                 else:
                     offset = self._skip_gap(offset, pulled)
                 if offset < end:
-                    response = self._start([(offset, self._options.pull_rows)])
+                    response = self._start([(offset, self._limits.most)])
                 yield found
         finally:
             response.cancel()
