@@ -1,4 +1,4 @@
-"""Allocation strategies: assign the queues of a topic to the members of a group. Pure functions.
+"""Allocation strategies: assign the queues of a topic to the members of a group. No I/O.
 
 Every member computes its own share from the same two sorted lists; there is no coordinator. So all members,
 including Java's, must use the same strategy.
@@ -71,7 +71,7 @@ class AllocateByCircle:
 
 
 class AllocateByConfig:
-    """Assigns the queues that the application names, even if other members have them too."""
+    """Assigns the queues that the application names, even if other members have them, too."""
 
     name: Final = "CONFIG"
 
@@ -87,9 +87,9 @@ class AllocateByConfig:
 
 
 class AllocateByMachineRoom:
-    """Assigns only queues of brokers in some machine rooms, in even shares.
+    """Assigns only queues of brokers in the given machine rooms, in even shares.
 
-    rooms: names of the rooms; a broker's name has its room as a prefix (``room1@broker-a``).
+    rooms: names of the rooms. The name of a broker begins with its room: ``room1@broker-a``.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -118,8 +118,8 @@ class AllocateByMachineRoom:
 class AllocateNearby:
     """Assigns queues to members in the same machine room. Queues of rooms without members are shared by all.
 
-    inner: the strategy within a room. room_of_broker, room_of_member: return the room of a queue's broker,
-    and of a client id.
+    inner: the strategy that divides the queues of a room. room_of_broker: returns the room of a queue's
+    broker. room_of_member: returns the room of a client id.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class AllocateNearby:
 class AllocateByConsistentHash:
     """Assigns queues by consistent hashing; few queues move when a member joins or leaves.
 
-    virtual_nodes: positions of each member on the hash ring.
+    virtual_nodes: number of positions of each member on the hash ring, at least 1. Raises ConfigInvalid.
     """
 
     name: Final = "CONSISTENT_HASH"
@@ -181,11 +181,11 @@ class AllocateByConsistentHash:
             for member in members
             for index in range(self._virtual_nodes)
         }
-        places = sorted(ring)
+        positions = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
-            position = bisect_left(places, ring_hash(java_text(queue)))
-            return ring[places[position % len(places)]]
+            index = bisect_left(positions, ring_hash(java_text(queue)))
+            return ring[positions[index % len(positions)]]
 
         return [queue for queue in queues if owner(queue) == client_id]
 
@@ -199,5 +199,5 @@ def ring_hash(key: str) -> int:
 
 
 def java_text(queue: MessageQueue) -> str:
-    """Return the text of Java's MessageQueue.toString, which the ring hashes."""
+    """Return the text of Java's MessageQueue.toString, from which the position of a queue is computed."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"

@@ -1,4 +1,4 @@
-"""Notifies listeners, telemetry and the message trace of pulls and of handler calls."""
+"""Notifies listeners, telemetry and the message trace of pulls and handler calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         event = ProcessEvent(messages, self._group, self.client_id, broadcasting=self._broadcasting)
         if is_async:
             return self._call_async(handler, event)
-        # A context of its own, so that the end finds what the start has set, even in another task.
+        # One context for all: the end sees variables that the start has set, even in another task.
         context = contextvars.copy_context()
         started_s = time.monotonic()
 
@@ -98,7 +98,9 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         outcome = ConsumeOutcome.EXCEPTION if error is not None else _outcome_of(returned)
         event.succeeded = outcome is ConsumeOutcome.SUCCESS
         is_valid = outcome in (ConsumeOutcome.SUCCESS, ConsumeOutcome.FAILED)
-        if is_valid and time.monotonic() - started_s >= self._timeout_s:  # as in 4.6.0, for any result
+        if (
+            is_valid and time.monotonic() - started_s >= self._timeout_s
+        ):  # RocketMQ 4.6: with any result of the handler
             outcome = ConsumeOutcome.TIME_OUT
         self.notify(lambda listener: listener.process_ended(event, outcome, error))
 
@@ -111,9 +113,9 @@ def _outcome_of(returned: object) -> ConsumeOutcome:
 
 
 class Observers:
-    """The listeners of one group consumer: of its pulls, handler calls and messages that it sends back.
+    """The listeners of one group consumer: of its pulls, handler calls and sent-back messages.
 
-    config: of a push consumer, whose handler is observed as well.
+    config: the settings of a push consumer; None for a consumer without a handler.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Observers:
         """Counts failures of background tasks."""
 
     async def start(self, client: ClientInstance, config: ClientConfig, *, wait: bool) -> None:
-        """Begin to notify listeners. config: the client was made with it. wait: see `Producer.start`.
+        """Begin to notify listeners. config: the settings of the client. wait: see `Producer.start`.
 
         Raises ConfigInvalid, TransportError.
         """
@@ -160,7 +162,7 @@ class Observers:
         self.settle.add(telemetry.settle_listener(namespace))
 
     async def close(self) -> None:
-        """Send the last reports of the message trace."""
+        """Stop counting failures, and send the last reports of the message trace."""
         if self._client is not None:
             self._client.tasks.on_failure.remove(self.on_failure)
             self._client = None
@@ -168,7 +170,7 @@ class Observers:
             await self._trace.close()
 
     def on_pull(self, queue: MessageQueue, started_ns: int, end: Sequence[MessageExt] | RocketError) -> None:
-        """Notify listeners of a pull that ended. queue: with its namespace. started_ns: since 1970."""
+        """Notify listeners of a pull that has ended. queue: with its namespace. started_ns: since 1970."""
         self._telemetry.check_if_due()
         client = self._client
         if client is None or not self._receive.all:

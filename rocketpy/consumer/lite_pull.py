@@ -1,7 +1,7 @@
 """LitePullConsumer: prefetches messages, which the application polls.
 
-Source: RocketMQ 4.6 DefaultLitePullConsumer, DefaultLitePullConsumerImpl. Differs: what `poll` returned
-counts as processed at the next `poll`, or by `commit`; in RocketMQ immediately, so a crash loses messages.
+Source: RocketMQ 4.6 DefaultLitePullConsumer, DefaultLitePullConsumerImpl. Differs: polled messages count as
+processed at the next `poll` or at `commit`; in RocketMQ immediately, so a crash loses messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASSIGN_AGAIN_S: Final = 1.0
 
 
 class LitePullConsumer(GroupConsumer):
-    """Returns prefetched messages from `poll`, or by iteration.
+    """Returns prefetched messages, by `poll` or by iteration.
 
         async with LitePullConsumer("billing", "127.0.0.1:9876") as consumer:
             consumer.subscribe("Orders", "paid")
@@ -42,8 +42,9 @@ class LitePullConsumer(GroupConsumer):
                 ...
 
     Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues. The
-    messages of a poll count as processed at the next poll, or by `commit`; after a crash the others are
-    delivered again. One task polls. There are no retries: the application keeps what it cannot handle.
+    messages of a poll count as processed at the next poll or at `commit`; after a crash all others are
+    delivered again. Only one task may poll at a time. Messages that cannot be processed are not redelivered:
+    the application has to store them.
 
     Args:
         group: The common name of the members.
@@ -107,7 +108,7 @@ class LitePullConsumer(GroupConsumer):
             raise
 
     async def _assign_until_done(self) -> None:
-        """Assign the queues again until that works."""
+        """Assign the queues, and repeat that until it succeeds."""
         while True:
             try:
                 await self.assign(self._assigned or ())
@@ -118,7 +119,7 @@ class LitePullConsumer(GroupConsumer):
                 return
 
     async def close(self) -> bool:
-        """Commit offsets of processed messages, leave the group and disconnect. Safe to call again.
+        """Commit offsets (with `auto_commit`), leave the group and disconnect. Safe to call again.
 
         The messages of the last poll count as processed only after `commit`.
         """
@@ -141,12 +142,14 @@ class LitePullConsumer(GroupConsumer):
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Pull these queues and no others, independent of the group's other members.
 
-        Each begins at the group's offset; see `seek`. A new call replaces one that still waits.
+        A queue begins at the group's committed offset, or where `MemberConfig.consume_from` says; see `seek`.
+        A new call replaces an earlier one that has not returned yet.
 
         Raises:
             ConfigInvalid: The consumer has subscribed to topics.
             UsageError: The argument is not a collection of queues.
-            RouteNotFound: A queue is unavailable now.
+            RouteNotFound: A topic has no route, or a queue cannot be read now.
+            TransportError: No name server responds.
         """
         if self._subscriptions:
             raise ConfigInvalid(
@@ -174,10 +177,12 @@ class LitePullConsumer(GroupConsumer):
             return
         failed = [str(queue) for queue, ok in zip(missing, taken, strict=True) if not ok]
         if failed:
-            raise RouteNotFound(f"these queues are unavailable now: {', '.join(failed)}")
+            raise RouteNotFound(
+                f"these queues cannot be read now: {', '.join(failed)}; call assign again later"
+            )
 
     def _drop_unassigned(self, member: GroupMember) -> set[MessageQueue]:
-        """Revoke queues that are not assigned; return the assigned ones with their namespace."""
+        """Revoke queues that are not assigned any more; return the assigned queues with their namespace."""
         wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned or ()}
         for queue in set(member.pullers) - wanted:
             member.revoke(queue)
@@ -205,24 +210,27 @@ class LitePullConsumer(GroupConsumer):
         member.client.topic(wrap(member.namespace, topic)).changed.append(changed)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Neither pull these queues nor return their pulled messages. None: all current queues."""
+        """Stop pulling these queues and returning their messages; None for all queues of this consumer.
+
+        Raises ConfigInvalid for a queue that is not assigned to this consumer.
+        """
         for puller in self._pullers(queues):
             puller.paused = True
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Continue with these queues. None: all current queues."""
+        """Continue to pull these queues, after `pause`; None for all queues of this consumer."""
         for puller in self._pullers(queues):
             puller.paused = False
             puller.wake()
-        self._buffer.news.set()
+        self._buffer.changed.set()
 
     # -- messages -----------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int | None = None, *, max_count: int | None = None) -> list[MessageExt]:
         """Return the next messages; an empty list when none arrives in time.
 
-        Messages of a queue are in order. The messages of the previous poll count as processed from now on. A
-        message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
+        Messages of a queue are in order. The messages of the previous poll now count as processed. A message
+        that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
 
         Args:
             timeout_ms: `LitePullConfig.poll_timeout_ms` when None.
@@ -240,16 +248,16 @@ class LitePullConsumer(GroupConsumer):
     async def getmany(
         self, timeout_ms: int | None = None, *, max_count: int | None = None
     ) -> dict[MessageQueue, list[MessageExt]]:
-        """Return the next messages by queue, as `poll` does in one list; empty when none arrives in time.
+        """Return the next messages as `poll` does, but by queue; empty when none arrives in time.
 
-        For batches of each queue: the last message's `queue_offset` plus 1 is what `commit` takes.
+        To commit a queue, pass the last message's `queue_offset` plus 1 to `commit`.
 
         Args:
             timeout_ms: As for `poll`.
             max_count: Maximum number of messages of all queues together, as for `poll`.
 
         Returns:
-            For each queue that has messages, those in their order.
+            For each queue with messages, these messages in order.
 
         Raises:
             ClientClosed: As for `poll`.
@@ -266,7 +274,7 @@ class LitePullConsumer(GroupConsumer):
             check_number("max_count", max_count, 1)
         member = self.member
         member.client.check_loop()
-        self._done(member)
+        self._finish_polled(member)
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
@@ -275,10 +283,10 @@ class LitePullConsumer(GroupConsumer):
             left_s = until - loop.time()
             if self._polled or left_s <= 0:
                 return self._polled
-            self._buffer.news.clear()
+            self._buffer.changed.clear()
             try:
                 async with asyncio.timeout(left_s):
-                    await self._buffer.news.wait()
+                    await self._buffer.changed.wait()
             except TimeoutError:
                 pass
             _ = self.member  # raises when closed
@@ -295,7 +303,7 @@ class LitePullConsumer(GroupConsumer):
             for message in messages:
                 yield message
 
-    def _done(self, member: GroupMember) -> None:
+    def _finish_polled(self, member: GroupMember) -> None:
         """Finish the messages of the last poll."""
         if self._polled:
             polled, self._polled = self._polled, []
@@ -307,14 +315,16 @@ class LitePullConsumer(GroupConsumer):
     # -- offsets ------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit offsets and wait for the response. RocketMQ: commitSync.
+        """Commit offsets and wait for the responses. RocketMQ: commitSync.
+
+        A failure is logged and not raised; `committed` returns the offset that is stored.
 
         Args:
-            offsets: For each queue the offset of the next message. None: finish the messages of all polls,
-                and commit the next offsets.
+            offsets: For each queue the offset of the next message. None: the messages of all polls count as
+                processed, and the offsets after them are committed.
 
         Raises:
-            UsageError: An offset is not an integer.
+            UsageError: An offset is not an integer, or a key is not a `MessageQueue`.
         """
         member = self.member
         if offsets is not None:
@@ -323,7 +333,7 @@ class LitePullConsumer(GroupConsumer):
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
-        self._done(member)
+        self._finish_polled(member)
         await member.persist(wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -331,7 +341,7 @@ class LitePullConsumer(GroupConsumer):
         return await self.member.offsets.read(wrap_queue(self.member.namespace, queue))
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the queue's next message that no poll has returned.
+        """Return the offset of the next message of a queue that `poll` will return.
 
         Raises:
             ConfigInvalid: The queue is not assigned to this consumer.
@@ -340,6 +350,8 @@ class LitePullConsumer(GroupConsumer):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue a queue of this consumer from an offset.
+
+        The messages of the last poll count as processed.
 
         Raises:
             ConfigInvalid: The offset is outside of the queue, or the queue is not assigned to this consumer.
@@ -352,11 +364,11 @@ class LitePullConsumer(GroupConsumer):
         self._seek(queue, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue a queue from its first message."""
+        """Continue a queue from its first message, as `seek` does."""
         self._seek(queue, (await self._range(queue))[0])
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue a queue from the next message that is stored in it."""
+        """Continue a queue from the next message that is stored in it, as `seek` does."""
         self._seek(queue, (await self._range(queue))[1])
 
     async def _range(self, queue: MessageQueue) -> tuple[int, int]:
@@ -364,7 +376,7 @@ class LitePullConsumer(GroupConsumer):
         return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
-        self._done(self.member)
+        self._finish_polled(self.member)
         self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:
@@ -381,10 +393,12 @@ class LitePullConsumer(GroupConsumer):
     def _make_direct_handler(self) -> DirectHandler:
         group = self.group
 
-        async def refuse(message: MessageExt) -> HandlingResult:
-            raise ConfigInvalid(f"group {group} polls and has no handler for {message}")
+        async def reject(message: MessageExt) -> HandlingResult:
+            raise ConfigInvalid(
+                f"the consumer of group {group} polls: it has no handler to call with {message}"
+            )
 
-        return refuse
+        return reject
 
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""
@@ -392,16 +406,19 @@ class LitePullConsumer(GroupConsumer):
 
 
 class _PollBuffer:
-    """The `ConsumeService` of a poll: pulled messages wait here. news: set when there may be messages."""
+    """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until `poll` takes them.
+
+    changed: set when there may be messages to take, and at the end.
+    """
 
     def __init__(self) -> None:
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self._ready: dict[Puller, None] = {}
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         puller.process_queue.enqueue(messages)
         self._ready[puller] = None
-        self.news.set()
+        self.changed.set()
 
     async def wait_released(self, puller: Puller) -> None:
         self._ready.pop(puller, None)
@@ -416,7 +433,7 @@ class _PollBuffer:
     def end(self) -> None:
         """Drop all messages and wake a waiting poll."""
         self._ready.clear()
-        self.news.set()
+        self.changed.set()
 
     def take(self, count: int) -> list[tuple[Puller, list[MessageExt]]]:
         """Return at most `count` messages; queues take turns."""

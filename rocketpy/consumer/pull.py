@@ -1,4 +1,4 @@
-"""PullConsumer: reads queues from any offset and queries offsets; it joins no group.
+"""PullConsumer: reads queues from any offset and queries offsets, without joining a group.
 
 Source: RocketMQ 4.6 DefaultMQPullConsumer, MQAdminImpl.
 """
@@ -39,7 +39,7 @@ class PullConsumer(BoundToClient):
             for queue in await consumer.fetch_queues("Orders"):
                 result = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    Every method raises RouteNotFound, TransportError and BrokerError; all may be called again.
+    Methods raise RouteNotFound, TransportError and BrokerError; a failed call may be repeated.
 
     Args:
         group: Name of the consumer group, which each pull carries.
@@ -72,7 +72,7 @@ class PullConsumer(BoundToClient):
         return f"PullConsumer({self.group!r})"
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start, once; see `Producer.start`."""
+        """Start the consumer, once; see `Producer.start`."""
         telemetry = find_telemetry(self._choice)
         await super().start(wait=wait)
         self._telemetry = DormantTelemetry(telemetry, self._attach)
@@ -82,7 +82,7 @@ class PullConsumer(BoundToClient):
         self._listeners.add(telemetry.receive_listener(self._namespace))
 
     def health(self) -> Health:
-        """Return the state of its connections and the number of undecodable messages. Raises ClientClosed."""
+        """Return the state of the connections and the number of undecodable messages. Raises ClientClosed."""
         return replace(super().health(), undecodable=self._undecodable)
 
     async def fetch_topics(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class PullConsumer(BoundToClient):
         *,
         expression: Expression = ALL,
     ) -> PullResult:
-        """Read messages of a queue from an offset on.
+        """Read messages of a queue, beginning at an offset.
 
         A message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
         Compressed bodies are decompressed up to `ConsumerConfig.max_body_bytes` together; `next_offset` leads
@@ -115,9 +115,10 @@ class PullConsumer(BoundToClient):
             queue: The queue to read.
             offset: Offset of the first message, 0 or more.
             max_count: Maximum number of messages; a broker may return fewer.
-            timeout_ms: `ConsumerConfig.pull_timeout_ms` when None.
-            expression: Filter of the messages. A broker that finds none in some hundreds returns
-                NO_MATCHED_MSG.
+            timeout_ms: `ConsumerConfig.pull_timeout_ms` when None. The time for which the broker may hold the
+                pull is added.
+            expression: Filter of the messages. A broker that finds no match among some hundred messages
+                returns NO_MATCHED_MSG.
 
         Returns:
             The messages and the next offset; status OFFSET_ILLEGAL for an offset outside of the queue.
@@ -132,7 +133,7 @@ class PullConsumer(BoundToClient):
         check_timeout("timeout_ms", timeout_ms)
         self._telemetry.check_if_due()
         pull = self._pull(queue, name, offset, max_count, timeout_ms, expression)
-        return await (self._notify_of(pull, queue, name) if self._listeners.all else pull)
+        return await (self._pull_and_notify(pull, queue, name) if self._listeners.all else pull)
 
     async def pull_records(
         self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
@@ -206,7 +207,7 @@ class PullConsumer(BoundToClient):
         event = ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
         self._listeners.notify(lambda listener: listener.received(event))
 
-    async def _notify_of(
+    async def _pull_and_notify(
         self, pull: Coroutine[Any, Any, PullResult], queue: MessageQueue, name: MessageQueue
     ) -> PullResult:
         started_ns = time.time_ns()
@@ -256,7 +257,7 @@ class PullConsumer(BoundToClient):
         )
 
     def _timeout_ms(self, timeout_ms: int | None) -> int:
-        """Return the time-out of a pull, with the time for which the broker may hold it."""
+        """Return the timeout of a pull, including the time for which the broker may hold it."""
         config = self.config
         return (timeout_ms or config.pull_timeout_ms) + (config.suspend_timeout_ms if config.suspend else 0)
 
@@ -290,12 +291,12 @@ class PullConsumer(BoundToClient):
         return await self._api().min_offset(wrap_queue(self._namespace, queue))
 
     async def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
-        """Return the offset that the next message will get.
+        """Return the offset of the next message that the broker stores in the queue.
 
         Args:
             queue: The queue.
-            of_master: Raise RouteNotFound while the master is unavailable. Otherwise a slave responds, which
-                may lag behind.
+            of_master: Only the master may respond; RouteNotFound is raised while it is unavailable. If False,
+                a slave responds then, which may lag behind.
         """
         return await self._api().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
 
@@ -304,10 +305,11 @@ class PullConsumer(BoundToClient):
         return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def check_filter(self, topic: str, expression: Expression) -> None:
-        """Have every broker of a topic compile a filter, to learn of a mistake before the first pull.
+        """Let every broker of a topic compile a filter, so that a mistake is found before the first pull.
 
         Raises:
-            BrokerError: A broker rejects it, with the reason as the remark.
+            BrokerError: A broker rejects the filter; the remark has the reason.
+            ConfigInvalid: The expression is not valid.
         """
         subscription = subscription_data(topic, expression, 0)
         subscription.topic = self._wrapped(topic)
@@ -318,9 +320,16 @@ class PullConsumer(BoundToClient):
         return await self._api().committed_offset(wrap_queue(self._namespace, queue))
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit the group's offset of a queue, that of the next message, and wait for the response.
+        """Commit the group's offset of a queue and wait for the response.
 
-        It serves monitoring and a later start; `pull` does not use it.
+        `committed` and monitoring tools read it; `pull` does not use it.
+
+        Args:
+            queue: The queue.
+            offset: The offset of the next message to process.
+
+        Raises:
+            UsageError: The offset is not an integer.
         """
         check_integer("offset", offset)
         await self._api().commit(wrap_queue(self._namespace, queue), offset, wait=True)
@@ -328,12 +337,14 @@ class PullConsumer(BoundToClient):
     async def view_message(self, offset_message_id: str) -> MessageExt:
         """Return the message with a broker's message id (`SendResult.offset_message_id`).
 
-        It is read from the broker that the id names, or from a replica if that is unavailable. A message that
-        cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
+        It is read from the broker that the id names, or from a replica if that broker is unavailable. A
+        message that cannot be decoded is returned with its raw body and `MessageExt.decode_error`.
 
         Raises:
-            RemoteProtocolError: The text is not a message id of a broker. A client's unique id has the same
-                form but names no broker: the request fails or finds nothing.
+            MessageInvalid: The text does not have the form of a message id.
+            BrokerError: The broker has no such message.
+            TransportError: No broker responds at the address in the id, and no replica has the message. It is
+                also raised for most unique ids of clients: they have the same form but contain no broker.
         """
         return await self._api().view_message(
             offset_message_id,
@@ -344,7 +355,7 @@ class PullConsumer(BoundToClient):
     # -- internals ----------------------------------------------------------------------------
 
     def _wrapped(self, name: str) -> str:
-        """Return a topic or group with the namespace."""
+        """Return the name of a topic or group with the namespace."""
         return wrap(self._running().config.namespace, name)
 
     @property

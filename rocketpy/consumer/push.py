@@ -79,13 +79,13 @@ class PushConsumer(GroupConsumer):
         observers = Observers(group, telemetry, listeners, self.config)
         super().__init__(group, namesrv, client, observers)
         if (handler is None) == (batch_handler is None):
-            raise ConfigInvalid(f"consumer {group} needs a handler or a batch_handler, one of them")
+            raise ConfigInvalid(f"consumer {group} needs exactly one of handler and batch_handler")
         chosen: object = handler if handler is not None else batch_handler
         if not callable(chosen):
             raise ConfigInvalid(f"the handler of consumer {group} is {chosen!r}, which cannot be called")
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
-                f"batch_size is {self.config.batch_size}: batches of several messages need a batch_handler"
+                f"batch_size is {self.config.batch_size}; batches of several messages need a batch_handler"
             )
         self._adapter = HandlerAdapter(handler, batch_handler, observers.process)
 
@@ -120,29 +120,29 @@ class PushConsumer(GroupConsumer):
         return concurrent
 
     def pause(self) -> None:
-        """Stop pulling. Messages that were pulled are still handled. RocketMQ: suspend."""
+        """Stop pulling and rebalancing. Messages that were pulled are still handled. RocketMQ: suspend."""
         self.member.context.paused = True
 
     def resume(self) -> None:
-        """Continue to pull after `pause`."""
+        """Continue to pull and to rebalance after `pause`."""
         self.member.context.paused = False
         for puller in self.member.pullers.values():
             puller.wake()
         self.member.rebalance_soon()
 
     def progress(self) -> dict[MessageQueue, int]:
-        """Return the offset that is committed next, for each queue of this member."""
+        """Return the offset to commit for each queue of this member."""
         namespace = self.member.namespace
         return {unwrap_queue(namespace, queue): offset for queue, offset in self.member.progress().items()}
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue a queue of this member from another offset.
+        """Continue a queue of this member from another offset. Does nothing for other queues.
 
-        Handlers that run meanwhile finish; their messages are handled again if they follow the offset.
-        RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
+        Running handlers finish, but their results are ignored: messages at the offset or after it are handled
+        again. RocketMQ: updateConsumeOffset, resetOffsetByTimeStamp.
 
         Raises:
-            UsageError: The offset is not an integer.
+            UsageError: The offset is not an integer, or the queue is not a `MessageQueue`.
             ClientClosed: The consumer does not run.
         """
         check_integer("offset", offset)

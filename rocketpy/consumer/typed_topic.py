@@ -1,4 +1,4 @@
-"""TypedTopic: values instead of bytes, by a pair of functions of the application."""
+"""TypedTopic: converts values to message bodies and back, with two functions of the application."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class TypedTopic(Generic[T]):
     Attributes:
         name: The name of the topic.
         encode: Returns the body for a value, at least one byte.
-        decode: Returns the value of a body, or raises.
-        undecodable: What handlers return for a body that `decode` rejects. By default such a message becomes
-            a dead letter immediately, because a redelivery has the same bytes. An orderly consumer does not
-            support that and repeats the message; None skips it.
+        decode: Returns the value of a body, or raises any exception.
+        undecodable: The result of a handler for a body that `decode` rejects. By default such a message
+            becomes a dead letter immediately, because a redelivery has the same bytes. An orderly consumer
+            does not support that and handles the message again; None skips it.
     """
 
     name: str
@@ -66,7 +66,7 @@ class TypedTopic(Generic[T]):
 
         Args:
             value: The value.
-            **options: As of `Message`.
+            **options: Keyword arguments of `Message`.
 
         Returns:
             The message.
@@ -81,7 +81,7 @@ class TypedTopic(Generic[T]):
         """Return the value of a message, for consumers that poll.
 
         Raises:
-            RocketError: The message itself cannot be decoded (`MessageExt.decode_error`).
+            RocketError: The message has a `MessageExt.decode_error`. Other errors are those of `decode`.
         """
         if message.decode_error is not None:
             raise message.decode_error

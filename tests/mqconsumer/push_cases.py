@@ -107,7 +107,7 @@ async def test_handlers(place: Place) -> None:
     assert Counter(on_threads) == Counter((body, False) for body in bodies)
     assert [body for batch in by_batch for body in batch] == bodies
     assert max(map(len, by_batch)) <= 3
-    with pytest.raises(ConfigInvalid, match="one of them"):
+    with pytest.raises(ConfigInvalid, match="exactly one of handler and batch_handler"):
         PushConsumer("mqc_none", place.namesrv)
 
 

@@ -129,10 +129,7 @@ class GroupMember:
     # -- start and close ----------------------------------------------------------------------
 
     async def start(self, consume_service: ConsumeService, *, wait: bool) -> None:
-        """Join the group; without `wait`, in the background.
-
-        Raises BrokerError if a broker rejects a filter; in the background that is logged.
-        """
+        """Join the group; without `wait`, in the background. Raises BrokerError for a rejected filter."""
         self.consume_service = consume_service
         if self.handles_retries:
             self.subscribe(self._retry_topic, ALL)
@@ -509,10 +506,7 @@ class GroupMember:
             await self.offsets.write(self.progress(), wait=wait)
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue queues of a topic from other offsets, and commit these.
-
-        Queues that are not assigned to this member are ignored, as are the results of running handlers.
-        """
+        """Continue assigned queues of a topic from other offsets. Results of running handlers are ignored."""
         chosen = {
             queue: offset
             for queue, offset in offsets.items()
