@@ -1,4 +1,4 @@
-"""The blocking clients: the same methods as the asyncio clients, for threads."""
+"""Blocking versions of the asyncio clients, for code without an event loop."""
 
 from rocketpy.sync.consumer import LitePullConsumer, PullConsumer, PushConsumer
 from rocketpy.sync.producer import AdminClient, Producer, SyncCheck, SyncLocalTransaction

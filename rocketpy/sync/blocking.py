@@ -24,7 +24,7 @@ P = TypeVar("P")
 
 
 class BlockingPart(Generic[P]):
-    """Base class of the parts of a blocking client. loop: returns the thread in which the client runs."""
+    """Base class of the parts of a blocking client. loop: returns the thread that runs the asyncio client."""
 
     def __init__(self, inner: P, loop: Callable[[], LoopThread]) -> None:
         self._inner = inner
@@ -39,7 +39,7 @@ class Blocking(Generic[C]):
         self._background: LoopThread | None = None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the client; see the class of the same name in `rocketpy`."""
+        """Start the client; see `start` of the class of the same name in `rocketpy`."""
         previous, self._background = self._background, LoopThread.get()
         try:
             self._background.run(self._inner.start(wait=wait))
@@ -66,20 +66,20 @@ class Blocking(Generic[C]):
         return self._loop().run(as_coroutine(self._inner.health))
 
     def _loop(self) -> LoopThread:
-        """Return the thread in which the client runs. Raises ClientClosed before the start."""
+        """Return the thread that runs the client. Raises ClientClosed before the start, and after a fork."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
         self._background.check_process()
         return self._background
 
     def _own_loop(self) -> LoopThread | None:
-        """Return the thread in which the client runs; None before the start, and in a forked child."""
+        """Return the thread that runs the client; None before the start and in a forked child."""
         if self._background is None or self._background.is_forked_copy:
             return None
         return self._background
 
     def _configure(self, setting: Callable[[], None]) -> None:
-        """Change a setting of the inner client: directly before the start, later in the client's loop."""
+        """Change a setting of the inner client: directly before the start, in its event loop afterwards."""
         if self._background is None:
             setting()
         else:

@@ -51,7 +51,7 @@ class _Member(_Consumer[M]):
 
 
 class PushConsumer(_Member[consumer.PushConsumer]):
-    """`rocketpy.PushConsumer` for blocking code. Handlers run on threads.
+    """`rocketpy.PushConsumer` for blocking code. Plain functions as handlers run on threads.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876", handle)
         consumer.subscribe("Orders")
@@ -193,9 +193,9 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
         *,
         expression: Expression = ALL,
     ) -> Future[PullResult]:
-        """Start a pull; return the future of its result. See `rocketpy.PullConsumer.pull`.
+        """Start a pull and return the future of its result. See `rocketpy.PullConsumer.pull`.
 
-        For reading ahead: the next offset of a queue is known before this pull ends.
+        An application can pull several queues or offsets at the same time.
         """
         return self._loop().submit(
             self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
@@ -204,7 +204,7 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
     def pull_records_async(
         self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
     ) -> Future[list[PullResponse | RocketError]]:
-        """Start pulls; return the future of their responses. See `rocketpy.PullConsumer.pull_records`."""
+        """Start pulls and return the future of their responses. See `rocketpy.PullConsumer.pull_records`."""
         return self._loop().submit(self._inner.pull_records(queue, ranges, expression=expression))
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -44,7 +44,10 @@ class LoopThread:
 
     @classmethod
     def forget_parent(cls) -> None:
-        """In a forked child: the thread does not run here, and another one may have held the lock."""
+        """Let a forked child create its own loop thread.
+
+        The parent's thread does not run in the child, and another thread may have held the lock.
+        """
         cls._current = None
         cls._creation_lock = threading.Lock()
 
@@ -53,7 +56,7 @@ class LoopThread:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # Such as sys.exit() in a callback: all other clients would wait for this loop forever.
+                # For example, sys.exit() in a callback: all other clients would wait for this loop forever.
                 log.exception(
                     "a callback tried to end the thread that all clients share; the thread continues"
                 )
@@ -80,7 +83,7 @@ class LoopThread:
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; return the future of its result. Raises ClientClosed in a forked child."""
+        """Start a coroutine and return the future of its result. Raises ClientClosed in a forked child."""
         try:
             self.check_process()
         except ClientClosed:
@@ -89,7 +92,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call_soon(self, function: Callable[[], None]) -> None:
-        """Call a function in the loop with the caller's context. Calls in quick succession cost one wake-up.
+        """Call a function in the loop with the caller's context. Calls in quick succession share one wake-up.
 
         Raises ClientClosed in a forked child.
         """
@@ -100,7 +103,7 @@ class LoopThread:
             self._is_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._call_all)
-            except BaseException:  # Ctrl-C: the next call must schedule
+            except BaseException:  # Ctrl-C: the next call must schedule `_call_all`
                 self._is_scheduled = False
                 raise
 
@@ -114,13 +117,13 @@ class LoopThread:
                 if self._calls:
                     self._loop.call_soon(self._call_all)
                 raise
-            except BaseException:  # of a callback of the application
-                # The calls after it must still be made.
-                log.exception("a call from another thread failed")
+            except BaseException:  # a callback of the application may raise anything
+                # The calls after this one must still be made.
+                log.exception("a call that another thread scheduled in the event loop failed")
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in this thread, where it must not wait for the loop."""
+        """Whether the caller runs in this thread. It must not wait for the loop then."""
         return threading.current_thread() is self._thread
 
     @property
@@ -146,7 +149,7 @@ async def as_coroutine(function: Callable[[], T]) -> T:
 def iterate(loop: LoopThread, items: AsyncIterator[T]) -> Generator[T, None, None]:
     """Yield the items of an asynchronous iterator, each when the caller asks for it."""
 
-    async def following() -> list[T]:
+    async def next_item() -> list[T]:
         async for item in items:
             return [item]
         return []
@@ -156,7 +159,7 @@ def iterate(loop: LoopThread, items: AsyncIterator[T]) -> Generator[T, None, Non
             await items.aclose()
 
     try:
-        while found := loop.run(following()):
+        while found := loop.run(next_item()):
             yield found[0]
     finally:
         loop.run(close())

@@ -77,7 +77,7 @@ L = TypeVar("L", producer.Producer, admin_client.AdminClient)
 
 
 class _AdminApi(Blocking[L]):
-    """The methods of producer and admin client."""
+    """The methods that producer and admin client share."""
 
     def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
@@ -135,7 +135,7 @@ class Producer(_AdminApi[producer.Producer]):
         self._in_flight: set[Future[Any]] = set()
 
     def start(self, *, wait: bool = True) -> None:
-        """See `rocketpy.Producer.start`. The interpreter's exit closes a producer left open."""
+        """See `rocketpy.Producer.start`. The interpreter's exit closes a producer that is still open."""
         super().start(wait=wait)
         _started.add(self)
 
@@ -148,7 +148,10 @@ class Producer(_AdminApi[producer.Producer]):
         return unfinished
 
     def begin_close(self) -> Future[list[Unfinished]] | None:
-        """Start to close at the interpreter's exit; return None in a forked child, which must not do so."""
+        """Start a close without waiting, when the interpreter exits; return its future.
+
+        Returns None if the producer was not started, and in a forked child, which must not close it.
+        """
         background = self._own_loop()
         return background.submit(self._inner.close()) if background is not None else None
 
@@ -165,7 +168,7 @@ class Producer(_AdminApi[producer.Producer]):
         """Send one message without waiting for its result. See `rocketpy.Producer.send_nowait`.
 
         It blocks while `ProducerConfig.max_in_flight` messages of this method are in flight, for at most the
-        time-out.
+        timeout.
 
         Args:
             message: The message.
@@ -176,7 +179,7 @@ class Producer(_AdminApi[producer.Producer]):
             The future of the result. It fails with all errors of the message.
 
         Raises:
-            FlowControlled: Too many messages were in flight; in a callback immediately.
+            FlowControlled: Too many messages were in flight for the timeout. A callback does not wait.
         """
         background = self._loop()
         self._acquire_slot(how.get("timeout_ms"))
@@ -202,21 +205,21 @@ class Producer(_AdminApi[producer.Producer]):
         return future
 
     def flush(self) -> None:
-        """Wait until every message accepted so far of any thread has ended. See `rocketpy.Producer.flush`.
+        """Wait until every send that any thread has started so far has ended. See `rocketpy.Producer.flush`.
 
-        The futures are done then. Their callbacks may still run in the background thread.
+        Their futures are done then. The callbacks of these may still run in the background thread.
         """
         self._loop().run(self._inner.flush())
         wait(self._in_flight.copy())
 
     def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
-        """See `rocketpy.Producer.send_oneway`. It waits while too much is unsent."""
+        """See `rocketpy.Producer.send_oneway`. Before that, it waits as `rocketpy.Producer.drain` does."""
 
-        async def send_when_room() -> None:
+        async def drain_and_send() -> None:
             await self._inner.drain()
             self._inner.send_oneway(message, **where)
 
-        self._loop().run(send_when_room())
+        self._loop().run(drain_and_send())
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -239,7 +242,7 @@ class Producer(_AdminApi[producer.Producer]):
 
         Args:
             messages: The messages.
-            callback: Called with the future when it is done, in the background thread; it must not block.
+            callback: Called with the future when it is done, in the background thread. It must not block.
             queue: As in `rocketpy.Producer.send_batch`.
             timeout_ms: As in `rocketpy.Producer.send_batch`.
 
@@ -247,12 +250,12 @@ class Producer(_AdminApi[producer.Producer]):
             The future of the results.
 
         Raises:
-            FlowControlled: Too many messages were in flight; in a callback immediately.
+            FlowControlled: Too many messages were in flight for the timeout. A callback does not wait.
         """
         self._acquire_slot(timeout_ms)
         try:
             future = self._loop().submit(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
-        except BaseException:  # nothing was started
+        except BaseException:  # no send was started
             self._slots.release()
             raise
         self._track(future, callback)
@@ -323,12 +326,13 @@ class Producer(_AdminApi[producer.Producer]):
         self._slots.release()
 
     def _acquire_slot(self, timeout_ms: int | None) -> None:
-        """Wait until one more may be in flight. Raises FlowControlled after the time-out."""
+        """Wait until one more message may be in flight. Raises FlowControlled after the timeout."""
         time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
         timeout_s = 0 if self._loop().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
         if not self._slots.acquire(timeout=timeout_s):
             raise FlowControlled(
-                f"timed out after {timeout_s} s: {self._inner.config.max_in_flight} messages are in flight"
+                f"the message was not sent: after {timeout_s} s, {self._inner.config.max_in_flight} messages "
+                "are still in flight. Wait for their futures, or increase ProducerConfig.max_in_flight"
             )
 
 
@@ -365,12 +369,12 @@ class AdminClient(_AdminApi[admin_client.AdminClient]):
 _started: set[Producer] = set()
 """Producers that are not closed. Not weak references: messages of a dropped producer must be sent, too."""
 _DISCONNECT_S: Final = 3.0
-"""Longest time of a close after its time-out, to unregister from brokers and end the connections."""
+"""Maximum time of a close after its timeout, to unregister from brokers and end the connections."""
 
 
 @atexit.register
 def _close_all() -> None:
-    """Close the producers that were left open; their messages would be lost with the thread."""
+    """Close producers that are still open. Otherwise their messages would be lost with the thread."""
     closings: dict[Future[list[Unfinished]], Producer] = {}
     for left in list(_started):
         if (closing := left.begin_close()) is not None:
@@ -390,7 +394,7 @@ def _on_thread(check: SyncCheck) -> TransactionCheck:
 
 
 def _copy(done: asyncio.Future[SendResult], future: Future[SendResult]) -> None:
-    """Copy a result from the loop's future to the caller's."""
+    """Copy the result of the loop's future to the caller's future."""
     if not future.set_running_or_notify_cancel():  # cancelled; this wakes its waiters
         if not done.cancelled():
             done.exception()
