@@ -165,20 +165,20 @@ class NameServers:
         return send
 
     async def _first(
-        self, number: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
+        self, index: int, use: Callable[[PeerConnection], Awaitable[T]], limit_ms: int | None = None
     ) -> tuple[int, T]:
         """Call `use` with one name server after the other, until one does not raise a TransportError.
 
-        number: the index of the first. limit_ms: the timeout of each, for the error text; `timeout_ms` when
-        None. Returns the index of the successful one, with its result. Raises the last TransportError.
+        index: of the first one. limit_ms: the timeout of each, for the error text; `timeout_ms` when None.
+        Returns the index of the one that succeeded, with the result. Raises the last TransportError.
         """
         error: RocketError = ConnectFailed("no name server is configured; set namesrv")
         for _ in self.addresses:
             try:
-                return number, await use(self._pool.get(self.addresses[number]))
+                return index, await use(self._pool.get(self.addresses[index]))
             except TransportError as failed:
-                error = self._with_server(self.addresses[number], failed, limit_ms or self._timeout_ms)
-                number = self._next(number)
+                error = self._with_server(self.addresses[index], failed, limit_ms or self._timeout_ms)
+                index = self._next(index)
         raise error.with_traceback(None)  # callers see their own frames, not those of the last attempt
 
     def _with_server(self, address: str, error: TransportError, limit_ms: int) -> TransportError:
@@ -196,11 +196,11 @@ class NameServers:
         Raises RouteNotFound, a TransportError when no name server responds, BrokerError, RemoteProtocolError.
         """
         unknown: RouteNotFound | RemoteProtocolError | None = None
-        number = self._current
+        index = self._current
         send = self._request(RequestCode.GET_ROUTEINTO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic))
         for _ in self.addresses:
             try:
-                number, response = await self._first(number, send)
+                index, response = await self._first(index, send)
             except TransportError as error:
                 if unknown is None:
                     raise
@@ -210,25 +210,23 @@ class NameServers:
                     route = TopicRouteData.decode(response.body)
                     check_route(topic, route)
                 except RemoteProtocolError as error:
-                    text = f"name server {self.addresses[number]}: {error}"
+                    text = f"name server {self.addresses[index]}: {error}"
                     unknown = RemoteProtocolError(text, outcome=Outcome.NOT_SENT)
                     log.warning("%s", unknown)
-                    number = self._next(number)
+                    index = self._next(index)
                     continue
                 return route
             if response.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise BrokerError(response.code, response.remark, f"name server {self.addresses[number]}")
+                raise BrokerError(response.code, response.remark, f"name server {self.addresses[index]}")
             unknown = unknown or RouteNotFound(
-                f"name server {self.addresses[number]} knows no broker for topic {topic}"
+                f"name server {self.addresses[index]} knows no broker for topic {topic}"
             )
-            number = self._next(number)
+            index = self._next(index)
         raise unknown or RouteNotFound(f"no name server is configured for topic {topic}; set namesrv")
 
     async def brokers(self) -> list[BrokerData]:
         """Return every broker of every cluster, in order of name. Raises TransportError, BrokerError."""
-        response = await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, f"name server {self.current.address}")
+        response = await self._checked_request(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = ClusterInfo.decode(response.body).broker_addr_table
         return [data for _, data in sorted(table.items())]
 
@@ -250,17 +248,21 @@ class NameServers:
         return sorted(name for name in known - system if not name.startswith(_SYSTEM_PREFIXES))
 
     async def _names(self, code: int, header: Header | None = None) -> set[str]:
-        response = await self.request(code, header)
-        if response.code != ResponseCode.SUCCESS:
-            raise BrokerError(response.code, response.remark, f"name server {self.current.address}")
-        return set(TopicList.decode(response.body).topic_list)
+        return set(TopicList.decode((await self._checked_request(code, header)).body).topic_list)
 
-    def _next(self, number: int) -> int:
+    async def _checked_request(self, code: int, header: Header | None = None) -> Command:
+        """Same as `request`, but raises BrokerError for a response with another code than SUCCESS."""
+        index, response = await self._first(self._current, self._request(code, header))
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark, f"name server {self.addresses[index]}")
+        return response
+
+    def _next(self, index: int) -> int:
         """Make the next name server the current one, unless a concurrent request has done so.
 
         Otherwise two requests that fail together would skip a server.
         """
-        following = (number + 1) % len(self.addresses)
-        if self._current == number:
+        following = (index + 1) % len(self.addresses)
+        if self._current == index:
             self._current = following
         return following
