@@ -259,7 +259,7 @@ class Channel(StreamProtocol):
     def write_now(self, frame: bytes) -> None:
         """Send an encoded frame, and those before it, without waiting for the end of the iteration.
 
-        A request that is alone then leaves one event loop iteration earlier.
+        A single request is then sent one event loop iteration earlier.
         """
         self._out.append(frame)
         self._send_out()
@@ -480,7 +480,7 @@ class Channel(StreamProtocol):
         """
         if isinstance(response, bytes):
             return (response,)
-        # The limit of the peer is unknown: assume RocketMQ's, or the own one if that is higher.
+        # The limit of the peer is unknown: assume RocketMQ's, or that of this side if it is higher.
         size_max = max(self._options.max_frame_bytes, MAX_FRAME_BYTES) - MAX_HEADER_BYTES
         size = len(response.body)
         if size <= size_max:

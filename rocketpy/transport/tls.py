@@ -29,7 +29,7 @@ _UNUSABLE: Final = {
     10: "has expired: renew it",
     26: "cannot be used on this side: its extended key usage lacks server or client authentication",
 }
-"""Reasons why the own certificate is unusable, by OpenSSL's number of the verification error."""
+"""Reasons why the certificate of this side is unusable, by OpenSSL's number of the verification error."""
 _PARTIAL_CHAIN: Final = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
@@ -198,7 +198,7 @@ class TlsFiles:
         return self._read("key_password_file", "", "").rstrip("\r\n")
 
     def _verify_own(self, key: str) -> None:
-        """Verify the own certificate as a peer would, with a TLS handshake in memory."""
+        """Verify the certificate of this side as a peer would, with a TLS handshake in memory."""
         mine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         peer.check_hostname = False

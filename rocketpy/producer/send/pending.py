@@ -322,12 +322,12 @@ class ProducerBatch(BatchRequest[SendResult]):
 
     def drop_cancelled(self) -> CancelledMessages | None:
         """Remove the cancelled messages; return None if there are none."""
-        gone = [future.done() for future in self.futures]
-        if True not in gone:
+        cancelled = [future.done() for future in self.futures]
+        if True not in cancelled:
             return None
-        kept = [not done for done in gone]
-        sizes = [len(message.body) for message in compress(self.messages, gone)]
-        dropped = CancelledMessages(len(sizes), sum(sizes), list(compress(self.events, gone)))
+        kept = [not done for done in cancelled]
+        sizes = [len(message.body) for message in compress(self.messages, cancelled)]
+        dropped = CancelledMessages(len(sizes), sum(sizes), list(compress(self.events, cancelled)))
         self.messages = list(compress(self.messages, kept))
         self.futures = list(compress(self.futures, kept))
         self.other_properties = list(compress(self.other_properties, kept))

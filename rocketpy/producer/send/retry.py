@@ -206,7 +206,7 @@ def _route_may_be_stale(last: Attempt, same_broker: bool) -> bool:
     """Return whether to request the route again. same_broker: the route has no other broker to choose."""
     if not isinstance(last.end, RocketError):
         return False
-    # The only broker may be gone, or a slave since its group has another leader.
+    # The only broker may be down, or a slave since its group elected another leader.
     is_out = isinstance(last.end, TransportError) or last.end.retry is Retry.OTHER_BROKER
     return last.end.retry is Retry.REFRESH_ROUTE or (same_broker and is_out)
 
