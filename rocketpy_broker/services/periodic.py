@@ -13,7 +13,7 @@ log = logging.getLogger("rocketpy.broker")
 
 
 class PeriodicCalls:
-    """One timer for each function. tasks: of the server, which a violated invariant fails."""
+    """One timer for each function. tasks: of the server, which fails after an InvariantError."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -29,7 +29,7 @@ class PeriodicCalls:
                 function()
             except InvariantError as error:
                 self._tasks.fail(getattr(function, "__qualname__", repr(function)), error)
-            except Exception:  # after any error, clients, locks and held pulls must still expire
+            except Exception:  # other calls must continue: clients, locks and held pulls must still expire
                 log.exception("%s failed", function)
 
         self._timers[function] = loop.call_later(seconds, run)

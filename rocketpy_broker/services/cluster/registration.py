@@ -49,7 +49,7 @@ log = logging.getLogger("rocketpy.broker.registration")
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _WAIT_REGISTERED_S: Final = 1.0
-"""How long an operator's change waits until name servers accept it; the same as in RocketMQ 5."""
+"""How long an operator's change waits for name servers to accept it; as in RocketMQ 5."""
 _ROUTES_CONCURRENCY: Final = 100
 _PART_BYTES: Final = 1 << 20
 """Approximate size of the topics in one request. A larger one would delay a name server's other clients."""
@@ -73,7 +73,7 @@ def advertised(address: Address, host: str | None) -> str:
 
 @dataclass(eq=False)
 class _NameServerState(ClientOnlyEndpoint):
-    """The connection to a name server, and what it does not know yet about this broker."""
+    """The connection to a name server, and the changes that the name server has not accepted yet."""
 
     address: Address
     channel: Channel | None = None
@@ -83,22 +83,23 @@ class _NameServerState(ClientOnlyEndpoint):
     changes: set[int] = field(default_factory=set)
     """Numbers of the changes that the name server has not accepted."""
     in_flight: set[int] = field(default_factory=set)
-    """Numbers of those changes that were sent separately."""
+    """Numbers of the changes whose own request has no response yet."""
     is_registered: bool = False
     """Whether the broker is registered over the current channel."""
-    was_asked: bool = False
+    was_searched: bool = False
     """Whether the name server was searched for a duplicate of this broker, before the first registration."""
     failures: int = 0
+    """Number of failed registrations in a row."""
     problem: str | None = None
     """Why the last registration failed; None if it succeeded."""
     is_stale: bool = False
     """Whether the name server may lack topics, though it has the version of the table."""
     in_parts: bool = False
-    """Whether a registration in several requests is under way. A change in between would hide the later ones,
-    since a name server ignores topics with a version that it has."""
+    """Whether a registration in several requests is under way. A change in between would hide the topics of
+    the later requests, since a name server ignores topics with a version that it has."""
 
     def lacks(self, change: int) -> bool:
-        """Whether it is reachable, and has not accepted this change or an earlier one."""
+        """Whether the name server is reachable, and has not accepted this change or an earlier one."""
         return not self.failures and any(number <= change for number in self.changes)
 
     def channel_closed(self, channel: Channel, error: Exception | None) -> None:
@@ -110,9 +111,9 @@ class _NameServerState(ClientOnlyEndpoint):
 
 @dataclass(eq=False)
 class Registrar:
-    """Registers one broker. address, ha_address: where clients and slaves connect to.
+    """Registers one broker. address, ha_address: for clients and for slaves.
 
-    broker_id: -1 for a DLedger broker without a role, which registers with that id after
+    broker_id: -1 for a DLedger broker without a role, which registers with that id only after
     `RegistrationConfig.roleless_ms`. on_master: called on a slave with the addresses of its master.
     """
 
@@ -149,7 +150,7 @@ class Registrar:
             )
         await asyncio.gather(*(self._register_or_log(server) for server in self._servers))
         self._running = [
-            self.tasks.spawn(self._keep(server), f"registration at {server.address}")
+            self.tasks.spawn(self._keep_registered(server), f"registration at {server.address}")
             for server in self._servers
         ]
         if self.broker_id < 0:
@@ -176,9 +177,10 @@ class Registrar:
             server.wake.set()
 
     async def movable_topics(self) -> frozenset[str]:
-        """Return the topics that producers can send to at the master of another broker, as name servers know.
+        """Return the topics that producers can also send to at the master of another broker.
 
-        Empty if no name server responds, which is logged.
+        The first name server that responds knows the other brokers. The set is empty if none responds, which
+        is logged.
         """
         for server in self._servers:
             try:
@@ -217,7 +219,7 @@ class Registrar:
     async def hide(self, topics: frozenset[str]) -> None:
         """Register topics as read-only from now on, so that name servers hide them from producers.
 
-        Returns when the reachable name servers have accepted that, but at the latest after a second.
+        Returns when the reachable name servers have accepted that, or after a second.
         """
         self._hidden = topics
         self._changes += 1
@@ -229,8 +231,8 @@ class Registrar:
     def topics_changed(self, changed: Mapping[str, TopicConfig]) -> None:
         """Register new and changed topics at all name servers.
 
-        Requests to reachable name servers leave immediately, before the response to a send that created the
-        topic. 4.6.0 uses a oneway request for that.
+        Requests to reachable name servers are written immediately, before the response to a send that created
+        the topic. 4.6.0 uses a oneway request for that.
         """
         self._changes += 1
         for server in self._servers:
@@ -319,7 +321,7 @@ class Registrar:
 
     # -- one name server ----------------------------------------------------------------------
 
-    async def _keep(self, server: _NameServerState) -> None:
+    async def _keep_registered(self, server: _NameServerState) -> None:
         while True:
             await self._pause(server)
             await self._register_or_log(server)
@@ -370,7 +372,7 @@ class Registrar:
         channel = await self._channel(server)
         duplicate = (
             None
-            if server.was_asked or self.config.dledger.enabled
+            if server.was_searched or self.config.dledger.enabled
             else await self._find_duplicate(server, channel)
         )
         unsent, server.unsent = server.unsent, {}
@@ -378,6 +380,8 @@ class Registrar:
         changes = server.changes.copy() if only is None else server.changes - server.in_flight
         chunks = self._chunks(self.topics.names if only is None else only)
         if len(chunks) == 1 and (only is not None or server.is_stale):
+            # The name server may have the version of the table already, and would ignore the topics. An empty
+            # request with another version precedes them.
             chunks.insert(0, [])
         response = None
         server.in_parts = len(chunks) > 1
@@ -400,7 +404,7 @@ class Registrar:
 
     async def _find_duplicate(self, server: _NameServerState, channel: Channel) -> str | None:
         """Return the address of another broker with this name and id, if the name server knows one."""
-        server.was_asked = True
+        server.was_searched = True
         try:
             response = await self._request(channel, Command.request(RequestCode.GET_BROKER_CLUSTER_INFO))
             if response.code != ResponseCode.SUCCESS:
@@ -445,16 +449,16 @@ class Registrar:
 
     @staticmethod
     def _chunks(names: Iterable[str]) -> list[list[str]]:
-        """Return the names of topics, divided into requests; at least one, maybe empty."""
+        """Return the names of topics, divided into requests; at least one request, which may be empty."""
         chunks: list[list[str]] = [[]]
-        left = _PART_BYTES
+        room = _PART_BYTES
         for name in names:
             size = _TOPIC_BYTES + 2 * len(name)
-            if left < size:
+            if room < size:
                 chunks.append([])
-                left = _PART_BYTES
+                room = _PART_BYTES
             chunks[-1].append(name)
-            left -= size
+            room -= size
         return chunks
 
     def _registration(self, names: Iterable[str], *, later: int = 0) -> Command:

@@ -25,7 +25,7 @@ class RemotingClient:
         self._channel: Channel | None = None
 
     async def request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
-        """Return the body of the response. Raises BrokerError if it is not SUCCESS, RocketError."""
+        """Return the body of the response. Raises BrokerError for a code other than SUCCESS, RocketError."""
         if self._channel is None or self._channel.is_closed:
             self._channel = await connect(self.address, ClientOnlyEndpoint(), self._options)
         command = Command.request(code)

@@ -1,8 +1,8 @@
 """Copies topics, consumer offsets, delay offsets and groups from the master to a slave, every 10 s.
 
 Source: SlaveSynchronize of RocketMQ 4.6.0, with its request codes in its order (QUIRKS 56). Differs: if the
-master sends the commit times of offsets, the slave only copies offsets that are newer than its own. So it
-copies a reset, and keeps newer commits (apache/rocketmq #1094).
+master sends the commit times of offsets, the slave copies only offsets that were committed later than its
+own. So it copies a reset, and keeps newer commits (apache/rocketmq #1094).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rocketpy_broker.services.metadata.topics import TopicTable
 log = logging.getLogger("rocketpy.broker.sync")
 
 WITH_VERSIONS: Final = "rocketpyVersions"
-"""Header field with which a slave requests the commit time of each offset; not in RocketMQ."""
+"""Ext field with which a slave requests the commit time of each offset; not in RocketMQ."""
 
 RequestTable = Callable[[int, dict[str, str] | None], Awaitable[bytes]]
 """Requests a table from the master by code and fields; empty without a master. Raises RocketError."""
@@ -119,7 +119,10 @@ class SlaveSync:
             await asyncio.sleep(self.interval_ms / 1000)
 
     async def sync_all(self) -> None:
-        """Copy all tables once, if a master is known. Raises RocketError; tables copied before are kept."""
+        """Copy all tables once, if a master is known.
+
+        Raises RocketError; the tables that were copied before the error are kept.
+        """
         if self._master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._request(RequestCode.GET_ALL_TOPIC_CONFIG))

@@ -1,4 +1,4 @@
-"""Moves due messages from the delay queues to their own topics.
+"""Moves due messages from the delay queues to their real topics.
 
 Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All messages of a level have the same delay, so the first
 one is due first. The consume queue contains the due time (QUIRKS 44), so records are read only when they are
@@ -37,12 +37,12 @@ class _Level:
     head_due_ms: int | None = None
     """When the message at `offset` is due; None if unknown."""
     shift_ms: int = 0
-    """How far due times are ahead, because the clock was set back after the messages were stored."""
+    """How far stored due times are ahead, because the clock was set back after the messages were stored."""
     taken: int = 0
-    """Number of messages from `offset` on that are appended and not written yet."""
+    """Number of messages from `offset` on that were appended to their real queues and are not written yet."""
 
     def due(self, unit_due_ms: int, now_ms: int) -> int:
-        """Return when a message is due whose stored due time is `unit_due_ms`.
+        """Return when a message is due; `unit_due_ms`: its due time in the consume queue.
 
         No message waits longer than its level: a later due time comes from a clock that was ahead. The first
         such message is due after the level's delay from now, and the following ones keep their distance to
@@ -101,7 +101,7 @@ class DelayQueues:
         }
 
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
-        """Move up to `count_max` due messages to their own queues, and write them.
+        """Move up to `count_max` due messages to their real queues, and write them.
 
         Returns their number, and the time of the next call in ms; None if no message waits. If more messages
         are due already, that time is not later than `now_ms`. Raises StoreError; the next call tries again.
@@ -146,14 +146,18 @@ class DelayQueues:
                 self._append(level, physical, size)
                 level.taken += 1
             if not units:
-                level.head_due_ms = None  # deleted since it was looked up: what is there now is the head
+                level.head_due_ms = None  # the first message was deleted since its due time was read
                 return
 
     def _append(self, level: _Level, physical: int, size: int) -> None:
-        """Append one message to its own queue. One that can never be delivered is skipped and logged."""
+        """Append one message to its real queue. An undeliverable message is logged and skipped."""
         data = self._store.look_message(physical, size)
         if data is None:
-            log.error("delay level %d: the message at offset %d is lost", level.queue_id + 1, physical)
+            log.error(
+                "delay level %d: the message at offset %d cannot be read; it is lost",
+                level.queue_id + 1,
+                physical,
+            )
             return
         try:
             record = decode(data, check_crc=False)

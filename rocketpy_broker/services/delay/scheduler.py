@@ -27,7 +27,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 log = logging.getLogger("rocketpy.broker.delay")
 
 _BATCH_MESSAGES: Final = 200
-"""Maximum number of messages that one turn of the event loop delivers; they take some milliseconds."""
+"""Maximum number of messages delivered in one iteration of the event loop, which takes some milliseconds."""
 _TIMER_MAX_MS: Final = 1000
 """Longest timer. Due times are wall-clock times, so a change of the clock is noticed after this time."""
 _RETRY_MS: Final = 1000
@@ -57,7 +57,7 @@ class DelayService:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self.on_delivered: Callable[[], None] = self.driver.schedule_dispatch
-        """Called after messages were delivered to their topics, to dispatch them."""
+        """Called after messages were delivered to their real topics, to dispatch them."""
 
     def load(self) -> None:
         """Read delayOffset.json, if it exists. Raises StoreDamaged."""
@@ -102,7 +102,7 @@ class DelayService:
         return self._queues.waiting()
 
     def message_appended(self, level: int) -> None:
-        """Set the timer for a message of this level that was appended now."""
+        """Set the timer for a message of this level that has just been appended."""
         self._wake_at(self.clock() + self.levels.delays_ms[level - 1])
 
     async def close(self, *, saves: bool = True) -> None:

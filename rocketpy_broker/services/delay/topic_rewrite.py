@@ -1,6 +1,6 @@
-"""Moves delayed messages and half messages to their system topics, and back to their own topics.
+"""Moves delayed messages and half messages to their system topics, and back to their real topics.
 
-The own topic and queue are stored in the properties REAL_TOPIC and REAL_QID, which are never removed
+The real topic and queue are stored in the properties REAL_TOPIC and REAL_QID, which are never removed
 (QUIRKS 28, 29). Source: CommitLog.putMessage, TransactionalMessageBridge of RocketMQ 4.6.0. Pure.
 """
 
@@ -29,7 +29,9 @@ def delay_level(properties: Mapping[str, str]) -> int:
     try:
         return int(text)
     except ValueError:
-        raise MessageInvalid(f"DELAY is {text[:50]!r}; expected the number of a delay level") from None
+        raise MessageInvalid(
+            f"the property DELAY is {text[:50]!r}; expected the number of a delay level"
+        ) from None
 
 
 def is_half(properties: Mapping[str, str]) -> bool:
@@ -52,8 +54,8 @@ def to_half_message(message: MessageInner, properties: dict[str, str]) -> None:
     """Turn a message into a half message; see `to_delayed_message`.
 
     Its transaction type becomes TRANSACTION_NOT: consume queues leave out prepared messages, but a half
-    message must be in the queue of HALF_TOPIC.
-    DELAY is removed, as in RocketMQ's clients: a half message cannot be delayed as well.
+    message must be in the queue of HALF_TOPIC. DELAY is removed, as in RocketMQ's clients: a half message
+    cannot be delayed as well.
     """
     properties.pop(props.PROPERTY_DELAY_TIME_LEVEL, None)
     message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, MessageSysFlag.TRANSACTION_NOT)
@@ -68,7 +70,7 @@ def _move(message: MessageInner, properties: dict[str, str], topic: str, queue_i
 
 
 def real_queue(properties: bytes) -> tuple[str, int]:
-    """Return the own topic and queue of a stored message. Raises MessageInvalid without them."""
+    """Return the real topic and queue of a stored message. Raises MessageInvalid without them."""
     topic = props.find(properties, props.PROPERTY_REAL_TOPIC.encode())
     queue_id = props.find(properties, props.PROPERTY_REAL_QUEUE_ID.encode())
     try:

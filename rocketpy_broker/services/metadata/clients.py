@@ -64,7 +64,7 @@ class ConsumerGroupInfo:
         return next((channel for channel, info in self.members.items() if info.client_id == client_id), None)
 
     def update(self, data: ConsumerData) -> bool:
-        """Update the group from a heartbeat; topics that it does not name are no longer subscribed.
+        """Update the group from a heartbeat. Subscriptions to topics that it does not name are removed.
 
         Returns whether a topic was added or removed.
         """
@@ -96,8 +96,8 @@ class _Holder:
 class ClientRegistry:
     """The online clients by group. A channel is any object that represents a connection.
 
-    count: called with a channel and the bytes that it takes in addition (or less, if negative); returns False
-    if that exceeds a limit.
+    count: called with a channel and the change of its memory in bytes; returns False if the channel then
+    exceeds a limit.
     """
 
     def __init__(self, count: Callable[[Any, int], bool] = lambda *_: True) -> None:
@@ -106,7 +106,7 @@ class ClientRegistry:
         self._holders: dict[str, _Holder] = {}
         """By client id."""
         self._held: dict[Hashable, str] = {}
-        """Channel -> its client id. It has only one, so that a client cannot occupy many ids."""
+        """Channel -> its client id. A channel has only one, so that a client cannot occupy many ids."""
         self._count = count
         self._memberships: dict[Hashable, dict[tuple[str, str], int]] = {}
         """Channel -> kind and name of its groups -> their memory in bytes."""
@@ -144,7 +144,7 @@ class ClientRegistry:
         now_ms: int,
         owner: str = "",
     ) -> set[str]:
-        """Register a client, or renew its registration. owner: of the channel; see above.
+        """Register a client, or renew its registration. owner: of the channel; see the module.
 
         Returns the consumer groups that have a new member or other topics than before.
         """

@@ -55,7 +55,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         self._config = config
         self._retry_queues_max = retry_queues_max
         self._creating: set[str] = set()
-        """Groups that operators began to create."""
+        """New groups that `update` is saving."""
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group, which is created if it is missing; None if that is not allowed."""
@@ -68,7 +68,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
             check_group_name(name)
             self._check_room(name)
         except UsageError as error:
-            log.info("the consumer group is not created: %s", error)
+            log.info("cannot create a consumer group: %s", error)
             return None
         group = SubscriptionGroupConfig(group_name=name)
         self._put_unsaved({name: group})
@@ -90,11 +90,11 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
         is_new = existing is None and name not in self._creating
         if is_new:
             self._check_room(name)
-        was = 0 if existing is None else existing.retry_queue_nums
-        if group.retry_queue_nums > max(self._retry_queues_max, was):
+        current = 0 if existing is None else existing.retry_queue_nums
+        if group.retry_queue_nums > max(self._retry_queues_max, current):
             raise GroupInvalid(
-                f"group {name}: {group.retry_queue_nums} retry queues; up to {self._retry_queues_max} are "
-                "possible (maxTopicQueues)"
+                f"group {name}: {group.retry_queue_nums} retry queues; at most {self._retry_queues_max} are "
+                "allowed (maxTopicQueues)"
             )
         if is_new:
             self._creating.add(name)
@@ -105,17 +105,17 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
                 self._creating.discard(name)
 
     def _check_room(self, name: str) -> None:
-        count = len(self._table) + len(self._creating)
-        if count - len(SYSTEM_GROUPS) >= self._config.groups_max:
+        count = len(self._table) + len(self._creating) - len(SYSTEM_GROUPS)
+        if count >= self._config.groups_max:
             raise GroupInvalid(
-                f"group {name} is not created: this broker has {count} groups, the limit of "
+                f"group {name} is not created: this broker has {count} groups besides the system groups, and "
                 f"maxConsumerGroups is {self._config.groups_max}. Delete groups, or raise the limit"
             )
 
     def add(self, names: Iterable[str]) -> list[str]:
-        """Create the missing ones of these groups with default settings; return their names.
+        """Create those of these groups that are missing, with default settings; return their names.
 
-        The names are checked. `save` saves the groups.
+        The caller has checked the names. The groups are saved with the next `save`.
         """
         new = [name for name in names if name not in self._table]
         if new:

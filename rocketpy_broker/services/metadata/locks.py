@@ -14,7 +14,7 @@ from rocketpy.protocol.bodies import MessageQueue
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 1_000_000
-"""At this number, no further queue is locked until locks expire. Not in RocketMQ."""
+"""Limit of all locks. At the limit, no further queue is locked until a lock ends. Not in RocketMQ."""
 _NAME_CHARACTERS_MAX: Final = 1024
 """Limit of group, client id, topic and broker name: longer names get no lock. Not in RocketMQ."""
 
@@ -24,7 +24,7 @@ class _Lock:
     client_id: str
     renewed_ms: int
 
-    def is_open_to(self, client_id: str, now_ms: int) -> bool:
+    def is_available_to(self, client_id: str, now_ms: int) -> bool:
         return self.client_id == client_id or now_ms - self.renewed_ms > LOCK_MS
 
 
@@ -38,10 +38,10 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Lock queues for a client, or renew its locks; return the queues that it has locked."""
-        got: list[MessageQueue] = []
+        """Lock queues for a client, or renew its locks; return those queues that the client now holds."""
+        locked: list[MessageQueue] = []
         if max(len(group), len(client_id)) > _NAME_CHARACTERS_MAX:
-            return got
+            return locked
         locks = self._groups.setdefault(group, {})
         for queue in queues:
             held = locks.get(queue)
@@ -50,11 +50,11 @@ class QueueLocks:
                 is_full or max(len(queue.topic), len(queue.broker_name)) > _NAME_CHARACTERS_MAX
             ):
                 continue
-            if held is None or held.is_open_to(client_id, now_ms):
+            if held is None or held.is_available_to(client_id, now_ms):
                 self._count += held is None
                 locks[queue] = _Lock(client_id, now_ms)
-                got.append(queue)
-        return got
+                locked.append(queue)
+        return locked
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Remove a client's locks of these queues."""

@@ -1,9 +1,9 @@
 """Handles files that are missing in the config directory at the start, though the store has messages.
 
 Topics and groups are restored from the store and the other files. Consumer offsets and delay offsets cannot
-be restored: without them groups skip messages or get them again. So a master does not start without them.
-Slaves, DLedger peers and brokers in a directory that RocketMQ wrote only log a warning. Each start writes
-both files, so a missing one was removed. RocketMQ's brokers write them after 10 s.
+be restored: without them groups skip messages or receive them again. So a master does not start without them.
+Slaves, DLedger peers and brokers in a directory that RocketMQ wrote only log a warning. Each start of
+rocketpy's broker writes both files, so a missing one was removed. RocketMQ's brokers write them after 10 s.
 Source: none; RocketMQ 4.6.0 starts without topics and offsets, and logs nothing.
 """
 
@@ -43,18 +43,18 @@ _NAMED_MAX: Final = 20
 def restore_topics(store: MessageStore, topics: TopicTable) -> list[str]:
     """Create the topics that have messages and are not in the table; return their names.
 
-    Their permissions are unknown, so they get those of topics that sends create.
+    Their permissions are unknown, so they get the permissions of topics that sends create.
     """
     counts: dict[str, int] = {}
     for topic, queue_id in _stored(store):
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-    made = [
+    missing = [
         _topic(name, count)
         for name, count in sorted(counts.items())
         if topics.get(name) is None and name not in _WITHOUT_CONFIG and _is_topic_name(name)
     ]
-    topics.add(made)
-    return [topic.topic_name for topic in made]
+    topics.add(missing)
+    return [topic.topic_name for topic in missing]
 
 
 def _stored(store: MessageStore) -> list[tuple[str, int]]:
@@ -82,9 +82,9 @@ def restore_missing_tables(
 
     Call it after the store has dispatched everything.
 
-    is_certain: whether the files were there before (`RecoveryReport.from_rocketpy`), and no other broker has
-    them. It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot be
-    restored.
+    is_certain: whether a missing file existed before (`RecoveryReport.from_rocketpy`), and no other broker
+    has its content. It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot
+    be restored, if `is_certain`.
     """
     stored = {topic for topic, _ in _stored(store)}
     if delay.is_missing:

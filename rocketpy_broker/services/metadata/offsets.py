@@ -38,7 +38,7 @@ def check_group_name(name: str) -> None:
 
 @dataclass(eq=False)
 class ConsumerOffsets:
-    """Next queue offset by topic, group and queue."""
+    """Next queue offset by topic, group and queue. offsets_max: maxConsumerOffsets."""
 
     path: Path
     _: KW_ONLY
@@ -55,7 +55,7 @@ class ConsumerOffsets:
         self._commit_times: dict[str, dict[int, int]] = {}
         """Commit times in ms; missing for offsets of a file without them."""
         self._from_master: dict[str, dict[int, int]] = {}
-        """The last offsets of a master that sends no commit times."""
+        """The last received offsets of a master that sends no commit times."""
         self._is_changed = False
         self._saving = asyncio.Lock()
 
@@ -86,9 +86,10 @@ class ConsumerOffsets:
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False) -> None:
-        """Commit an offset of a group. It may be lower than before, after a reset.
+        """Commit an offset of a group. After a reset it may be lower than before.
 
-        is_own: an offset of the broker itself, to which the limit does not apply.
+        A negative offset or queue id is ignored. is_own: whether it is an offset of the broker itself, to
+        which the limit does not apply.
         Raises GroupInvalid, TopicInvalid for invalid names, and if the limit of offsets is reached.
         """
         key = f"{topic}@{group}"
@@ -111,7 +112,7 @@ class ConsumerOffsets:
     def _check_room(self, group: str, more: int) -> None:
         if self._count + more > self.offsets_max:
             raise GroupInvalid(
-                f"cannot store an offset of group {group}: this broker has {self._count}, the limit of "
+                f"cannot store an offset of group {group}: this broker has {self._count} offsets, and "
                 f"maxConsumerOffsets is {self.offsets_max}. Delete groups, or raise the limit"
             )
 
@@ -210,7 +211,7 @@ class ConsumerOffsets:
 
 
 def _copy(table: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    """Copy the table for a thread that encodes it, which takes a hundred times as long."""
+    """Copy the table for a thread that encodes it: encoding takes a hundred times as long as a copy."""
     return {key: queues.copy() for key, queues in table.items()}
 
 

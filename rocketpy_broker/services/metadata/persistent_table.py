@@ -26,14 +26,17 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class TableChange(Generic[T]):
-    """A change of a table. version: of a master's table, which `put` is then; it replaces this one."""
+    """A change of a table. version: None, or the version of a master's table, which `put` then is.
+
+    A master's table replaces the whole table.
+    """
 
     put: Mapping[str, T] = field(default_factory=dict)
     removed: Collection[str] = ()
     version: DataVersion | None = None
 
     def of(self, table: Mapping[str, T]) -> tuple[Mapping[str, T], Collection[str]]:
-        """Return the entries that it puts into this table, and the names that it removes.
+        """Return the entries that the change puts into this table, and the names that it removes.
 
         Other changes may have been saved since it was submitted.
         """
@@ -72,7 +75,7 @@ class PersistentTable(Generic[T, W]):
         )
         self.version = DataVersion(timestamp=clock(), counter=0)
         self._saving_versions = self.version, self.version
-        """Of the save under way, or of the last: before and after it."""
+        """Versions before and after the save under way, or else the last save."""
         self._is_unsaved = False
         """Whether the table has changes that are not in the file."""
         self._encoded: tuple[DataVersion, bytes] | None = None
@@ -103,7 +106,7 @@ class PersistentTable(Generic[T, W]):
         return self._encoded[1]
 
     async def save(self) -> None:
-        """Save what is not saved; a failure is logged, and the next call tries again."""
+        """Save unsaved entries. A failure is logged, and the next call tries again."""
         if self._is_unsaved:
             with contextlib.suppress(StoreError):
                 await self.saver.save(TableChange())
@@ -157,7 +160,7 @@ class PersistentTable(Generic[T, W]):
 
     def _use(self, changes: Sequence[TableChange[T]]) -> None:
         before, after = self._saving_versions
-        # An unsaved entry may have been put meanwhile: then the table is not the one in the file.
+        # An unsaved entry may have been put meanwhile: then the table differs from the file.
         self.version = after if self.version == before else self.version.next(self._clock())
         all_put: dict[str, T] = {}
         all_removed: set[str] = set()

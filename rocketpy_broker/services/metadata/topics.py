@@ -1,6 +1,6 @@
 """The topics of one broker: topics.json, system topics, and topics that sends create.
 
-Source: TopicConfigManager of RocketMQ 4.6.0. Differs: the broker checks names, too, not only clients
+Source: TopicConfigManager of RocketMQ 4.6.0. Differs: not only clients, but also the broker checks names
 (CVE-2019-17572); clients cannot write several system topics (#1976); topics that are created in a burst are
 saved together; the number of topics is limited.
 """
@@ -74,7 +74,7 @@ _PendingTopic = PendingChange[TableChange[TopicConfig]]
 
 @dataclass(frozen=True, slots=True)
 class _OrderChange(TableChange[TopicConfig]):
-    """ordered: the topics that are ordered, by the configuration of name servers."""
+    """Sets the flag `order` of all topics. ordered: the ordered topics, as name servers list them."""
 
     ordered: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,7 +93,8 @@ def _reordered(table: Mapping[str, TopicConfig], ordered: Mapping[str, str]) -> 
 class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
     """The topics by name.
 
-    on_change: called with the new and changed topics after they were saved.
+    on_change: called with new and changed topics when they are in use, and with an empty mapping after topics
+    were removed.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         self.system = frozenset(self._table)
         """Names of the topics that every broker has."""
         self.plain_queues = _plain_queues(self._table)
-        """name -> write queues, of topics whose sends need no further checks: most of them."""
-        self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _nobody_listens
+        """name -> number of write queues, of the topics whose sends need no further checks."""
+        self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _ignore_change
 
     async def update(self, topic: TopicConfig) -> None:
         """Create or change a topic, and save it.
@@ -151,7 +152,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
     ) -> TopicConfig | None:
         """Create the topic of a send, modelled on `default_topic`; None if that is not allowed.
 
-        queue_nums: as the client requests; limited by the model's number.
+        queue_nums: as the client requests; limited by the model's number and by maxTopicQueues.
         Raises ChangePending until the topic is saved, TopicInvalid.
         """
         existing = self.get(name)
@@ -161,7 +162,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         if model is None or not model.perm & PERM_INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self._config.topics.auto_create:
-            return None  # it may be in the file of an earlier configuration
+            return None  # the table may have this topic from an earlier configuration
         queues = min(max(min(queue_nums, model.write_queue_nums), 0), self._config.topics.queues_max)
         topic = TopicConfig(
             topic_name=name,
@@ -197,22 +198,23 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         check_topic_name(topic.topic_name)
         queues_max = self._config.topics.queues_max
         existing = self._table.get(topic.topic_name)
-        for count, was in (
+        for count, current in (
             (topic.read_queue_nums, existing and existing.read_queue_nums),
             (topic.write_queue_nums, existing and existing.write_queue_nums),
         ):
-            if not 0 <= count <= max(queues_max, was or 0):
+            if not 0 <= count <= max(queues_max, current or 0):
                 raise TopicInvalid(
-                    f"topic {topic.topic_name}: {count} queues; 0 to {queues_max} are possible "
+                    f"topic {topic.topic_name}: {count} queues; 0 to {queues_max} are allowed "
                     "(maxTopicQueues)"
                 )
 
     def _check_room(self, name: str, topics_max: int) -> None:
-        count = len(self._table) + len(self._creating)
-        if count - len(self.system) >= topics_max:
+        count = len(self._table) + len(self._creating) - len(self.system)
+        if count >= topics_max:
             raise TopicInvalid(
-                f"topic {name} is not created: this broker has {count} topics, the limit of maxTopics is "
-                f"{self._config.topics.topics_max}. Delete topics, or raise the limit"
+                f"topic {name} is not created: this broker has {count} topics besides the system topics, and "
+                f"{topics_max} are allowed (maxTopics is {self._config.topics.topics_max}). Delete topics, "
+                "or raise the limit"
             )
 
     async def delete(self, name: str) -> bool:
@@ -281,7 +283,7 @@ def own_topic(name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConf
     )
 
 
-def _nobody_listens(changed: Mapping[str, TopicConfig]) -> None:
+def _ignore_change(changed: Mapping[str, TopicConfig]) -> None:
     pass
 
 
@@ -297,7 +299,10 @@ def _plain_queues(topics: Mapping[str, TopicConfig]) -> dict[str, int]:
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """QUIRKS 17; RMQ_SYS_TRANS_HALF_TOPIC comes with the first transaction."""
+    """Return the topics of every broker (QUIRKS 17).
+
+    RMQ_SYS_TRANS_HALF_TOPIC is not among them: the first transaction creates it.
+    """
     both = PERM_READ | PERM_WRITE
     topics = [
         own_topic("SELF_TEST_TOPIC", 1, both),

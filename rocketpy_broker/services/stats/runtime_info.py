@@ -15,7 +15,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.services.stats.stats import BROKER_GET_NUMS, BROKER_PUT_NUMS, BrokerStats, PutCounts
 from rocketpy_broker.store import MessageStore
 
-_NO_QUEUES: Final = (
+_ALWAYS_ZERO: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "queryThreadPoolQueueSize",
     "EndTransactionQueueSize", "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
     "queryThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "sendThreadPoolQueueCapacity",
@@ -52,11 +52,11 @@ def runtime_info(
     booted_ms: int,
     is_active: bool,
 ) -> dict[str, str]:
-    """Return texts by name. now_ms: of the clock of `stats`; booted_ms: since 1970."""
+    """Return the values by key. now_ms: of the clock of `stats`. booted_ms: start time, since 1970."""
     put_total = puts.total
     read = stats.rates(BROKER_GET_NUMS, stats.pulled_total, now_ms)
     disk_ratio, capacity = _disk_texts(store)
-    table = dict.fromkeys(_NO_QUEUES, "0") | store.stats.table(store.clock())
+    table = dict.fromkeys(_ALWAYS_ZERO, "0") | store.stats.table(store.clock())
     table |= {
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": "V4_6_0",

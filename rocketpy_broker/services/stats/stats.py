@@ -1,9 +1,9 @@
 """Counters by topic and group, with sums and rates over the last minute, hour and day.
 
 Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
-difference to an older sample. The consume queues count stored messages, so that a send costs nothing more.
+difference to an older sample. The consume queues count stored messages, so a send needs no other counter.
 Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
-Differs: sums of hour and day are there from the start and not after their first 10 minutes or hour.
+Differs: sums of hour and day exist from the start; in 4.6.0 only after 10 minutes or an hour.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PERIODS: Final = {
     "hour": (600_000, 3_600_000),
     "day": (3_600_000, 86_400_000),
 }
-"""Period -> ms between its samples, and its length in ms."""
+"""Period -> interval of its samples and length, both in ms."""
 _KEYS_MAX: Final = 100_000
-"""Counters of further keys are not kept. Not in RocketMQ."""
+"""Limit of counters; further ones are not stored. Not in RocketMQ."""
 
 
 class _Sample(NamedTuple):
@@ -57,7 +57,7 @@ class Counter:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the samples have the present value."""
+        """Whether the newest sample of each period has the current value."""
         return self.times == self._settled
 
     def add(self, amount: int) -> None:
@@ -66,23 +66,23 @@ class Counter:
         self.times += 1
 
     def sample(self, now_ms: float, before_ms: float | None) -> None:
-        """Store a sample of each period whose last sample is old enough, and differs.
+        """Store a sample for each period whose last sample is old enough, and differs.
 
-        before_ms: when all counters were sampled before; None for the first time.
+        before_ms: time of the previous sampling of all counters; None for the first one.
         """
         current = _Sample(now_ms, self.value, self.times)
         self._settled = self.times
-        for period, (apart_ms, length_ms) in _PERIODS.items():
+        for period, (interval_ms, length_ms) in _PERIODS.items():
             samples = self._samples[period]
             if samples:
                 last = samples[-1]
                 if last.times == self.times:
                     continue
-                if now_ms - last.at_ms < apart_ms:
+                if now_ms - last.at_ms < interval_ms:
                     self._settled = None
                     continue
-                if before_ms is not None and before_ms - last.at_ms >= apart_ms:
-                    samples.append(last._replace(at_ms=before_ms))  # it was settled until then
+                if before_ms is not None and before_ms - last.at_ms >= interval_ms:
+                    samples.append(last._replace(at_ms=before_ms))  # the value did not change until then
             samples.append(current)
             while samples[1:] and samples[1].at_ms <= now_ms - length_ms:
                 del samples[0]
@@ -136,10 +136,10 @@ class BrokerStats:
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._counters: dict[tuple[str, str], Counter] = {}
-        self._moving: set[Counter] = set()
-        """Those whose samples may differ from the present value."""
+        self._unsettled: set[Counter] = set()
+        """Counters whose samples may differ from the current value."""
         self._put_counts: dict[str, int] = {}
-        """The messages of each topic in the last sample."""
+        """Topic -> number of its messages in the last sample."""
         self._sampled_ms: float | None = None
         self.pulled_total = 0
         """Messages pulled since the start."""
@@ -172,10 +172,10 @@ class BrokerStats:
         for name, total in ((BROKER_PUT_NUMS, put_total), (BROKER_GET_NUMS, self.pulled_total)):
             counter = self._counter(name, self._cluster)
             counter.value = counter.times = total
-        for counter in list(self._moving):
+        for counter in list(self._unsettled):
             counter.sample(now_ms, self._sampled_ms)
             if counter.is_settled:
-                self._moving.discard(counter)
+                self._unsettled.discard(counter)
         self._sampled_ms = now_ms
 
     def find(self, name: str, key: str) -> Counter | None:
@@ -192,9 +192,10 @@ class BrokerStats:
         return (counter.over("minute", now_ms).tps or 0.0) if counter is not None else 0.0
 
     def rates(self, name: str, total: int, now_ms: float) -> str:
-        """Return a rate of the whole broker over 10 s, 1 min and 10 min, as 4.6.0 writes the three.
+        """Return a rate of the whole broker over 10 s, 1 min and 10 min, separated by spaces as in 4.6.0.
 
-        total: the value now. With that of the last sample, a steady rate would fall until the next sample.
+        total: the current value. With the value of the last sample, a steady rate would seem to fall until
+        the next sample.
         """
         counter = self._counter(name, self._cluster)
         counter.value = counter.times = total
@@ -207,12 +208,12 @@ class BrokerStats:
             if len(self._counters) >= _KEYS_MAX:
                 return counter
             self._counters[name, key] = counter
-        self._moving.add(counter)
+        self._unsettled.add(counter)
         return counter
 
 
 class PutCounts:
-    """Messages stored by topic since this object was created, also of queues that were deleted since."""
+    """Messages stored by topic since this object was created, including those of deleted queues."""
 
     def __init__(self, store: MessageStore) -> None:
         self._puts = store.queues.puts

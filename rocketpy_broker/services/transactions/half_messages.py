@@ -4,10 +4,11 @@ Half messages are in RMQ_SYS_TRANS_HALF_TOPIC. The end of a transaction is an op
 RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the queue offset of its half message as text (QUIRKS 28). Each
 check of a transaction appends a copy of the half message, which replaces the one before (QUIRKS 27).
 
-The progress is two offsets. Transactions below the first one in the half queue have ended. Their op records
-are below the second one in the op queue. They are committed for the consumer group CID_RMQ_SYS_TRANS, as in
-4.6.0. After a restart, both queues are read from there on. Pure. Source: TransactionalMessageServiceImpl of
-RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a transaction can end twice.
+The progress consists of two offsets. Transactions below the first one in the half queue have ended. Their op
+records are below the second one in the op queue. As in 4.6.0, these are the offsets of the consumer group
+CID_RMQ_SYS_TRANS. After a restart, both queues are read from them on. Pure. Source:
+TransactionalMessageServiceImpl of RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a
+transaction can end twice.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ class HalfMessageTable:
         self.next_half = offset + 1
         if offset in self._ended_unseen:
             self._ended_unseen.remove(offset)
-        elif offset not in self.open:  # `replace` may have added the copy before
+        elif offset not in self.open:  # `replace` may have added this copy already
             self.open[offset] = HalfMessage(physical_offset, size)
 
     def add_op(self, offset: int, half_offset: int) -> None:
-        """Add an op record written before a restart. Comes before any `add_half`."""
+        """Add an op record written before a restart. Must be called before any `add_half`."""
         self.next_op = offset + 1
         self._ops.append((offset, half_offset))
         self._drop(half_offset)
 
     def add_earlier_copy(self, offset: int, earlier: int) -> None:
-        """Record that an open half message replaces an earlier one; if that has ended, it ends, too."""
+        """Record that an open half message replaces an earlier one. End it if the earlier one has ended."""
         half = self.open[offset]
         half.earlier.append(earlier)
         self._newest[earlier] = offset
@@ -142,8 +143,8 @@ class CheckAction(Enum):
     """The decision of a check about an open half message."""
 
     WAIT = "too young, and so are the later ones"
-    RENEW = "copy it without a check: its producer wants none yet"
-    CHECK = "copy it and ask its producer"
+    RENEW = "copy it without a check: its producer delays checks"
+    CHECK = "copy it and send a check to its producer"
     DISCARD = "checked often enough, or too old"
 
 
@@ -169,7 +170,7 @@ def check_count(properties: Mapping[str, str]) -> int:
 
 
 def _immunity_ms(text: str, default_ms: int) -> int:
-    """Return the time without checks; -1 and invalid numbers mean the broker's own timeout."""
+    """Return the time without checks in ms; -1 and invalid numbers mean `default_ms`."""
     seconds = _parse_number(text, -1)
     return default_ms if seconds == -1 else seconds * 1000
 

@@ -1,6 +1,6 @@
 """Checks open transactions: requests their state from the producers with CHECK_TRANSACTION_STATE.
 
-Runs each transactionCheckInterval; `half_messages.check_action` decides for each open half message.
+A round runs every transactionCheckInterval; `half_messages.check_action` decides on each open half message.
 Source: TransactionalMessageCheckService, DefaultTransactionalMessageCheckListener of RocketMQ 4.6.0.
 """
 
@@ -48,7 +48,7 @@ class _HalfCopy(NamedTuple):
 
 
 class _BatchResult(NamedTuple):
-    """Result of checking a batch. continues: later messages may be due. failure: why it ended early."""
+    """Result of a batch of checks. continues: later messages may be due. failure: why it ended early."""
 
     continues: bool
     copies: list[_HalfCopy]
@@ -77,8 +77,8 @@ class TransactionChecker:
     def __post_init__(self) -> None:
         self._interval_s = self.config.check_interval_ms / 1000
         self._turn = 0
-        self._unasked: Counter[str] = Counter()
-        """Number of checks in this round without an online producer, by group."""
+        self._unsent: Counter[str] = Counter()
+        """Number of checks in this round for which no producer was online, by group."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -115,9 +115,9 @@ class TransactionChecker:
             if not result.continues:
                 break
             await asyncio.sleep(0)
-        for group, count in self._unasked.items():
+        for group, count in self._unsent.items():
             log.warning("no producer of group %s is online to check %d transactions", group, count)
-        self._unasked.clear()
+        self._unsent.clear()
         await self._save_progress()
 
     async def _save_progress(self) -> None:
@@ -164,7 +164,7 @@ class TransactionChecker:
         """Check one half message, and add its copy to `copies`. Raises StoreError."""
         half = self.transactions.read(offset)
         if half is None:
-            return None  # it has ended meanwhile
+            return None  # it has ended meanwhile, or cannot be read
         properties = props.decode(half.record.properties)
         action = check_action(
             properties,
@@ -210,14 +210,14 @@ class TransactionChecker:
             return
         self.transactions.replaced(half.offset, copy.receipt)
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- requests to producers ----------------------------------------------------------------
 
     def _send_check(self, copy: _HalfCopy) -> None:
         """Send a check to a producer. Raises RocketError."""
         group = copy.properties.get(props.PROPERTY_PRODUCER_GROUP, "")
         channel = self._channel(group, copy.half.record)
         if channel is None:
-            self._unasked[group] += 1
+            self._unsent[group] += 1
             return
         record, receipt = copy.half.record, copy.receipt
         unique_id = copy.properties.get(props.PROPERTY_UNIQ_KEY)
@@ -241,7 +241,7 @@ class TransactionChecker:
 
 
 def _for_producer(record: Record, receipt: AppendReceipt, properties: dict[str, str]) -> Record:
-    """Return the message for its producer: with its own topic and the offsets of the copy (QUIRKS 27)."""
+    """Return the message for its producer: with its real topic and the offsets of the copy (QUIRKS 27)."""
     topic, queue_id = real_queue(record.properties)
     shown = properties.copy()
     _set_if_room(shown, props.PROPERTY_WAIT_STORE_MSG_OK, "false")

@@ -96,12 +96,12 @@ class TransactionService:
         )
 
     def replaced(self, old: int, receipt: AppendReceipt) -> None:
-        """A copy of an open half message was written."""
+        """Record that a copy of an open half message was written."""
         half = HalfMessage(receipt.physical_offset, receipt.size)
         self.table.replace(old, receipt.queue_offset, half)
 
     async def save_progress(self, progress: tuple[int, int]) -> None:
-        """Save `table.progress()` with the consumer offsets. The messages before it must be flushed."""
+        """Save `table.progress()` with the consumer offsets. The messages before these must be flushed."""
         for topic, offset in zip((HALF_TOPIC, OP_TOPIC), progress, strict=True):
             if self.offsets.get(_GROUP, topic, _QUEUE) is not None or offset:
                 self.offsets.commit(_GROUP, topic, _QUEUE, offset, is_own=True)

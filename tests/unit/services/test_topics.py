@@ -231,14 +231,14 @@ async def test_no_more_topics_than_the_limit(tmp_path: Path) -> None:
     topics = table(tmp_path, topics=TopicsConfig(topics_max=2))
     results = await asyncio.gather(*(created(topics, name) for name in "abc"), return_exceptions=True)
     assert [isinstance(result, TopicConfig) for result in results] == [True, True, False]
-    assert "maxTopics is 2" in str(results[2])
+    assert "has 2 topics besides the system topics, and 2 are allowed (maxTopics is 2)" in str(results[2])
     with pytest.raises(TopicInvalid, match="maxTopics"):
         await topics.update(TopicConfig(topic_name="d"))
     await topics.update(TopicConfig(topic_name="a", read_queue_nums=3))
     for name in ("%RETRY%g", "%DLQ%g"):
         with pytest.raises(ChangePending):
             ensure_topic(topics, name, 1, 6)
-    with pytest.raises(TopicInvalid, match="maxTopics"):
+    with pytest.raises(TopicInvalid, match=r"has 4 topics .* 4 are allowed \(maxTopics is 2\)"):
         ensure_topic(topics, "%RETRY%h", 1, 6)
     (tmp_path / "other").mkdir()
     topics = table(tmp_path / "other", topics=TopicsConfig(topics_max=2))
