@@ -17,7 +17,6 @@ from rocketpy.consumer.dispatch.handler import HandlerAdapter
 from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
 from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.fetch.puller import Puller
-from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message.decode import undecodable
@@ -120,14 +119,16 @@ class ConcurrentConsumeService(HandlerService):
         return left
 
     def expire(self) -> None:
-        """Send back messages whose handler exceeds `PushConfig.consume_timeout_ms`."""
-        now_s = time.monotonic()
+        """Redeliver messages whose handler exceeds `PushConfig.consume_timeout_ms`."""
+        now_s, timeout_ms = time.monotonic(), self.config.consume_timeout_ms
         for running in self._runner.running():
             age_ms = (now_s - running.started_s) * 1000
-            messages = list(running.abandon()) if age_ms > self.config.consume_timeout_ms else ()
+            messages = list(running.abandon()) if age_ms > timeout_ms else ()
             if messages:
-                log.warning("a handler has worked on %s for %d ms; they are sent back", messages, age_ms)
-                self._send_back_soon(running.puller, messages, _EXPIRED_LEVEL)
+                text = "a handler has worked on %s for %d ms, longer than %d ms; its result is ignored"
+                log.warning(text, messages, age_ms, timeout_ms)
+                self._redeliver(running.puller, messages, _EXPIRED_LEVEL)
+                running.puller.wake()
 
     def _completed(self, completed: list[CompletedCalls]) -> None:
         """Finish processed messages, send the others back, and wake each puller once."""
@@ -139,19 +140,20 @@ class ConcurrentConsumeService(HandlerService):
             topic = puller.process_queue.queue.topic
             self.stats.record_handled(topic, done, len(messages) - done, calls.took_ms, calls.calls)
             if done < len(messages):
-                self._failed(puller, messages[done:], result)
+                self._redeliver(puller, messages[done:], result.later.delay_level)
                 messages = messages[:done]
             puller.process_queue.finish(messages, now_ms)
             touched[puller] = None
         for puller in touched:
             puller.wake()
 
-    def _failed(self, puller: Puller, messages: Sequence[MessageExt], result: HandlingResult) -> None:
+    def _redeliver(self, puller: Puller, messages: Sequence[MessageExt], delay_level: int) -> None:
+        """Send back messages of a failed handler call. When broadcasting, skip them."""
         if self.config.model is MessageModel.BROADCASTING:
             log.warning("handlers failed on %s, which are not redelivered when broadcasting", messages)
             puller.process_queue.finish(messages, int(self.clock()))
         else:
-            self._send_back_soon(puller, list(messages), result.later.delay_level)
+            self._send_back_soon(puller, list(messages), delay_level)
 
     def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Send back messages that cannot be decoded, without a handler call."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rocketpy import (
     Later,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -26,6 +28,7 @@ from rocketpy import (
     PushConsumer,
     Sql,
 )
+from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.errors import BrokerError, ClientClosed, ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo, GetConsumerStatusBody
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -372,6 +375,30 @@ async def test_a_handler_that_takes_too_long(cluster: EmbeddedCluster, producer:
         assert sum(offset for queue, offset in consumer.progress().items() if queue.topic == "T") == 1
         assert await consumer.close() is False
     assert committed(cluster) == 1
+
+
+async def test_a_handler_that_takes_too_long_when_broadcasting(
+    cluster: EmbeddedCluster, producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message would be stored in a retry topic, which no member of a broadcasting group reads."""
+    sent_back: list[object] = []
+
+    async def send_back(_: SendBack, message: MessageExt, *_args: object) -> None:
+        sent_back.append(message)
+
+    monkeypatch.setattr(SendBack, "send_back", send_back)
+    never = asyncio.Event()
+
+    async def handle(_: MessageExt) -> None:
+        await never.wait()
+
+    broadcasting: dict[str, Any] = {"model": MessageModel.BROADCASTING, "offset_directory": tmp_path}
+    async with consuming(
+        cluster, handle, consume_timeout_ms=100, close_timeout_ms=100, **broadcasting
+    ) as consumer:
+        await send(producer, "hangs")
+        await until(lambda: sum(consumer.progress().values()) == 1)
+    assert sent_back == []
 
 
 @pytest.mark.parametrize("is_async", [True, False])
