@@ -71,7 +71,7 @@ class DeadLetterQueues:
         self._reader = Reader(requests.running)
 
     async def groups(self) -> tuple[str, ...]:
-        """Return the groups that have a topic of dead letters, sorted; with a namespace, those in it."""
+        """Return the groups with a dead-letter topic, sorted. With a client namespace, only groups in it."""
         topics = await self._requests.topics(include_system=True)
         return tuple(
             topic.removeprefix(DLQ_TOPIC_PREFIX) for topic in topics if topic.startswith(DLQ_TOPIC_PREFIX)

@@ -184,7 +184,7 @@ class Groups:
     async def list(
         self, cluster: str | None = None, *, include_system: bool = False
     ) -> tuple[GroupSummary, ...]:
-        """Return the consumer groups, sorted by name; with a namespace, those in it.
+        """Return the consumer groups, sorted by name. With a client namespace, only groups in it.
 
         Args:
             cluster: Only groups on brokers of this cluster.
@@ -248,7 +248,7 @@ class Groups:
         name = self._requests.wrap(group)
         configs = await self._raw_configs(masters, name)
         if not configs:
-            raise _unknown(f"there is no group {group}")
+            raise _unknown(f"there is no group {group}; create it first")
         known = {broker: masters[broker] for broker in configs}
         await self._requests.each_of(
             known, lambda address, broker: self._put_config(address, broker, configs[broker] | fields)
@@ -284,7 +284,7 @@ class Groups:
 
         Args:
             group: The name of the group.
-            cluster: Only those that are connected to brokers of this cluster.
+            cluster: Only members that are connected to brokers of this cluster.
 
         Raises:
             ConfigInvalid: There is no such cluster.

@@ -68,8 +68,8 @@ class ResetTo:
     def time(cls, time: datetime | int) -> Self:
         """The first message of each queue that was stored at or after a time.
 
-        Brokers such as RocketMQ's 4.6 and rocketpy's choose the message with the nearest store time instead,
-        which may be an earlier message.
+        RocketMQ 4.x and rocketpy choose the message with the nearest store time instead, which may be an
+        earlier message.
 
         Args:
             time: A datetime with a time zone, or ms since 1970.

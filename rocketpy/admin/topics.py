@@ -111,12 +111,11 @@ class Topics:
         self._requests = requests
 
     async def list(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
-        """Return the names of the topics, sorted; with a namespace, of those in it.
+        """Return the names of the topics, sorted. With a client namespace, only topics in it.
 
         Args:
             cluster: Only topics of this cluster.
-            include_system: Also topics that brokers create themselves, including those of retries and dead
-                letters.
+            include_system: Also topics that brokers create themselves, retry topics and dead-letter topics.
 
         Raises:
             ConfigInvalid: There is no such cluster.

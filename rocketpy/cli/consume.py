@@ -45,7 +45,8 @@ def consume(
             "--from",
             metavar="POSITION",
             help="begin, end, an offset, -N (the last N of each queue), an age (30s, 10m, 2h, 1d) or a time "
-            "(2026-01-31T12:00). Default: begin, with --follow end. A group without offsets begins there.",
+            "(2026-01-31T12:00). Default: begin, with --follow end. A new group begins at the first "
+            "message of each queue that still has it, and at POSITION in other queues.",
         ),
     ] = None,
     tags: Annotated[

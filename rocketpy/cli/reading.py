@@ -195,7 +195,8 @@ async def read_as_member(
         group: The consumer group.
         topic: The topic.
         expression: Selects the messages.
-        position: The position at which to begin in queues without an offset of the group.
+        position: The position at which to begin in queues without an offset of the group. Brokers override it
+            while a queue begins at offset 0; see `ConsumeFrom`.
         printer: Prints the messages.
         follow: Whether to wait for new messages. Otherwise it reads up to the present end of its queues.
 

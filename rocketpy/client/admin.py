@@ -112,7 +112,11 @@ class AdminApi(Lifecycle):
     # -- offsets ------------------------------------------------------------------------------
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970.
+
+        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
+        earlier message.
+        """
         return await self._broker_api().search_offset(self._wrapped(queue), timestamp_ms)
 
     async def max_offset(self, queue: MessageQueue) -> int:

@@ -90,7 +90,11 @@ class BrokerApi:
         return checked_offset(found.offset, "max offset", queue)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970.
+
+        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
+        earlier message.
+        """
         header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         found = await self._query_queue(queue, code, header, SearchOffsetResponseHeader)

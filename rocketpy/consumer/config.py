@@ -38,7 +38,10 @@ class ConsumeFrom(Enum):
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
     """At the first message."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
-    """At the first message stored at `MemberConfig.consume_timestamp_ms` or later."""
+    """At the first message stored at `MemberConfig.consume_timestamp_ms` or later.
+
+    RocketMQ 4.x and rocketpy choose the message with the nearest store time instead.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,7 +214,11 @@ class GroupConsumer(Lifecycle):
         return tuple(unwrap_queue(namespace, queue) for queue in sorted(self.member.pullers))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970.
+
+        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
+        earlier message.
+        """
         return await self.member.api.search_offset(wrap_queue(self.member.namespace, queue), timestamp_ms)
 
     def running_info(self) -> ConsumerRunningInfo:

@@ -301,7 +301,11 @@ class PullConsumer(BoundToClient):
         return await self._api().max_offset(wrap_queue(self._namespace, queue), of_master=of_master)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at or after a time, in ms since 1970."""
+        """Return the offset of the first message stored at or after a time, in ms since 1970.
+
+        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
+        earlier message.
+        """
         return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 
     async def check_filter(self, topic: str, expression: Expression) -> None:

@@ -21,7 +21,7 @@ class Resend:
 
     Attributes:
         total: The number of dead letters when it began.
-        progress: Its progress, with that of the resends that it continues.
+        progress: Its progress, including the resends that it continues.
         error: The error that ended it early; None without one.
         is_stopping: Whether a request asked it to stop.
         task: The task that runs it.
