@@ -2,9 +2,9 @@
 
     python -m examples.generate_events [FILE] [--events 10000] [--seed 2026]
 
-The same seed gives the same bytes. The lines look like what a shop's systems would write: small
-sensor readings and page views, orders with nested items, chat in many scripts, and sometimes a stack
-trace or a product page of more than 4 KiB, which the producer compresses.
+The same seed gives the same bytes. The lines are similar to those of a shop's systems: small sensor readings
+and page views, orders with nested items, chat in many scripts. A few stack traces and product pages are
+longer than 4 KiB, so the producer compresses them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Asks a vulnerability service about every package in requirements.lock: python -m tools.audit PIP_AUDIT.
 
-Exit status: 0 if no vulnerability is known, or if no service was reached, which a line then says; 1 if a
-vulnerability is known, if only some packages were audited, or if pip-audit failed.
+Exit status 0: no vulnerability is known, or no service was reached, which a line then says. Exit status 1: a
+vulnerability is known, only some packages were audited, or pip-audit failed.
 """
 
 from __future__ import annotations

@@ -86,17 +86,17 @@ class Planner:
                 if self._options.pattern is None and all(queue.topic != topic for queue in known):
                     raise
                 log.warning("topic %s is not read until its queues can be looked up again: %s", topic, error)
-        away: set[str] = set()
+        unavailable: set[str] = set()
 
         def end(queue: QueueName) -> int | None:
-            if queue.broker in away:
+            if queue.broker in unavailable:
                 return None
             try:
                 return self._end(_queue(queue), known.get(queue, 0))
             except RocketError as error:
                 log.warning("%s is not read until its broker responds again: %s", queue, error)
                 if isinstance(error, TransportError):
-                    away.add(queue.broker)
+                    unavailable.add(queue.broker)
                 return None
 
         with ThreadPoolExecutor(_CONCURRENCY) as threads:
@@ -212,7 +212,7 @@ class Planner:
     # -- requests -----------------------------------------------------------------------------
 
     def _check_filter(self) -> None:
-        """Have brokers compile a condition: otherwise every task would fail. Raises ConfigInvalid."""
+        """Let brokers compile the condition: an invalid one would fail every task. Raises ConfigInvalid."""
         sql = self._options.sql
         until = self._until()
         for topic in _with_retries(self._topics, until) if sql else ():

@@ -232,9 +232,9 @@ class _Task:
         return monotonic() - first_sent + self._pause_s < self._options.delivery_timeout_ms / 1000
 
     def _pause(self, failed: _InFlight) -> None:
-        """Wait before a retry, doubling until a send succeeds.
+        """Wait before a retry. The pause doubles until a send succeeds.
 
-        Sends started before the last pause need no further one.
+        A send that started before the end of the last pause is retried without another one.
         """
         if failed.last_sent >= self._paused_until:
             self._sleep()
