@@ -97,14 +97,13 @@ class ConsumerOffsets:
         if queues is None:
             check_group_name(group)
             check_topic_name(topic)
-            if not is_own:
-                self._check_room(group, 1)
-            queues = self._table[key] = {}
+            queues = {}
         if offset >= 0 and queue_id >= 0 and queues.get(queue_id) != offset:
             if queue_id not in queues:
                 if not is_own:
                     self._check_room(group, 1)
                 self._count += 1
+                self._table[key] = queues
             queues[queue_id] = offset
             self._commit_times.setdefault(key, {})[queue_id] = self.clock()
             self._is_changed = True

@@ -205,6 +205,20 @@ async def test_no_more_offsets_than_the_limit(tmp_path: Path) -> None:
         again.commit("g", "T", 3, 1)
 
 
+async def test_a_negative_offset_or_queue_id_adds_nothing(tmp_path: Path) -> None:
+    """Commits of invented groups with offset -1 could fill the memory in spite of maxConsumerOffsets."""
+    offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", offsets_max=1)
+    for number in range(3):
+        offsets.commit(f"g{number}", "T", 0, -1)
+        offsets.commit(f"g{number}", "T", -1, 0)
+    assert offsets.groups == []
+    offsets.commit("g", "T", 0, 5)
+    offsets.commit("g", "T", 0, -1)
+    assert offsets.queues("g", "T") == {0: 5}
+    with pytest.raises(GroupInvalid, match="group 'g:'"):
+        offsets.commit("g:", "T", 0, -1)
+
+
 async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
     """QUIRKS 8: the groups would start again from the beginning when a Java broker takes over the store."""
     path = tmp_path / "consumerOffset.json"
