@@ -190,7 +190,7 @@ class PeerAuthenticator:
             f"{channel.remote_host} {reason}", text, channel.remote_address, self._settings.self_id, reason
         )
         self.closed(channel)
-        # Later, since the request that is being handled still gets its response.
+        # Close it later: the response to the current request must be written first.
         asyncio.get_running_loop().call_soon(self._tasks.run, channel.close)
 
     def handshake(self, channel: Channel, request: Command) -> Command | None:

@@ -44,8 +44,8 @@ _EPOCHS_MAX: Final = 1000
 def begin_epoch(state: EpochState, end: int, identity: str, now_ms: int) -> EpochState:
     """Return the state of a master that starts a new epoch at `end`, the end of its log.
 
-    now_ms: the time of a promotion, which becomes the number of the epoch; 0 for a restart after a crash,
-    whose number is one higher than the last one.
+    now_ms: the time of a promotion, which becomes the number of the epoch unless that is too low. 0 for a
+    restart after a crash: the number is one higher than the last one.
 
     A promotion needs the time. Suppose that a promoted master is lost before a slave has followed it. With
     consecutive numbers, the next master would get the same number. After its return, the lost master could

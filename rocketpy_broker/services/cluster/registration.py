@@ -128,8 +128,8 @@ class Registrar:
 
     def __post_init__(self) -> None:
         self._servers = [_NameServerState(namesrv) for namesrv in self.config.registration.namesrv]
-        keys = self.config.registration.credentials
-        self._signer = None if keys is None else keys.signer()
+        credentials = self.config.registration.credentials
+        self._signer = None if credentials is None else credentials.signer()
         self._running: list[asyncio.Task[None]] = []
         self._changes = 0
         """Number of changes so far: of topics created, changed or deleted."""

@@ -18,9 +18,9 @@ _FOR_NAME_SERVERS: Final = (RequestCode.REGISTER_BROKER, RequestCode.GET_BROKER_
 class RemotingClient:
     """Sends requests to one server over a connection that is opened on demand."""
 
-    def __init__(self, address: Address, keys: Credentials | None, options: ChannelOptions) -> None:
+    def __init__(self, address: Address, credentials: Credentials | None, options: ChannelOptions) -> None:
         self.address = address
-        self._signer = None if keys is None else keys.signer()
+        self._signer = None if credentials is None else credentials.signer()
         self._options = options
         self._channel: Channel | None = None
 

@@ -1,7 +1,8 @@
 """A table of settings by name in one JSON file, with the version that slaves and name servers compare.
 
-A change is saved before it is used. So all entries that the broker announces survive a restart. The base
-class of topics.json and subscriptionGroup.json.
+A change is saved before it is used, so that all entries that the broker announces survive a restart. Entries
+that the broker would create again after a restart are used first, and saved later. The base class of
+topics.json and subscriptionGroup.json.
 """
 
 from __future__ import annotations

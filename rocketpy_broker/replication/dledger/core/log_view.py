@@ -158,7 +158,7 @@ class LedgerView:
         return write
 
     def written(self) -> None:
-        """Note that the changes that `take` returned are durable."""
+        """Record that the changes that `take` returned are durable."""
         self._stored_end += self._taken
         del self._tail[: self._taken]
         self._taken = 0

@@ -125,7 +125,7 @@ class RaftNode:
         return self._leader.append(body)
 
     def push(self, now_ms: float) -> None:
-        """Send what was appended, and commit what responses have acknowledged."""
+        """Send the appended entries, and commit those that responses have acknowledged."""
         self._update_leader(now_ms)
 
     @property
@@ -236,7 +236,7 @@ class RaftNode:
         ):
             self._elector.step_down(message.term, now_ms)
             return
-        # A failed request has no message that shows its type; its sender knows the number.
+        # Without a response the type of the request is unknown: elector and leader compare the number.
         if message is None or isinstance(message, VoteResponse):
             self._elector.on_vote_response(number, message, now_ms)
         if isinstance(message, HeartBeatResponse):

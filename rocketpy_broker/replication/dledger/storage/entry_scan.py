@@ -80,9 +80,9 @@ class EntryScan:
     def find_later_entry(self) -> Entry | None:
         """Return the first valid entry after the end that may belong to the ledger, at any position.
 
-        Indexes increase and terms never decrease. So an entry is left over from a truncation if its index is
-        not higher than that of the last one, or its term is lower. 0.1 does not zero truncated entries, and
-        power loss may undo the zeroing.
+        Indexes increase and terms never decrease. So an entry without a higher index than the last one, or
+        with a lower term, is left over from a truncation. 0.1 does not zero truncated entries, and power loss
+        may undo the zeroing.
         """
         for entry in _find_entries(self._files, self.end, self._check):
             if self.last is None or (entry.index > self.last.index and entry.term >= self.last.term):
