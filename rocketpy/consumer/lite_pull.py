@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
@@ -71,6 +72,7 @@ class LitePullConsumer(GroupConsumer):
         self._buffer = _PollBuffer()
         self._polled: list[tuple[Puller, list[MessageExt]]] = []
         self._assigned: tuple[MessageQueue, ...] | None = None
+        self._end_listeners: list[Callable[[], None]] = []
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
         member = GroupMember(
@@ -125,6 +127,8 @@ class LitePullConsumer(GroupConsumer):
         """
         closed = await super().close()
         self._buffer.end()
+        while self._end_listeners:
+            self._end_listeners.pop()()
         return closed
 
     # -- queues -------------------------------------------------------------------------------
@@ -196,18 +200,20 @@ class LitePullConsumer(GroupConsumer):
     def when_queues_change(self, topic: str, listener: Callable[[], None]) -> None:
         """Call a function whenever a topic's route has changed; `fetch_queues` returns the new queues.
 
-        It is called in the event loop; its exceptions are logged. RocketMQ:
+        It is called in the event loop until the consumer is closed; its exceptions are logged. RocketMQ:
         registerTopicMessageQueueChangeListener.
         """
-        member = self.member
+        member, group = self.member, self.group
 
         def changed() -> None:
             try:
                 listener()
             except Exception:  # the application's code
-                log.exception("consumer %s: a listener for the queues of topic %s failed", self.group, topic)
+                log.exception("consumer %s: a listener for the queues of topic %s failed", group, topic)
 
-        member.client.topic(wrap(member.namespace, topic)).changed.append(changed)
+        listeners = member.client.topic(wrap(member.namespace, topic)).changed
+        listeners.append(changed)
+        self._end_listeners.append(partial(listeners.remove, changed))
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Stop pulling these queues and returning their messages; None for all queues of this consumer.

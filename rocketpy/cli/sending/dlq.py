@@ -133,7 +133,7 @@ def resend(
     """Send dead letters to their group again: some by their ids, or all.
 
     They stay in the topic of dead letters until they expire, so a second run sends them again. --since leaves
-    out older dead letters.
+    out older dead letters. As with read, their topic is made readable first, even with --dry-run.
     """
     if bool(ids) == all_:
         raise typer.BadParameter("give --id or --all")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rocketpy import Message, MessageQueue
+from rocketpy.admin import AccessRules, Account, Accounts
 from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, Thread
@@ -405,6 +406,27 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     assert "there is no account newcomer" in shell.fails("acl", "delete", "newcomer", "--dry-run")
     shell.text("acl", "set-white-addresses", "10.9.8.7", "--yes")
     assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
+
+
+def test_an_administrator_of_one_broker_stays_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of another field would make it an administrator of all brokers."""
+    accounts = {
+        name: Account("mixed", "", name == "broker-a", "", "", {}, {}) for name in ("broker-a", "broker-b")
+    }
+    sent: list[object] = []
+
+    async def listed(*_: object) -> dict[str, AccessRules]:
+        return {name: AccessRules({"mixed": account}, []) for name, account in accounts.items()}
+
+    async def put(*_: object, **fields: object) -> None:
+        sent.append(fields["admin"])
+
+    monkeypatch.setattr(Accounts, "list", listed)
+    monkeypatch.setattr(Accounts, "put", put)
+    change = ("acl", "put", "mixed", "--default-topic", "SUB")
+    assert "give --admin or --no-admin" in shell.fails(*change, "--yes")
+    shell.text(*change, "--no-admin", "--yes")
+    assert sent == [False]
 
 
 def test_write_permission() -> None:
