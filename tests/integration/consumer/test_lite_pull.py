@@ -70,6 +70,22 @@ async def test_a_queue_listener_that_raises_affects_no_other(cluster: EmbeddedCl
         assert consumer.health().ok
 
 
+async def test_a_queue_listener_ends_with_its_consumer(cluster: EmbeddedCluster) -> None:
+    """It would be called for a closed consumer while another client of the program shares the routes."""
+    calls: list[str] = []
+    client = ClientConfig(instance_name="shared")
+    consumer = LitePullConsumer("g", cluster.namesrv_address, client=client)
+    async with PullConsumer("other", cluster.namesrv_address, client=client) as other:
+        async with consumer:
+            consumer.when_queues_change("T", lambda: calls.append("news"))
+            await consumer.fetch_queues("T")
+        calls.clear()
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 6)
+        assert len(await other.fetch_queues("T")) == 6
+    assert calls == []
+
+
 async def test_subscribed_queues_are_polled(cluster: EmbeddedCluster, producer: Producer) -> None:
     """A polling consumer would miss messages, get them twice, or get messages of other topics."""
     consumer = make(cluster)
