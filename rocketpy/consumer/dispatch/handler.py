@@ -42,7 +42,7 @@ class HandlerAdapter:
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """Return the function to call with a message (if `takes_one`) or a batch.
 
-        For a message without listeners it is the handler itself, which saves two calls a message
+        If `takes_one` and there are no listeners, it is the handler itself. This saves two calls a message
         (tests.bench.push).
         """
         if not self.takes_one:
@@ -63,7 +63,7 @@ class HandlerAdapter:
         return self((message,))
 
     async def handle(self, messages: Sequence[MessageExt], *, threads: bool) -> HandlingResult:
-        """Call the handler and return its validated result, also if it raises.
+        """Call the handler and return its validated result. An exception becomes a result, too.
 
         threads: whether a plain function runs on a thread.
         """

@@ -162,7 +162,7 @@ class OrderlyConsumeService(HandlerService):
         return batches
 
     async def _handle(self, puller: Puller, batches: list[list[MessageExt]]) -> list[HandlingResult]:
-        """Handle batches and return their results, up to the first failure."""
+        """Handle batches and return their results, up to and including the first failure."""
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:

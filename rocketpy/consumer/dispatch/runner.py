@@ -75,7 +75,7 @@ class RunningCalls:
 
     argument: of the current call; None between calls. abandoned: the argument of the last call that `abandon`
     detached. started_s: when the current call began, by `time.monotonic`. done: arguments of the calls that
-    succeeded, of which the first `_reported` are reported. reported_s: up to when durations are reported.
+    succeeded, of which the first `_reported` are reported. reported_s: durations are reported up to this time.
     is_over: the worker has left the chunk. was_interrupted: `_flush` or `abandon` ran since the current call
     began, so its end is timed and checked.
     """
@@ -168,7 +168,7 @@ class HandlerRunner:
         self._waiting_before = 0  # calls at the last check, and those submitted since
 
     def submit(self, puller: Puller, messages: list[MessageExt]) -> None:
-        """Let workers handle messages, in about this order."""
+        """Start to handle messages, in about this order."""
         if self._is_closing:
             return
         arguments: Sequence[Any] = messages
@@ -254,7 +254,7 @@ class HandlerRunner:
             self._start_workers(1)
 
     def _count_waiting(self) -> int:
-        """Return the number of waiting calls. Removes leading chunks without any, which need no check."""
+        """Return the number of waiting calls. Chunks at the front without any are removed first."""
         with self._lock:
             while self._waiting and not length_hint(self._waiting[0].calls):
                 self._waiting.popleft()

@@ -185,7 +185,7 @@ class ProcessQueue:
                 self._batches.remove(batch)
 
     def _batch_of(self, offset: int) -> _PulledBatch | None:
-        """Return the first batch that ends at an offset or after it, in most cases one of the oldest."""
+        """Return the first batch that ends at an offset or after it; None without such a batch."""
         for batch in self._batches:
             if offset <= batch.last:
                 return batch

@@ -247,9 +247,7 @@ class Puller:
             return messages
         if response.status is PullStatus.OFFSET_ILLEGAL:
             self._handle_illegal_offset(response)
-            await asyncio.sleep(
-                0
-            )  # `on_offset_illegal` cancelled this task: it ends here, before another pull
+            await asyncio.sleep(0)  # the call above cancelled this task, which ends here without another pull
             return ()
         if (
             response.header.next_begin_offset > process_queue.next_offset
@@ -279,9 +277,7 @@ class Puller:
             try:
                 return to_pull_response(await prefetched, process_queue.queue, process_queue.next_offset)
             except ConnectionLost:
-                log.debug(
-                    "pulling %s again: the connection of the prefetched pull ended", process_queue.queue
-                )
+                log.debug("pulling %s again: the connection was lost", process_queue.queue)
         header = self._header(subscription, process_queue.next_offset)
         return await context.api.pull(
             process_queue.queue, header, context.config.pull_timeout_ms, self._broker_id
@@ -381,7 +377,7 @@ class Puller:
         except RocketError as again:
             self._limited_log.info(
                 type(again).__name__,
-                "heartbeat or route refresh failed, after a pull of %s: %s",
+                "after a failed pull of %s, the heartbeat or the route lookup failed, too: %s",
                 queue,
                 again,
             )

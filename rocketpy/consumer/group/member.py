@@ -313,7 +313,10 @@ class GroupMember:
                     await self._rebalance_wanted.wait()
 
     async def rebalance(self) -> bool:
-        """Revoke and acquire queues as the strategy computes. Returns False if a lookup or a queue failed."""
+        """Revoke and acquire queues as the strategy computes.
+
+        Returns False if a lookup failed or a queue was not acquired; the caller repeats the rebalance then.
+        """
         complete = True
         changed = False
         for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.pullers)):
@@ -328,7 +331,7 @@ class GroupMember:
         return complete
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
-        """Revoke and acquire queues of a topic. Returns whether all succeeded, and whether any changed."""
+        """Revoke and acquire queues of a topic. Returns the result of `rebalance`, and if any queue changed."""
         queues = await self._find_queues(topic)
         members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
         complete = queues is not None and (self.broadcasting or members is not None)
