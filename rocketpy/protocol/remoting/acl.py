@@ -31,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from rocketpy.errors import LocalProtocolError
 from rocketpy.protocol.codes import VERSION_4_6_0
 
 ACCESS_KEY: Final = "AccessKey"
@@ -56,16 +57,30 @@ def signature_v2(secret_key: bytes, content: bytes) -> str:
 
 
 def signed_content(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return the bytes that version 1 signs. fields: the request's ext fields by their names on the wire."""
-    return "".join([fields[name] for name in sorted(fields) if name != SIGNATURE]).encode() + body
+    """Return the bytes that version 1 signs. fields: the request's ext fields by their names on the wire.
+
+    Raises LocalProtocolError for text that is not valid Unicode.
+    """
+    text = "".join([fields[name] for name in sorted(fields) if name != SIGNATURE])
+    try:
+        return text.encode() + body
+    except UnicodeEncodeError as error:
+        raise _not_unicode(error) from error
 
 
 def signed_content_v2(
     code: int, language: str, version: int, fields: Mapping[str, str], body: bytes
 ) -> bytes:
-    """Return the bytes that version 2 signs. fields: as for `signed_content`."""
+    """Return the bytes that version 2 signs. fields, errors: as for `signed_content`."""
     covered = {name: value for name, value in fields.items() if name != SIGNATURE_V2}
-    return _json((code, language, version, covered)) + body
+    try:
+        return _json((code, language, version, covered)) + body
+    except UnicodeEncodeError as error:
+        raise _not_unicode(error) from error
+
+
+def _not_unicode(error: UnicodeEncodeError) -> LocalProtocolError:
+    return LocalProtocolError(f"a request with a text that is not valid Unicode cannot be signed: {error}")
 
 
 class Signer:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketpy.errors import LocalProtocolError
 from rocketpy.protocol.remoting.acl import (
     NONCE,
     SIGNATURE,
@@ -67,6 +68,13 @@ def test_a_security_token_travels_and_is_signed() -> None:
 def test_secrets_do_not_show() -> None:
     """A log line or a traceback with locals would hand out the account."""
     assert "secret" not in repr(Signer("key", "secret-text", "secret-token"))
+
+
+@pytest.mark.parametrize("signer", [Signer, SignerV2])
+def test_text_that_is_not_unicode_is_our_own_error(signer: type[Signer]) -> None:
+    """An error of another class, in the task that fetches a route, would close the client."""
+    with pytest.raises(LocalProtocolError, match="not valid Unicode"):
+        signer("key", "secret").sign({"topic": "\ud800"}, b"")
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
