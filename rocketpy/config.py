@@ -266,6 +266,10 @@ class Credentials:
     def __post_init__(self) -> None:
         if self.signature_version not in (1, 2):
             raise ConfigInvalid(f"signature_version is {self.signature_version!r}; choose 1 or 2")
+        check_text("access_key", self.access_key)
+        check_text("secret_key", self.secret_key)
+        if self.security_token is not None:
+            check_text("security_token", self.security_token)
         if not self.access_key or not self.secret_key or self.security_token == "":
             raise ConfigInvalid(
                 "credentials need an access_key and a secret_key, and no empty security_token"
@@ -350,6 +354,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.namesrv, str):
             raise ConfigInvalid(f"namesrv is {self.namesrv!r}; write 'host:9876' or 'host:9876;other:9876'")
+        check_text("instance_name", self.instance_name)
+        check_text("namespace", self.namespace)
         check_number("route_refresh_ms", self.route_refresh_ms, 10)
         check_number("heartbeat_ms", self.heartbeat_ms, 10)
         check_number("request_timeout_ms", self.request_timeout_ms, 1)
@@ -379,6 +385,16 @@ def check_number(name: str, value: float, minimum: int, maximum: int | None = No
     if not minimum <= value <= (_LARGEST if maximum is None else maximum):  # NaN fails both comparisons
         upto = f" and at most {maximum}" if maximum is not None else ""
         raise ConfigInvalid(f"{name} is {value}; it must be at least {minimum}{upto}")
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise ConfigInvalid unless a setting is a string of valid Unicode. The error does not contain it."""
+    if not isinstance(value, str):
+        raise ConfigInvalid(f"{name} is a {type(value).__name__}; it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigInvalid(f"{name} is not valid Unicode text: {error.reason}") from None
 
 
 def check_timeout(timeout_ms: float) -> int:

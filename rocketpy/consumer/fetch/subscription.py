@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from rocketpy.config import check_text
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import SubscriptionData
@@ -32,7 +33,7 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
     """Return the subscription that brokers receive.
 
     version_ms: its creation time; brokers keep the newest version. Raises ConfigInvalid for an expression
-    without a tag, and for empty SQL.
+    without a tag, for empty SQL, and for text that is not valid Unicode.
     """
     if isinstance(expression, Sql):
         text: object = expression.text
@@ -40,6 +41,7 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
             raise ConfigInvalid(
                 f"the SQL92 expression for topic {topic} is {text!r}; it must be a string that is not empty"
             )
+        check_text(f"the SQL92 expression for topic {topic}", text)
         return SubscriptionData(
             topic=topic, sub_string=expression.text, sub_version=version_ms, expression_type="SQL92"
         )
@@ -47,6 +49,7 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
         raise ConfigInvalid(
             f"the expression for topic {topic} is {expression!r}; it must be a string of tags, or Sql(...)"
         )
+    check_text(f"the expression for topic {topic}", expression)
     if expression in {"", ALL}:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
     tags = {tag.strip() for tag in expression.split("||")} - {""}

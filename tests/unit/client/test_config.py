@@ -14,6 +14,7 @@ from rocketpy.config import (
     ClientConfig,
     CompressionConfig,
     ConsumerConfig,
+    Credentials,
     ProducerConfig,
     RetryConfig,
 )
@@ -33,6 +34,10 @@ from rocketpy.errors import ConfigInvalid
         (ConsumerConfig, {"pull_timeout_ms": 0}, "pull_timeout_ms"),
         (ClientConfig, {"heartbeat_ms": 1}, "heartbeat_ms is 1"),
         (ClientConfig, {"codec": "xml"}, "codec is 'xml'"),
+        (ClientConfig, {"namespace": None}, "namespace is a NoneType"),
+        (ClientConfig, {"instance_name": "\ud800"}, "instance_name is not valid Unicode"),
+        (Credentials, {"access_key": "a", "secret_key": "\ud800"}, "secret_key is not valid Unicode"),
+        (Credentials, {"access_key": b"a", "secret_key": "b"}, "access_key is a bytes"),
     ],
 )
 def test_bad_values_are_named(group: Any, wrong: dict[str, Any], words: str) -> None:

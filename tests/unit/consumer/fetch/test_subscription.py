@@ -31,6 +31,13 @@ def test_sql() -> None:
     assert (data.sub_string, data.expression_type, data.tags_set) == ("a > 5", "SQL92", set())
 
 
+@pytest.mark.parametrize("expression", ["\ud800", Sql("a = '\ud800'")])
+def test_an_expression_that_is_not_unicode_is_rejected(expression: str | Sql) -> None:
+    """A heartbeat with it could not be encoded, which closes the client."""
+    with pytest.raises(ConfigInvalid, match="not valid Unicode"):
+        subscription_data("T", expression, 7)
+
+
 @pytest.mark.parametrize("expression", [" || ", Sql(" ")])
 def test_an_empty_expression_is_rejected(expression: str | Sql) -> None:
     """A typing error would look like a topic without messages."""
