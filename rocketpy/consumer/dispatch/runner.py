@@ -75,7 +75,7 @@ class RunningCalls:
 
     argument: of the current call; None between calls. abandoned: the argument of the last call that `abandon`
     detached. started_s: when the current call began, by `time.monotonic`. done: arguments of the calls that
-    succeeded, of which the first `_reported` are reported. reported_s: durations are reported up to this time.
+    succeeded, of which the first `_reported` are reported. reported_s: end of the reported durations.
     is_over: the worker has left the chunk. was_interrupted: `_flush` or `abandon` ran since the current call
     began, so its end is timed and checked.
     """

@@ -331,7 +331,7 @@ class GroupMember:
         return complete
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
-        """Revoke and acquire queues of a topic. Returns the result of `rebalance`, and if any queue changed."""
+        """Revoke and acquire queues of a topic. Returns as `rebalance`, and if any queue changed."""
         queues = await self._find_queues(topic)
         members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
         complete = queues is not None and (self.broadcasting or members is not None)
