@@ -72,9 +72,15 @@ def put(
         is_admin = admin
         if is_admin is None:  # the request always sets it, so send the present value
             known = await client.accounts.list(cluster)
-            is_admin = any(
-                access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
-            )
+            values = {
+                rules.accounts[access_key].admin for rules in known.values() if access_key in rules.accounts
+            }
+            if len(values) > 1:
+                raise RocketError(
+                    f"account {access_key} is an administrator at some brokers only, so it was not changed; "
+                    "give --admin or --no-admin"
+                )
+            is_admin = True in values
         await client.accounts.put(
             access_key,
             secret,
