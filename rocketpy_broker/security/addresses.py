@@ -99,8 +99,12 @@ def _range(text: str, base: int, limit: int) -> tuple[int, int]:
     if text == "*":
         return 0, limit
     low_text, dash, high_text = text.partition("-")
-    low = int(low_text, base)
-    high = int(high_text, base) if dash else low
+    try:
+        low = int(low_text, base)
+        high = int(high_text, base) if dash else low
+    except ValueError:
+        low = high = -1
     if not 0 <= low <= high <= limit:
-        raise ValueError(f"{text} is not a number or range from 0 to {limit:{'x' if base == 16 else 'd'}}")
+        top = limit if base == 10 else f"{limit:x}"
+        raise ValueError(f"{text!r} is neither * nor a number or range from 0 to {top}")
     return low, high

@@ -106,7 +106,7 @@ class LedgerGroup:
         for _ in range(100):  # pushes of a stopped leader arrive before that
             await asyncio.sleep(0)
         peers = [broker.ledger.peer for broker in self.running.values()]
-        self._leapt_ms += max((peer.settings.silence_ms + 1 for peer in peers), default=0)
+        self._leapt_ms += max((peer.settings.election_timeout_ms + 1 for peer in peers), default=0)
         for peer in peers:  # all of them now: one that still follows refuses its vote for as long again
             peer._step(Tick())
 

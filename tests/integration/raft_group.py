@@ -183,7 +183,7 @@ class Group:
             await asyncio.sleep(0)
         peers = [(member, member.peer) for member in members if member.peer is not None]
         for member, peer in peers:
-            member.leapt_ms += peer.settings.silence_ms + 1
+            member.leapt_ms += peer.settings.election_timeout_ms + 1
         for _, peer in peers:  # all of them now: one that still follows refuses its vote for as long again
             peer._step(Tick())
 

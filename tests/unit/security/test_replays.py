@@ -35,6 +35,14 @@ def test_requests_may_overtake_each_other(numbers: list[int], data: st.DataObjec
         assert replays.deny_reason("a", f"s-{number:x}", NOW, NOW) is not None
 
 
+def test_a_number_below_the_window_is_rejected_with_its_distance() -> None:
+    """Operators would look for a replay when requests of one signer overtook each other."""
+    replays = guard()
+    assert replays.deny_reason("a", "s-400", NOW, NOW) is None
+    assert replays.deny_reason("a", "s-1", NOW, NOW) is None
+    assert "1024 below the newest" in (replays.deny_reason("a", "s-0", NOW, NOW) or "")
+
+
 @given(st.lists(st.integers(0, 5000), max_size=80))
 def test_no_number_is_taken_twice(numbers: list[int]) -> None:
     """A gap in the numbers, which requests to other servers cause, could allow a replay."""

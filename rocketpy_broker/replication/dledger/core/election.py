@@ -191,7 +191,7 @@ class LeaderElector:
             case Role.LEADER:
                 self._tick_leader(now_ms)
             case Role.FOLLOWER:
-                if now_ms - self._last_leader_contact_ms > self.settings.silence_ms:
+                if now_ms - self._last_leader_contact_ms > self.settings.election_timeout_ms:
                     self.state.become_candidate()
                     self._next_election_ms = now_ms
             case Role.CANDIDATE:
@@ -267,7 +267,7 @@ class LeaderElector:
         if self.state.highest_term > vote_round.term:
             outcome = ElectionResult.WAIT_TO_VOTE_NEXT
         elif vote_round.results[VoteResult.REJECT_ALREADY_HAS_LEADER]:
-            self._next_election_ms += self.settings.silence_ms
+            self._next_election_ms += self.settings.election_timeout_ms
         if vote_round.is_probe:
             self._probe_next = (
                 vote_round.results.total() - vote_round.results[VoteResult.UNKNOWN] < self.settings.quorum
@@ -285,7 +285,7 @@ class LeaderElector:
     # -- as the leader ------------------------------------------------------------------------
 
     def _tick_leader(self, now_ms: float) -> None:
-        if now_ms - self._last_quorum_ms > self.settings.silence_ms:
+        if now_ms - self._last_quorum_ms > self.settings.election_timeout_ms:
             self.step_down(self.state.term, now_ms)
         elif now_ms >= self._next_heartbeat_ms:
             self._send_heartbeats(now_ms)

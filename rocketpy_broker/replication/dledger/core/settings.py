@@ -60,10 +60,10 @@ class RaftSettings:
             )
 
     @property
-    def silence_ms(self) -> int:
+    def election_timeout_ms(self) -> int:
         """Time after which a follower without a heartbeat starts an election.
 
-        A leader that has had no quorum of responses for so long steps down.
+        A leader without a quorum of responses for this time steps down.
         """
         return self.heartbeats_missed_max * self.heartbeat_ms
 
