@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from rocketpy.errors import RecordCorrupt
@@ -100,7 +100,9 @@ class Recovery:
                 queue.files.close_idle()
         if self.index is not None and not self.index.delete_from(report.end):
             report.note("the index had records beyond the log's end; its newest file is rebuilt")
-            self._scan(self._file_start(self.index.end_offset), self.index.end_offset, report)
+            again = replace(report)  # with the same list of notes
+            self._scan(self._file_start(self.index.end_offset), self.index.end_offset, again)
+            report.scanned_from = min(report.scanned_from, again.scanned_from)
         self.queues.fill(self.table, self._files.min_offset)
         self.dispatcher.offset = report.end
         self.tail = scan.tail

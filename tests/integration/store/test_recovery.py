@@ -481,6 +481,22 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
     store.close()
 
 
+def test_reading_for_the_index_keeps_the_range_that_was_read(filled: Filled, tmp_path: Path) -> None:
+    """Files of that range would not be written again, although their last flush may have failed."""
+    filled(tmp_path, count=2 * COUNT)
+    shutil.rmtree(tmp_path / "consumequeue")  # the log is read from its first file
+    last = max((tmp_path / "commitlog").iterdir())
+    with last.open("r+b") as file:  # the index has records after this place
+        file.seek(2000)
+        file.write(b"?" * 500)
+    store = MessageStore(cutting(tmp_path))
+    report = store.open()
+    assert any("the index had records beyond" in note for note in report.notes)
+    assert report.scanned_from == 0
+    assert report.records == sum(len(bodies(store, queue_id=queue_id)) for queue_id in range(3))
+    store.close()
+
+
 @pytest.mark.parametrize("lost", [0, 2000, 5000])
 def test_a_queue_that_lost_a_file_is_rebuilt_though_the_log_is_read_from_its_end(
     filled: Filled, tmp_path: Path, lost: int
