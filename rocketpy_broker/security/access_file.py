@@ -38,7 +38,9 @@ class AccessStore:
         self._clock = clock
         self._written = AccessFile()
         self._stamp: _Stamp | None = None
-        """Of the file at the last attempt to read it; None before the first one, and while it is missing."""
+        """Of the file when it was read the last time."""
+        self._problem = ""
+        """Why it cannot be read, as logged."""
 
     def load(self) -> None:
         """Read the file. Raises ConfigInvalid, which names the file; the rules are then unchanged."""
@@ -57,26 +59,25 @@ class AccessStore:
         self._stamp = stamp
 
     def reload_changed(self) -> None:
-        """Read the file again if it has changed. An invalid file is logged and ignored."""
-        try:
-            stamp = self._read_stamp()
-        except OSError as error:
-            if self._stamp is not None:  # logged once, not at every check
-                log.error("%s: %s; the previous rules remain in effect", self.path, error)
-            self._stamp = None
-            return
-        if stamp == self._stamp:
+        """Read the file again if it has changed, or if reading it failed; the same error is logged once."""
+        if not self._problem and self._read_stamp() == self._stamp:
             return
         try:
             self.load()
         except ConfigInvalid as error:
-            self._stamp = stamp  # logged once, too
-            log.error("%s; the previous rules remain in effect", error)
+            if str(error) != self._problem:
+                log.error("%s; the previous rules remain in effect", error)
+            self._problem = str(error)
         else:
-            log.warning("%s has changed and has %d accounts now", self.path, len(self.rules.accounts))
+            self._problem = ""
+            log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
 
-    def _read_stamp(self) -> _Stamp:
-        state = self.path.stat()
+    def _read_stamp(self) -> _Stamp | None:
+        """Return what a change of the file changes; None for a file that cannot be found."""
+        try:
+            state = self.path.stat()
+        except OSError:
+            return None
         return state.st_mtime_ns, state.st_size, state.st_ino
 
     def _apply(self, written: AccessFile) -> None:

@@ -163,3 +163,23 @@ def test_a_file_that_was_spoilt_leaves_the_rules_in_force(
     store.reload_changed()
     assert set(store.rules.accounts) == {"RocketMQ", "rocketmq2"}
     assert caplog.text.count("the previous rules remain in effect") == 3  # once for each state of the file
+
+
+def test_a_file_is_used_once_its_problem_ends_without_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A corrected owner or mode changes no content, so the accounts would not change before a restart."""
+    store = opened(tmp_path)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Path, "read_text", _denied)
+        store.path.write_text(ACCOUNTS.replace("rocketmq2", "rocketmq3"))
+        store.reload_changed()
+        store.reload_changed()
+        assert "rocketmq2" in store.rules.accounts
+    store.reload_changed()
+    assert "rocketmq3" in store.rules.accounts
+    assert caplog.text.count("the previous rules remain in effect") == 1
+
+
+def _denied(*_arguments: object) -> str:
+    raise PermissionError(13, "permission denied")
