@@ -198,7 +198,8 @@ class StoreDriver:
         unchecked = self.store.dispatcher.waiting_since(self._checked_for_polls)
         self._checked_for_polls += len(unchecked)
         polled = self.polled_queues
-        return any((cursor.topic, cursor.queue_id) in polled for cursor, *_ in unchecked)
+        cursors = {request[0] for request in unchecked}
+        return any((cursor.topic, cursor.queue_id) in polled for cursor in cursors)
 
     def _dispatch(self) -> None:
         self._dispatch_handle = None
