@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import TypedDict
 
@@ -190,12 +190,6 @@ def check_integer(name: str, value: object) -> None:
     """Raise UsageError unless an argument is an integer."""
     if not isinstance(value, Integral):
         raise UsageError(f"{name} is {value!r}; it must be a whole number")
-
-
-def check_timeout(name: str, value: object) -> None:
-    """Raise UsageError unless an argument is a number or None."""
-    if value is not None and not isinstance(value, Real):
-        raise UsageError(f"{name} is {value!r}; it must be a number of milliseconds, or None")
 
 
 # Keyword arguments of the consumers, for wrappers that pass them on (PEP 692).

@@ -24,9 +24,8 @@ from rocketpy.consumer.group.broker_callbacks import (
 )
 from rocketpy.consumer.group.member import GroupMember, abbreviate
 from rocketpy.consumer.listeners import Observers
-from rocketpy.consumer.outcomes import HandlingResult
 from rocketpy.errors import ClientClosed
-from rocketpy.message.message import MessageExt, check_group, check_topic
+from rocketpy.message.message import check_group, check_topic
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
 from rocketpy.results import Health
 from rocketpy.runtime.tasks import close_all, joined
@@ -74,10 +73,6 @@ class GroupConsumer(Lifecycle):
         without a `close`, and no warning would report it.
         """
         raise NotImplementedError
-
-    async def consume_directly(self, message: MessageExt) -> HandlingResult:
-        """Call the handler with a message, as for an operator; no offset is committed."""
-        return await self._make_direct_handler()(message)
 
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""

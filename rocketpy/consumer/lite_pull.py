@@ -16,7 +16,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.config import ClientConfig, check_number
-from rocketpy.consumer.config import LitePullConfig, check_integer, check_timeout
+from rocketpy.consumer.config import LitePullConfig, check_integer
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.group.broker_callbacks import DirectHandler, config_properties
@@ -275,7 +275,8 @@ class LitePullConsumer(GroupConsumer):
     async def _poll(
         self, timeout_ms: int | None, max_count: int | None
     ) -> list[tuple[Puller, list[MessageExt]]]:
-        check_timeout("timeout_ms", timeout_ms)
+        if timeout_ms is not None:
+            check_number("timeout_ms", timeout_ms, 0)
         if max_count is not None:
             check_number("max_count", max_count, 1)
         member = self.member

@@ -14,8 +14,8 @@ from typing import Any, Final
 from rocketpy.client.lifecycle import BoundToClient
 from rocketpy.client.namespace import own_names, wrap, wrap_queue
 from rocketpy.client.routing.routes import subscribe_queues
-from rocketpy.config import ClientConfig, ConsumerConfig
-from rocketpy.consumer.config import check_integer, check_timeout
+from rocketpy.config import ClientConfig, ConsumerConfig, check_timeout
+from rocketpy.consumer.config import check_integer
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse, to_pull_response
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.errors import MessageInvalid, RocketError
@@ -130,7 +130,8 @@ class PullConsumer(BoundToClient):
         name = wrap_queue(self._namespace, queue)
         for what, number in (("offset", offset), ("max_count", max_count)):
             check_integer(what, number)
-        check_timeout("timeout_ms", timeout_ms)
+        if timeout_ms is not None:
+            check_timeout(timeout_ms)
         self._telemetry.check_if_due()
         pull = self._pull(queue, name, offset, max_count, timeout_ms, expression)
         return await (self._pull_and_notify(pull, queue, name) if self._listeners.all else pull)
@@ -259,7 +260,8 @@ class PullConsumer(BoundToClient):
     def _timeout_ms(self, timeout_ms: int | None) -> int:
         """Return the timeout of a pull, including the time for which the broker may hold it."""
         config = self.config
-        return (timeout_ms or config.pull_timeout_ms) + (config.suspend_timeout_ms if config.suspend else 0)
+        timeout_ms = config.pull_timeout_ms if timeout_ms is None else timeout_ms
+        return timeout_ms + (config.suspend_timeout_ms if config.suspend else 0)
 
     def _pull_result(
         self, response: PullResponse, queue: MessageQueue, offset: int, tags: Collection[str]

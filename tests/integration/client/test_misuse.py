@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,9 @@ from rocketpy.errors import ClientClosed, ConfigInvalid, MessageInvalid
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.request_template import SendTemplate
 from rocketpy.protocol.codes import RequestCode
+from rocketpy.sync import LitePullConsumer as SyncLitePullConsumer
 from rocketpy.sync import Producer as SyncProducer
+from rocketpy.sync import PullConsumer as SyncPullConsumer
 from tests.integration.client.test_failures import MESSAGE, one_broker
 from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import LIMIT_S
@@ -113,6 +116,19 @@ def test_blocking_clients_reject_invalid_timeouts() -> None:
             with pytest.raises(ConfigInvalid, match="timeout_ms is"):
                 producer.send_batch_async([MESSAGE], timeout_ms=bad)
         assert producer.send_async(MESSAGE, timeout_ms=2**62).result(10).status is SendStatus.SEND_OK
+
+
+def test_consumers_reject_invalid_timeouts() -> None:
+    """A pull without time would have the default, and a poll with a negative time would return nothing."""
+    queue = MessageQueue("T", "b", 0)
+    with SyncPullConsumer("g", "embedded:") as pulling, SyncLitePullConsumer("h", "embedded:") as polling:
+        for bad in cast(list[int], ["5", -1, float("nan")]):
+            for use in (partial(pulling.pull, queue, 0), polling.poll, polling.getmany):
+                with pytest.raises(ConfigInvalid, match="timeout_ms is"):
+                    use(timeout_ms=bad)
+        with pytest.raises(ConfigInvalid, match="timeout_ms is 0"):
+            pulling.pull(queue, 0, timeout_ms=0)
+        assert polling.poll(0) == []
 
 
 @pytest.mark.parametrize("place", ["prepare", "encode"])
