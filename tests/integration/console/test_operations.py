@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from html import unescape
 
-from rocketpy import AdminClient, ClientConfig, Later, Message, MessageTraceConfig, Producer, ProducerConfig
+import pytest
+
+from rocketpy import (
+    AdminClient,
+    ClientConfig,
+    Later,
+    Message,
+    MessageExt,
+    MessageTraceConfig,
+    Producer,
+    ProducerConfig,
+    SendResult,
+)
 from rocketpy.admin import Permission
+from rocketpy.admin.dead_letters import DeadLetterQueues
+from rocketpy.cli.console.resends import Resends
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.client.admin.admin_place import missing_broker
 from tests.integration.console.browser import Browser, browsing
@@ -121,8 +136,21 @@ async def test_all_dead_letters_of_a_group_are_sent_again() -> None:
         assert len(seen.messages) == 7
 
 
-async def test_a_resend_is_stopped_and_goes_on() -> None:
+async def test_a_resend_is_stopped_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resend of the wrong group could not be ended, or would begin again with the first message."""
+    permits, stops = asyncio.Semaphore(3), asyncio.Event()
+    resend, stop = DeadLetterQueues.resend, Resends.stop
+
+    async def resend_when_permitted(queues: DeadLetterQueues, message: MessageExt) -> SendResult:
+        await permits.acquire()
+        return await resend(queues, message)
+
+    async def stop_visibly(resends: Resends, group: str) -> None:
+        stops.set()
+        await stop(resends, group)
+
+    monkeypatch.setattr(DeadLetterQueues, "resend", resend_when_permitted)
+    monkeypatch.setattr(Resends, "stop", stop_visibly)
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 9)
         async with browsing(cluster.namesrv_address, allow_changes=True) as browser:
@@ -135,9 +163,16 @@ async def test_a_resend_is_stopped_and_goes_on() -> None:
                 again = await browser.submit("/resend-all", question, group="g", step="start")
                 assert again.status_code == 400
                 assert "are being sent" in again.text
-                stopped = await browser.submit("/resend-all", question, group="g", step="stop")
-                (count,) = re.findall(r"Stopped after (\d) of 9", stopped.text)
-                await until(lambda: len(seen.messages) == int(count))
+                await seen.until(3)
+                stopping = asyncio.create_task(
+                    browser.submit("/resend-all", question, group="g", step="stop")
+                )
+                await stops.wait()
+                permits.release()  # the message that is being sent
+                assert "Stopped after 4 of 9" in (await stopping).text
+                await seen.until(4)
+                for _ in range(5):
+                    permits.release()
                 await browser.submit("/resend-all", question, group="g", step="resume")
                 await seen.until(9)
             assert set(seen.bodies.values()) == {1}
