@@ -49,7 +49,7 @@ demo: $(VENV)/.ready-demo ## events through name server, broker and store and ba
 test: $(VENV)/.ready-test ## unit, property and integration tests, on every core
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
-slow: $(VENV)/.ready-test ## the tests that take longer: simulations by the seed, real processes killed
+slow: $(VENV)/.ready-test ## the tests that take longer: seeded simulations, real processes killed
 	@$(PY) -m pytest -n auto --dist worksteal -m "slow and not planted and not soak and not interop and not spark" $(ARGS)
 
 planted: $(VENV)/.ready-test ## whether the crash tests and simulations catch defects that are planted
