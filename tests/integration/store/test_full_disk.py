@@ -99,7 +99,8 @@ async def test_all_that_was_acknowledged_is_consumed(
         if refuses:
             await until(lambda: store.disk_full is not None)
         reason = await send_until_refused(producer, sent, 100_000)
-        assert ("the disk is 100% full" if refuses else "No space left") in reason
+        # The first check may come while the other file grows.
+        assert ("% full, above 90%" if refuses else "No space left") in reason
         assert store.min_physical_offset == 0
         assert await consumed(cluster, len(sent)) == sorted(sent)
         other.unlink()
