@@ -38,15 +38,17 @@ class AccessStore:
         self._clock = clock
         self._written = AccessFile()
         self._stamp: _Stamp | None = None
-        """Of the file when it was read the last time."""
+        """Of the content that was read last, even if it is invalid; None if the file could not be read."""
         self._problem = ""
-        """Why it cannot be read, as logged."""
+        """Why the rules of the file are not in effect, as logged."""
 
     def load(self) -> None:
         """Read the file. Raises ConfigInvalid, which names the file; the rules are then unchanged."""
+        stamp, self._stamp = self._read_stamp(), None
         try:
-            stamp = self._read_stamp()
-            self._apply(read_access_file(self.path.read_text("utf-8")))
+            text = self.path.read_text("utf-8")
+            self._stamp = stamp  # invalid content is not parsed again before it changes
+            self._apply(read_access_file(text))
         except FileNotFoundError:
             raise ConfigInvalid(
                 f"{self.path}: aclEnable=true needs this file, which does not exist; create it, "
@@ -56,11 +58,10 @@ class AccessStore:
             raise ConfigInvalid(f"{self.path}: the file is not in UTF-8") from None
         except (OSError, ConfigInvalid) as error:
             raise ConfigInvalid(f"{self.path}: {error}") from None
-        self._stamp = stamp
 
     def reload_changed(self) -> None:
-        """Read the file again if it has changed, or if reading it failed; the same error is logged once."""
-        if not self._problem and self._read_stamp() == self._stamp:
+        """Read the file again if it has changed, or could not be read; the same error is logged once."""
+        if self._stamp is not None and self._read_stamp() == self._stamp:
             return
         try:
             self.load()
@@ -69,7 +70,6 @@ class AccessStore:
                 log.error("%s; the previous rules remain in effect", error)
             self._problem = str(error)
         else:
-            self._problem = ""
             log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
 
     def _read_stamp(self) -> _Stamp | None:
@@ -83,6 +83,7 @@ class AccessStore:
     def _apply(self, written: AccessFile) -> None:
         self.rules = AccessList.of(written)  # if it raises, nothing has changed
         self._written = written
+        self._problem = ""
 
     # -- requests of administrators -----------------------------------------------------------
 

@@ -8,8 +8,15 @@ import pytest
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import PlainAccessConfig
+from rocketpy_broker.security import access_file
 from rocketpy_broker.security.access_file import AccessStore
-from rocketpy_broker.security.accounts import AccessList, Right, dump_access_file, read_access_file
+from rocketpy_broker.security.accounts import (
+    AccessFile,
+    AccessList,
+    Right,
+    dump_access_file,
+    read_access_file,
+)
 
 BOTH = Right.PUB | Right.SUB
 ACCOUNTS = """
@@ -179,6 +186,33 @@ def test_a_file_is_used_once_its_problem_ends_without_a_change(
     store.reload_changed()
     assert "rocketmq3" in store.rules.accounts
     assert caplog.text.count("the previous rules remain in effect") == 1
+
+
+def test_invalid_content_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand accounts take half a second: checks every 0.5 s would block all requests of the broker."""
+    store, parsed = opened(tmp_path), []
+
+    def read(text: str) -> AccessFile:
+        parsed.append(text)
+        return read_access_file(text)
+
+    monkeypatch.setattr(access_file, "read_access_file", read)
+    store.path.write_text("accounts: [")
+    for _ in range(3):
+        store.reload_changed()
+    assert parsed == ["accounts: ["]
+
+
+def test_the_same_problem_is_logged_again_after_a_change_of_accounts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An administrator's change replaces an invalid file. The next mistake is a new one."""
+    store = opened(tmp_path)
+    for text in ("accounts: [", "accounts: [ "):
+        store.path.write_text(text)
+        store.reload_changed()
+        store.set_white_addresses(["10.0.0.*"])
+    assert caplog.text.count("the previous rules remain in effect") == 2
 
 
 def _denied(*_arguments: object) -> str:
