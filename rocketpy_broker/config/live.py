@@ -75,6 +75,8 @@ class LiveConfig:
     def __post_init__(self, fixed: Mapping[str, str]) -> None:
         self._fixed = dict(fixed)
         self._lock = asyncio.Lock()
+        self._next: dict[str, dict[str, Any]] = {}
+        """Values of each group that the file has for the next start."""
         self.version = DataVersion(timestamp=self.clock())
 
     def text(self) -> str:
@@ -101,7 +103,7 @@ class LiveConfig:
         given = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
         wanted = {name: value for name, value in given.items() if name not in _IGNORED}
         before = self._values()
-        values: dict[str, dict[str, Any]] = {}
+        values = {name: dict(fields) for name, fields in self._next.items()}
         for name, value in wanted.items():
             key = self.keys.get(name)
             if key is None or key.change is Change.NEVER:
@@ -110,13 +112,14 @@ class LiveConfig:
                 values.setdefault(key.group, {})[key.field] = key.read(value)
             except ValueError as error:
                 raise ConfigInvalid(f"{name}={value}: {error}") from None
-        # All values of a group at once: limits of one setting may depend on another.
+        # All values of a group at once, as at the next start: limits of one setting may depend on another.
         groups = {name: dataclasses.replace(self.groups[name], **fields) for name, fields in values.items()}
         if wanted:
             await asyncio.to_thread(change_file, path, wanted)
         changes = {name: self.keys[name] for name in wanted}
         for key in changes.values():
             if key.change is not Change.LIVE:
+                self._next.setdefault(key.group, {})[key.field] = values[key.group][key.field]
                 continue
             # Configuration is frozen elsewhere: only here do settings of a running server change.
             object.__setattr__(self.groups[key.group], key.field, getattr(groups[key.group], key.field))

@@ -24,6 +24,7 @@ from rocketpy.protocol.headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from rocketpy_broker.config.file import load_broker_config
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC
 from tests.unit.handlers.broker_parts import BrokerParts, served
 from tests.unit.store.helpers import put
@@ -185,10 +186,27 @@ async def test_settings_whose_limits_depend_on_each_other_change_together(tmp_pa
         response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
         assert response.code == ResponseCode.SUCCESS
         response = await client.call(
-            RequestCode.UPDATE_BROKER_CONFIG, body=b"haSendHeartbeatInterval=30000\n"
+            RequestCode.UPDATE_BROKER_CONFIG, body=b"haSendHeartbeatInterval=60000\n"
         )
         assert response.code == ResponseCode.NO_PERMISSION
     assert "haHousekeepingInterval=60000" in file.read_text()
+
+
+async def test_a_change_must_be_valid_with_earlier_ones_for_the_next_start(tmp_path: Path) -> None:
+    """The broker would not start with its file: the running settings do not show what that contains."""
+    file = tmp_path / "broker.conf"
+    file.write_text("remoteConfigUpdateEnable=true\n")
+    async with served(BrokerParts(tmp_path / "store", updatable_file=file)) as (client,):
+        for setting, code in (
+            ("haHousekeepingInterval=60000", ResponseCode.SUCCESS),
+            ("haSendHeartbeatInterval=30000", ResponseCode.SUCCESS),
+            ("haHousekeepingInterval=20000", ResponseCode.NO_PERMISSION),
+            ("haTransferBatchSize=65536", ResponseCode.SUCCESS),
+        ):
+            response = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=f"{setting}\n".encode())
+            assert response.code == code
+    ha = load_broker_config(file).ha
+    assert (ha.silence_ms, ha.heartbeat_ms) == (60_000, 30_000)
 
 
 async def test_settings_stay_as_they_are_without_permission(tmp_path: Path) -> None:
