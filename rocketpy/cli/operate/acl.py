@@ -73,7 +73,7 @@ def put(
         if is_admin is None:  # the request always sets it, so send the present value
             known = await client.accounts.list(cluster)
             values = {
-                rules.accounts[access_key].admin for rules in known.values() if access_key in rules.accounts
+                access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
             }
             if len(values) > 1:
                 raise RocketError(

@@ -408,15 +408,16 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
 
 
-def test_an_administrator_of_one_broker_stays_one(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [{"mixed": Account("mixed", "", False, "", "", {}, {})}, {}])
+def test_an_administrator_of_one_broker_stays_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, others: dict[str, Account]
+) -> None:
     """A change of another field would make it an administrator of all brokers."""
-    accounts = {
-        name: Account("mixed", "", name == "broker-a", "", "", {}, {}) for name in ("broker-a", "broker-b")
-    }
+    administrators = {"mixed": Account("mixed", "", True, "", "", {}, {})}
     sent: list[object] = []
 
     async def listed(*_: object) -> dict[str, AccessRules]:
-        return {name: AccessRules({"mixed": account}, []) for name, account in accounts.items()}
+        return {"broker-a": AccessRules(administrators, []), "broker-b": AccessRules(others, [])}
 
     async def put(*_: object, **fields: object) -> None:
         sent.append(fields["admin"])
