@@ -1,4 +1,4 @@
-"""The log of a store on a ledger: each message's record is the body of an entry.
+"""The log of a message store in a DLedger group: each message's record is the body of a ledger entry.
 
 A record's physical offset is its position in the data files: 48 bytes after its entry's (QUIRKS 62, 63). Only
 committed entries are read (QUIRKS 64). The old commit log of a store that was created without DLedger stays
@@ -130,7 +130,7 @@ class LedgerLog(MessageLog):
     def _start_after_old_log(self, end: int) -> None:
         """End the old log with a blank record, and start the ledger in the next file.
 
-        end: of the old log, whose store was stopped cleanly.
+        end: offset after the last record of the old log. Its store was stopped cleanly.
         """
         last = self._old.mapped_files[-1]
         ensure(last.start <= end <= last.end, f"the old log ends at {end}, its last file is {last.path}")
@@ -199,7 +199,7 @@ class LedgerLog(MessageLog):
 
     @property
     def first_offset(self) -> int:
-        """Start of the oldest record, after the header of its entry."""
+        """Start of the oldest record. In the ledger, the header of its entry comes before it."""
         return self.min_offset + (0 if self._old.mapped_files else HEADER_BYTES)
 
     @property
@@ -342,7 +342,7 @@ class LedgerLog(MessageLog):
         return self._ledger.begin_index > self.committed_index + 1
 
     def skip_gap(self) -> None:
-        """Continue with the oldest entry of the ledger."""
+        """Continue with the oldest entry of the ledger, and delete the old log."""
         self.committed_index = self._ledger.begin_index - 1
         self._committed_end = self._ledger.data.min_offset
         self.tail = LogTail(self._committed_end)
@@ -357,7 +357,7 @@ class LedgerLog(MessageLog):
         return self.files.read(offset, size) if offset + size <= self.max_offset else None
 
     def read_record(self, offset: int, size: int | None = None) -> bytes | None:
-        """Return the bytes of the record at that offset; None if they are not all here."""
+        """Return the bytes of the record at that offset; None unless all of them are committed."""
         if size is None:
             start = self.read(offset, MIN_BLANK_BYTES)
             size, magic = read_start(start) if start is not None else (0, 0)
@@ -371,7 +371,7 @@ class LedgerLog(MessageLog):
         """Add nothing: the peer flushes the ledger."""
 
     def adopt_preallocated(self, file: MappedFile) -> None:
-        """Do nothing; see `needs_preallocation`."""
+        """Do nothing: `preallocate_ahead` creates no file here."""
 
     def persist_min_offset(self) -> None:
         """Save the new start of the ledger."""

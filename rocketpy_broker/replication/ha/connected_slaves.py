@@ -1,4 +1,4 @@
-"""The slaves that are connected to a master, and the offsets that they have acknowledged. Pure.
+"""The slaves that are connected to a master, and the offsets that they have acknowledged. No I/O.
 
 Source: HAService.isSlaveOK, notifyTransferSome of RocketMQ 4.6.0. Differs: a slave counts once it is
 copying, and only while it is connected.

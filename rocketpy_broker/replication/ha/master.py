@@ -1,4 +1,4 @@
-"""The master's end of one connection to a slave. Pure: bytes and `now_ms` in, effects out.
+"""The master's end of one connection to a slave. No I/O: bytes and `now_ms` in, effects out.
 
 Source: HAConnection of RocketMQ 4.6.0. Differs: a slave whose offset is outside the log is disconnected
 (apache/rocketmq #3015); with SYNC_FLUSH only flushed bytes are sent; there is a handshake, see `wire`.

@@ -1,4 +1,4 @@
-"""The slave's end of the connection to its master. Pure: bytes and `now_ms` in, effects out.
+"""The slave's end of the connection to its master. No I/O: bytes and `now_ms` in, effects out.
 
 Source: HAClient of RocketMQ 4.6.0. Differs: the first report is sent immediately, not after 5 s. Frames that
 arrive together are written together and reported once. There is a handshake, see `wire`.

@@ -1,4 +1,4 @@
-"""Sends of a SYNC_MASTER that wait for a slave, and the offset up to which consumers may read. Pure.
+"""Sends of a SYNC_MASTER that wait for a slave, and the offset up to which consumers may read. No I/O.
 
 Source: CommitLog.handleHA, GroupTransferService of RocketMQ 4.6.0. Differs: consumers get a message only
 after its sender has the response (#8239), and the timeouts of waiting sends do not add up.

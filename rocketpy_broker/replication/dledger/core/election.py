@@ -1,4 +1,4 @@
-"""Leader election: votes and heartbeats. Pure.
+"""Leader election: votes and heartbeats. No I/O.
 
 A candidate holds rounds of votes. The first round after it lost its leader is a probe: it is in the old term,
 in which a majority has already voted. It finds out whether the others still have the leader. The term is

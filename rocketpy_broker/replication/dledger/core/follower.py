@@ -1,4 +1,4 @@
-"""Handles the pushes of the leader on a follower. Pure.
+"""Handles the pushes of the leader on a follower. No I/O.
 
 Safety depends on the match index: up to it, the ledger is known to equal that of this term's leader. An
 APPEND adds only the entry directly after it. The match index, not the end of the ledger, limits the committed
@@ -44,14 +44,14 @@ class Follower:
         self._followed: tuple[int, str | None] = (-1, None)
         """Term and id of the leader whose pushes were last handled."""
         self._match_index = -1
-        """The newest entry that is known to equal the leader's; -1: none yet."""
+        """Index of the newest entry that is known to equal the leader's; -1: none yet."""
         self._is_compared = False
         """Whether a push of this leader has set the match index."""
         self._early: dict[int, tuple[int, PushEntryRequest, float]] = {}
         """Pushes that arrived before the push of the previous entry, by index."""
 
     def on_push(self, request_id: int, request: PushEntryRequest, now_ms: float) -> None:
-        """Handle a push, and respond."""
+        """Handle a push. An early one gets its response when the previous entry has arrived or timed out."""
         code = self._accept_leader(request, now_ms)
         if code is not _SUCCESS:
             self._respond(request_id, request, code)

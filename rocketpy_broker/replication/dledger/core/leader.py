@@ -1,4 +1,4 @@
-"""Replicates the leader's ledger to its followers, and commits entries. Pure; one object per term.
+"""Replicates the leader's ledger to its followers, and commits entries. No I/O; one object per term.
 
 For each follower: COMPARE until a common entry is found. TRUNCATE if the follower has entries after it. Then
 APPEND each entry, with many in flight. COMMIT sends an idle follower the committed index.
@@ -48,7 +48,7 @@ class PeerProgress:
         self.common_index = -1
         """The newest entry that is known to be equal on both; -1: none yet."""
         self.conflict_index = -1
-        """The oldest entry that is known to differ, or to be missing there; -1: none yet."""
+        """The oldest entry that is known to differ, or to be missing on the follower; -1: none yet."""
         self.next_index = -1
         """The entry to send next."""
         self.match_index = -1
@@ -64,7 +64,7 @@ class PeerProgress:
         self.in_flight_bytes = 0
         self.retry_at_ms = float("-inf")
         self.last_sent_ms = float("-inf")
-        """When the follower was last sent a push, which has the committed index."""
+        """When the last push was sent; each push contains the committed index."""
 
     def restart_compare(self) -> None:
         """Start again with COMPARE, without assumptions about the follower's ledger."""
@@ -76,7 +76,7 @@ class PeerProgress:
         self.in_flight_bytes = 0
 
     def start_appending(self, index: int) -> None:
-        """Continue with APPEND: the follower's ledger ends at `index`, and equals the leader's until then."""
+        """Continue with APPEND after `index`, up to which the follower's ledger equals the leader's."""
         self.phase, self.open_request = PushType.APPEND, None
         self.next_index = index + 1
         self.acknowledge(index)
@@ -129,16 +129,16 @@ class Leader:
             self._state.commit(index)
 
     def push(self, now_ms: float) -> None:
-        """Send the followers their missing entries."""
+        """Send each follower its next entries, COMPARE, TRUNCATE or COMMIT, if one is due."""
         for follower in self.followers:
             if follower.phase is PushType.APPEND:
                 self._push_entries(follower, now_ms)
             elif (
                 follower.open_request is None and now_ms >= follower.retry_at_ms and self._view.end_index >= 0
             ):
-                self._push_phase(follower, now_ms)
+                self._send_compare_or_truncate(follower, now_ms)
 
-    def _push_phase(self, follower: PeerProgress, now_ms: float) -> None:
+    def _send_compare_or_truncate(self, follower: PeerProgress, now_ms: float) -> None:
         view = self._view
         if not view.begin_index <= follower.compare_index <= view.end_index:
             follower.compare_index = (
@@ -189,7 +189,7 @@ class Leader:
         for follower in self.followers:
             if number == follower.open_request:
                 follower.open_request = None
-                self._on_phase_response(follower, response, now_ms)
+                self._on_compare_or_truncate_response(follower, response, now_ms)
             elif (index := follower.open_appends.pop(number, None)) is not None:
                 self._on_append_response(follower, index, response)
             elif number == follower.open_commit:
@@ -205,7 +205,7 @@ class Leader:
         elif response is not None and response.code == _INCONSISTENT:
             follower.restart_compare()
 
-    def _on_phase_response(
+    def _on_compare_or_truncate_response(
         self, follower: PeerProgress, response: PushEntryResponse | None, now_ms: float
     ) -> None:
         if response is None or response.code not in (_SUCCESS, _INCONSISTENT):

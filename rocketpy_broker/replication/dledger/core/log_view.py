@@ -39,8 +39,8 @@ class StoredLedger(Protocol):
 class Write:
     """One change to the stored ledger, to be made in this order and then flushed.
 
-    is_reset: remove all entries; the ledger starts again at the first of `entries`, or at its old start if
-    there are none yet. truncate_after: remove the entries after this index. entries: append them.
+    is_reset: remove all entries; the ledger starts again at the first of `entries`, or without any at its
+    `start_pos`. truncate_after: remove the entries after this index. entries: append them.
     """
 
     is_reset: bool
@@ -63,7 +63,7 @@ class LedgerView:
         self._stored_end = stored.end_index
         """The stored entries up to here are durable and not truncated."""
         self._tail: list[Entry] = []
-        """The entries after them."""
+        """The entries after `_stored_end`, which are not durable yet."""
         self._taken = 0
         """Number of entries at the start of the tail that are being written."""
         self._is_reset = False
@@ -83,7 +83,7 @@ class LedgerView:
 
     @property
     def end_term(self) -> int:
-        """Term in the newest entry itself, not of the peer that pushed it; -1 in an empty ledger."""
+        """Term in which the newest entry was first appended, by any leader; -1 in an empty ledger."""
         return self.get(self.end_index).term if self._begin >= 0 else -1
 
     @property

@@ -1,4 +1,4 @@
-"""The Raft core of one peer: events and `now_ms` in, a `Ready` out. Pure. The shell's loop is::
+"""The Raft core of one peer: events and `now_ms` in, a `Ready` out. No I/O. The shell's loop is::
 
     node.step(event, now_ms)
     while ready := node.take_ready():
@@ -9,11 +9,11 @@
 
 Events may be stepped while a Ready is being stored. Only one Ready is taken at a time.
 
-A broker appends its messages with `append` and `push`, without an event each. Responses to a leader take
-effect with `push`, or when a Ready is taken.
+A broker appends its messages with `append` and `push`, without an event each. After responses, a leader
+commits and pushes at the next `push`, `take_ready` or other event, once for all of them.
 
-Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries; PULL gets a response, where
-0.1 sends none; APPEND is rejected, since only the owner of the peer appends.
+Source: DLedgerServer of DLedger 0.1. Differs: GET returns only committed entries. PULL gets a response, where
+0.1 sends none. APPEND is rejected, since only the broker of this peer appends.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ _NOTHING = Write(is_reset=False, truncate_after=None, entries=())
 
 
 class RaftNode:
-    """A peer that has just started.
+    """The Raft core of one peer. It starts as a candidate.
 
-    stored: its recovered ledger. state, checkpoint: from its files. rng: returns random numbers in [0, 1).
+    stored: the recovered ledger. state, checkpoint: as loaded from their files. rng: returns random numbers
+    in [0, 1).
 
     Raises:
-        StoreDamaged: The ledger has a later term than the vote.
+        StoreDamaged: The newest entry has a later term than `state`.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class RaftNode:
         self.view = LedgerView(stored, settings.file_bytes)
         if self.view.end_term > state.term:
             raise StoreDamaged(
-                f"entry {self.view.end_index} has term {self.view.end_term}, but currterm has the older term "
-                f"{state.term}; start this peer with an empty directory: it copies the ledger from the others"
+                f"entry {self.view.end_index} has term {self.view.end_term}, but file currterm has the older "
+                f"term {state.term}; start this peer with an empty directory: it copies the ledger from the "
+                "others"
             )
         self.state = RaftState(settings.self_id, state, min(checkpoint.committed_index, self.view.end_index))
         self._elector = LeaderElector(settings, self.state, self.view, self._outbox, rng, now_ms)
@@ -89,7 +91,7 @@ class RaftNode:
         self._leader: Leader | None = None
         self._is_ready_taken = False
         self._deferred_response_ms: float | None = None
-        """Time of the last response whose effects were deferred; None: there is none."""
+        """Time of the last response after which commit and push were deferred; None: there is none."""
 
     @property
     def role(self) -> Role:

@@ -1,4 +1,4 @@
-"""The Raft state of one peer: role, term, vote, leader and committed index. Pure.
+"""The Raft state of one peer: role, term, vote, leader and committed index. No I/O.
 
 Source: MemberState of DLedger 0.1. Differs: a peer enters a higher term immediately, not later in a thread.
 """
