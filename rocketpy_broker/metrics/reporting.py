@@ -23,7 +23,7 @@ class MetricsReporter:
     def __init__(self, sources: MetricSources, server: HttpServer | None) -> None:
         self._sources = sources
         self._loop = asyncio.get_running_loop()
-        self._end: Callable[[], None] | None = None
+        self._stop_observing: Callable[[], None] | None = None
         self.server = server
 
     def start(self) -> None:
@@ -35,16 +35,16 @@ class MetricsReporter:
         telemetry = find_telemetry(None)
         if telemetry is not None:
             try:
-                self._end = telemetry.observe_broker(self.collect_from_anywhere)
-            except Exception:  # telemetry must not stop a broker
+                self._stop_observing = telemetry.observe_broker(self.collect_from_any_thread)
+            except Exception:  # a failing plugin must not prevent the start of a broker
                 log.exception("telemetry cannot observe broker %s", self._sources.config.name)
 
     def close(self) -> None:
         """Stop reporting."""
-        if self._end is not None:
-            self._end()
+        if self._stop_observing is not None:
+            self._stop_observing()
 
-    def collect_from_anywhere(self) -> Sequence[Measured]:
+    def collect_from_any_thread(self) -> Sequence[Measured]:
         """Return the metrics, in any thread; none if the broker's event loop is closed, or hangs for 5 s."""
         try:
             running = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Key-value settings of a name server, in namespaces. Pure: the server saves them.
+"""Key-value settings of a name server, in namespaces. No I/O: the server saves them.
 
 The namespace ORDER_TOPIC_CONFIG has the number of queues at each broker for ordered topics. Source:
 KVConfigManager of RocketMQ 4.6.0, with the same file format (kvConfig.json). Differs: there are limits,
@@ -29,7 +29,7 @@ class KvChange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the setting."""
+        """Bytes of namespace, key and value in UTF-8."""
         return _size(self.namespace, self.key, self.value or "")
 
 
@@ -49,7 +49,7 @@ class KvConfig:
         return cls(table, size + sum(_size(name) for name, keys in table.items() if not keys))
 
     def encode(self, changes: Iterable[KvChange] = ()) -> bytes:
-        """Return the contents of kvConfig.json after some changes, which are not applied."""
+        """Return what kvConfig.json contains once the changes are applied; this object does not change."""
         table = {namespace: keys.copy() for namespace, keys in self._table.items()}
         draft = KvConfig(table)
         for change in changes:
@@ -86,7 +86,10 @@ class KvConfig:
         self._table.setdefault(namespace, {})[key] = value
 
     def _replaced_size(self, namespace: str, key: str) -> int:
-        """Return the bytes that a value for this key replaces."""
+        """Return the bytes in `size` that setting this key replaces.
+
+        These are the bytes of its old value, or of the name of a namespace that was empty.
+        """
         keys = self._table.get(namespace)
         if keys is None:
             return 0

@@ -1,4 +1,4 @@
-"""Limits of a broker's registration. Pure.
+"""Limits of a broker's registration. No I/O.
 
 RocketMQ accepts any numbers and names. A route with 2,147,483,647 queues makes its clients build a list of
 them.

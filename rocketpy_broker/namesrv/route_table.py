@@ -1,6 +1,6 @@
 """The route table: the registered brokers with their addresses and topics.
 
-Pure: no clock, no sockets. `now_ms` is the time of any monotonic clock. A channel is any object that stands
+No I/O or clock: `now_ms` is the time of any monotonic clock. A channel is any object that stands
 for the connection of a broker.
 
 Source: RouteInfoManager of RocketMQ 4.6.0. Differs: no locks, as there is one thread.

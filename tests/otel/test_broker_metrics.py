@@ -266,7 +266,7 @@ async def test_the_same_metrics_are_exported_through_opentelemetry(tmp_path: Pat
     recorder = Recorder()
     async with busy_broker(tmp_path) as broker:
         assert broker.metrics is not None
-        end = recorder.telemetry().observe_broker(broker.metrics.collect_from_anywhere)
+        end = recorder.telemetry().observe_broker(broker.metrics.collect_from_any_thread)
         points: list[Any] = await asyncio.to_thread(recorder.points, "rocketmq_messages_in_total")
         topics = {point["topic"]: value for point, value in points}
         assert topics["T"] == 5

@@ -1,6 +1,6 @@
 """The messages of the crowd, and their guarantees: at least once, in order, duplicates explained.
 
-Pure: lines of members go in with the time they came at, problems come out in words.
+No I/O: lines of members go in with the time they came at, problems come out in words.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Pulls that wait until a message arrives in their queue, or until they time out (long polling).
 
 A held pull costs an entry in two dicts, but no timer and no task. The owner of the table calls `expire`
-periodically, `waiting_below` for new messages, and `drop` for closed connections. Source:
-PullRequestHoldService of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: a pull remembers which
-messages its filter has dropped, so no message is filtered twice. The memory of held pulls is limited.
+periodically, `waiting_below` for new messages, and `drop` for closed connections. No I/O
+or clock: `now_ms` is an argument.
+
+Source: PullRequestHoldService of RocketMQ 4.6.0. Differs: a pull remembers which messages its filter has
+dropped, so no message is filtered twice. The memory of held pulls is limited.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All messages of a level have the same delay, so the first
 one is due first. The consume queue contains the due time (QUIRKS 44), so records are read only when they are
-due. Pure: the store and `now_ms` are arguments. Source: ScheduleMessageService of RocketMQ 4.6.0.
+due. No I/O or clock: the store and `now_ms` are arguments. Source: ScheduleMessageService of RocketMQ 4.6.0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Moves delayed messages and half messages to their system topics, and back to their real topics.
 
 The real topic and queue are stored in the properties REAL_TOPIC and REAL_QID, which are never removed
-(QUIRKS 28, 29). Source: CommitLog.putMessage, TransactionalMessageBridge of RocketMQ 4.6.0. Pure.
+(QUIRKS 28, 29). Source: CommitLog.putMessage, TransactionalMessageBridge of RocketMQ 4.6.0. No I/O.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ access control, its remote host. Channels of other owners may send heartbeats wi
 replies.
 
 Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0; there, the last channel gets the replies.
-Pure: `now_ms` is an argument.
+No I/O or clock: `now_ms` is an argument.
 """
 
 from __future__ import annotations
@@ -96,18 +96,18 @@ class _Holder:
 class ClientRegistry:
     """The online clients by group. A channel is any object that represents a connection.
 
-    count: called with a channel and the change of its memory in bytes; returns False if the channel then
-    exceeds a limit.
+    add_memory: called with a channel and the change of its memory in bytes; returns False if the channel
+    then exceeds a limit.
     """
 
-    def __init__(self, count: Callable[[Any, int], bool] = lambda *_: True) -> None:
+    def __init__(self, add_memory: Callable[[Any, int], bool] = lambda *_: True) -> None:
         self._producers: dict[str, dict[Hashable, ClientChannelInfo]] = {}
         self._consumers: dict[str, ConsumerGroupInfo] = {}
         self._holders: dict[str, _Holder] = {}
         """By client id."""
         self._held: dict[Hashable, str] = {}
         """Channel -> its client id. A channel has only one, so that a client cannot occupy many ids."""
-        self._count = count
+        self._add_memory = add_memory
         self._memberships: dict[Hashable, dict[tuple[str, str], int]] = {}
         """Channel -> kind and name of its groups -> their memory in bytes."""
 
@@ -120,19 +120,19 @@ class ClientRegistry:
         }
         for data in beat.consumer_data_set:
             sizes[_CONSUMER, data.group_name] = fixed + _size(data)
-        if not self._count(channel, sum(sizes.values()) - sum(known.get(key, 0) for key in sizes)):
+        if not self._add_memory(channel, sum(sizes.values()) - sum(known.get(key, 0) for key in sizes)):
             return False
         self._memberships.setdefault(channel, {}).update(sizes)
         return True
 
-    def _forget(self, channel: Hashable, kind: str, group: str) -> None:
+    def _release_memory(self, channel: Hashable, kind: str, group: str) -> None:
         """Release the memory of a member of a group."""
         sizes = self._memberships.get(channel, {})
         size = sizes.pop((kind, group), 0)
         if not sizes:
             self._memberships.pop(channel, None)
         if size:
-            self._count(channel, -size)
+            self._add_memory(channel, -size)
 
     def heartbeat(
         self,
@@ -144,7 +144,7 @@ class ClientRegistry:
         now_ms: int,
         owner: str = "",
     ) -> set[str]:
-        """Register a client, or renew its registration. owner: of the channel; see the module.
+        """Register a client, or renew its registration. owner: the account or host of the channel.
 
         Returns the consumer groups that have a new member or other topics than before.
         """
@@ -171,12 +171,12 @@ class ClientRegistry:
         if holder is not None:
             if holder.owner != owner:
                 return
-            self._release(holder.channel)
-        self._release(channel)
+            self._release_client_id(holder.channel)
+        self._release_client_id(channel)
         self._holders[client_id] = _Holder(channel, owner, now_ms)
         self._held[channel] = client_id
 
-    def _release(self, channel: Hashable) -> None:
+    def _release_client_id(self, channel: Hashable) -> None:
         client_id = self._held.pop(channel, None)
         if client_id is not None:
             del self._holders[client_id]
@@ -200,8 +200,8 @@ class ClientRegistry:
         return set()
 
     def drop_channel(self, channel: Hashable) -> set[str]:
-        """Remove all clients of a channel; return the consumer groups that lost a member."""
-        self._release(channel)
+        """Remove a channel from its groups; return the consumer groups that lost a member."""
+        self._release_client_id(channel)
         changed = set()
         for kind, name in list(self._memberships.get(channel, ())):
             if kind == _PRODUCER:
@@ -214,14 +214,16 @@ class ClientRegistry:
     def drop_inactive(self, now_ms: int) -> set[str]:
         """Remove clients without a heartbeat for 120 s; return the consumer groups that lost a member."""
         changed = set()
-        late = [holder.channel for holder in self._holders.values() if _is_late(holder.updated_ms, now_ms)]
-        for channel in late:
-            self._release(channel)
+        expired = [
+            holder.channel for holder in self._holders.values() if _is_expired(holder.updated_ms, now_ms)
+        ]
+        for channel in expired:
+            self._release_client_id(channel)
         for name, members in list(self._producers.items()):
-            for channel in _late(members.items(), now_ms):
+            for channel in _expired(members.items(), now_ms):
                 self._drop_producer(name, channel)
         for name, group in list(self._consumers.items()):
-            for channel in _late(group.members.items(), now_ms):
+            for channel in _expired(group.members.items(), now_ms):
                 self._drop_consumer(name, channel)
                 changed.add(name)
         return changed
@@ -276,7 +278,7 @@ class ClientRegistry:
         members = self._producers.get(group, {})
         if members.pop(channel, None) is None:
             return
-        self._forget(channel, _PRODUCER, group)
+        self._release_memory(channel, _PRODUCER, group)
         if not members:
             del self._producers[group]
 
@@ -284,7 +286,7 @@ class ClientRegistry:
         group = self._consumers.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return False
-        self._forget(channel, _CONSUMER, name)
+        self._release_memory(channel, _CONSUMER, name)
         if not group.members:
             del self._consumers[name]
         return True
@@ -300,9 +302,9 @@ def _size(data: ConsumerData) -> int:
     return size
 
 
-def _late(members: Iterable[tuple[Hashable, ClientChannelInfo]], now_ms: int) -> list[Hashable]:
-    return [channel for channel, info in members if _is_late(info.updated_ms, now_ms)]
+def _expired(members: Iterable[tuple[Hashable, ClientChannelInfo]], now_ms: int) -> list[Hashable]:
+    return [channel for channel, info in members if _is_expired(info.updated_ms, now_ms)]
 
 
-def _is_late(updated_ms: int, now_ms: int) -> bool:
+def _is_expired(updated_ms: int, now_ms: int) -> bool:
     return updated_ms + EXPIRED_MS < now_ms

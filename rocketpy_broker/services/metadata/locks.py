@@ -1,7 +1,7 @@
 """Queue locks of orderly consumers. They are in memory, and a lock expires 60 s after its renewal.
 
-Source: RebalanceLockManager of RocketMQ 4.6.0. Pure: `now_ms` is an argument. Differs: expired locks are
-removed.
+No I/O or clock: `now_ms` is an argument. Source: RebalanceLockManager of RocketMQ 4.6.0. Differs: expired
+locks are removed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _ALWAYS_ZERO: Final = (
 
 
 class DayTotals:
-    """Total messages put and pulled at the start of today and of yesterday. Pure: the day is an argument."""
+    """Total messages put and pulled at the start of today and of yesterday. The day is an argument."""
 
     def __init__(self) -> None:
         self._day: object = None

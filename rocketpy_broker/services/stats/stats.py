@@ -2,7 +2,9 @@
 
 Counters are plain numbers that only grow; `sample` records them every 10 s; a sum over a period is the
 difference to an older sample. The consume queues count stored messages, so a send needs no other counter.
-Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0. Pure: `now_ms` is passed in.
+No I/O or clock: `now_ms` is an argument.
+
+Source: BrokerStatsManager, StatsItem, StoreStatsService of RocketMQ 4.6.0.
 Differs: sums of hour and day exist from the start; in 4.6.0 only after 10 minutes or an hour.
 """
 

@@ -6,9 +6,10 @@ check of a transaction appends a copy of the half message, which replaces the on
 
 The progress consists of two offsets. Transactions below the first one in the half queue have ended. Their op
 records are below the second one in the op queue. As in 4.6.0, these are the offsets of the consumer group
-CID_RMQ_SYS_TRANS. After a restart, both queues are read from them on. Pure. Source:
-TransactionalMessageServiceImpl of RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check, and a
-transaction can end twice.
+CID_RMQ_SYS_TRANS. After a restart, both queues are read from these offsets. No I/O.
+
+Source: TransactionalMessageServiceImpl of RocketMQ 4.6.0. Differs: 4.6.0 reads both queues at each check,
+and a transaction can end twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Java properties files: the form of broker.conf and namesrv.conf, read with line numbers.
+r"""Java properties files: the format of broker.conf and namesrv.conf, read with line numbers.
 
 | line                         | means                                                        |
 |------------------------------|--------------------------------------------------------------|

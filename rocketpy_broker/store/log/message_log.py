@@ -1,7 +1,7 @@
 """The interface between a message store and its log: a commit log, or the entries of a DLedger group.
 
 A store appends to a log, gets dispatch requests from it, reads records by their physical offset, and deletes
-expired files. The log decides about the layout of its files, and when a record is written.
+expired files. The log determines the layout of its files, and when a record is written.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class MessageLog(Protocol):
         """Return the first record of a file, without checking its body; None if no record starts there."""
 
     def scan(self, start: int, dispatched: int, *, check_crc: bool, bulk: BulkReader | None) -> RecordScan:
-        """Return a scan of the records from `start` on, the offset of a file or of a record.
+        """Return a scan of the records from `start` on, which is the offset of a file or of a record.
 
         dispatched: end of the newest record in any consume queue; -1 without queues. check_crc: also check
         the bodies. bulk: see `BulkReader`.
@@ -124,7 +124,7 @@ class MessageLog(Protocol):
         """Begin appending at the end of the recovered files."""
 
     def finish(self) -> None:
-        """Delete the preallocated file before a clean stop. Raises StoreError."""
+        """Prepare the files for a clean stop, such as deleting a preallocated one. Raises StoreError."""
 
     def close(self) -> None:
         """Close all files."""

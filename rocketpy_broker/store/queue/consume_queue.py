@@ -285,7 +285,7 @@ class ConsumeQueue:
         return queue_offset + self.units_per_file - queue_offset % self.units_per_file
 
     def range_by_time(self, timestamp: int) -> range:
-        """Return the queue offsets of the first file last written at or after `timestamp` (ms).
+        """Return the queue offsets of the first file whose last write was at or after `timestamp` (ms).
 
         Without such a file, return those of the newest file and of the units in memory. Empty without units.
         """
@@ -419,7 +419,7 @@ class ConsumeQueue:
         return None if position is None else self._written_units + position
 
     def take_expired(self, physical_offset: int) -> Iterator[MappedFile]:
-        """Remove and yield the oldest files, all records of which are below this commit log offset.
+        """Remove and yield the oldest files whose records are all below this commit log offset.
 
         The caller deletes them. The last file is kept. Source: RocketMQ deleteExpiredFileByOffset.
         """
@@ -439,7 +439,7 @@ class ConsumeQueue:
             self.checksums.set(checksum.start, checksum.covered, checksum.crc)
 
     def checksum_of(self, file: MappedFile, *, may_read: bool) -> FileChecksum | None:
-        """Return the checksum of a file's written part. may_read: False returns None unless it is known."""
+        """Return the checksum of a file's written part. may_read: if False, None unless it is known."""
         covered, crc = self.checksums.get(file.start) or (-1, 0)
         if covered != file.wrote:
             if not may_read:

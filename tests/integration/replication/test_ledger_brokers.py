@@ -417,7 +417,7 @@ async def test_the_command_reports_a_missing_group(capsys: pytest.CaptureFixture
 
 def measure(broker: Broker) -> Sequence[Measured]:
     assert broker.metrics is not None
-    return broker.metrics.collect_from_anywhere()
+    return broker.metrics.collect_from_any_thread()
 
 
 async def test_metrics_of_a_group(tmp_path: Path) -> None:

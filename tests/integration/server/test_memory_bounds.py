@@ -68,7 +68,7 @@ def memory_of(broker: Broker) -> MemoryBudget:
 def figures(broker: Broker) -> dict[str, float]:
     """The metrics for operators: bytes by kind, and rejections."""
     assert broker.metrics is not None
-    measured = {one.metric.name: one.values for one in broker.metrics.collect_from_anywhere()}
+    measured = {one.metric.name: one.values for one in broker.metrics.collect_from_any_thread()}
     kinds = {labels[-1]: value for labels, value in measured[CONNECTION_BYTES.name]}
     return kinds | {"refusals": measured[CONNECTION_REFUSALS.name][0][1]}
 

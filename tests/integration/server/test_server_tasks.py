@@ -62,7 +62,7 @@ async def fails_visibly(broker: Broker, caplog: pytest.LogCaptureFixture) -> Non
     health = broker.health()
     assert (health.is_serving, health.failure) == (False, str(failure))
     assert broker.metrics is not None
-    measured = {metric.name: values for metric, values in broker.metrics.collect_from_anywhere()}
+    measured = {metric.name: values for metric, values in broker.metrics.collect_from_any_thread()}
     [(_, serving)] = measured[SERVING.name]
     assert serving == 0
     assert_logged(failure, caplog)

@@ -152,7 +152,7 @@ async def test_a_client_id_in_use_by_another_owner_is_logged(
 async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_path: Path) -> None:
     """maxConnectionBytes: one client fills the memory of the broker with subscriptions."""
     parts = BrokerParts(tmp_path)
-    parts.clients._count = lambda _, size: size < 5000
+    parts.clients._add_memory = lambda _, size: size < 5000
     wanted = tuple(SubscriptionData(topic=f"T{number}", sub_string="*") for number in range(9))
     async with served(parts) as (client,):
         response = await client.beat(subscriptions=wanted)
