@@ -59,7 +59,7 @@ def consume(
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after N messages.")
     ] = None,
-    form: Annotated[
+    format_: Annotated[
         str,
         typer.Option("--format", metavar="FORMAT", help="text, json, or a template such as '{tags} {body}'."),
     ] = "text",
@@ -75,7 +75,7 @@ def consume(
         position = parse_position(start or ("end" if follow else "begin"))
         if group is not None:
             position.consume_from()
-        printer = Printer(find_format("json" if options.as_json and form == "text" else form), count)
+        printer = Printer(find_format("json" if options.as_json and format_ == "text" else format_), count)
     client = options.cluster.client
     if group is None:
         options.run(read_queues(client, topic, expression, position, printer, follow=follow))

@@ -35,14 +35,16 @@ _DETAILS: Final = (
     "properties:  {properties}\n"
     "\n{body}\n"
 )
-_Form = Annotated[
+_FormatOption = Annotated[
     str,
     typer.Option("--format", metavar="FORMAT", help="details, text, json, or a template such as '{body}'."),
 ]
 
 _TopicOfId = Annotated[
     str | None,
-    typer.Option("--topic", "-t", metavar="TOPIC", help="The message's topic, if ID is a producer's id."),
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", help="The message's topic, if ID is its producer's unique id."
+    ),
 ]
 
 
@@ -51,10 +53,10 @@ def get(
     options: Options,
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the message.")],
     topic: _TopicOfId = None,
-    form: _Form = "details",
+    format_: _FormatOption = "details",
 ) -> None:
-    """Print the message with an id: a broker's id, or with --topic a producer's."""
-    _print(options, form, lambda admin: _get(admin, message_id, topic))
+    """Print the message with an id: the broker's id, or with --topic the producer's unique id."""
+    _print(options, format_, lambda admin: _get(admin, message_id, topic))
 
 
 @message_app.command(epilog="Example: rocketpy message find Orders --key 42 --json")
@@ -65,10 +67,10 @@ def find(
     count: Annotated[
         int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages of each broker.")
     ] = 32,
-    form: _Form = "details",
+    format_: _FormatOption = "details",
 ) -> None:
     """Print the messages with a key, oldest first."""
-    _print(options, form, lambda admin: _find(admin, topic, key, count))
+    _print(options, format_, lambda admin: _find(admin, topic, key, count))
 
 
 @message_app.command(epilog="Example: rocketpy message at Orders broker-a 0 118 --count 10 --format text")
@@ -81,17 +83,17 @@ def at(
     count: Annotated[
         int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages, from OFFSET on.")
     ] = 1,
-    form: _Form = "details",
+    format_: _FormatOption = "details",
 ) -> None:
     """Print the message at an offset of a queue; with --count, also the messages that follow."""
     message_queue = MessageQueue(topic, broker, queue)
-    _print(options, form, lambda admin: _at(admin, message_queue, offset, count))
+    _print(options, format_, lambda admin: _at(admin, message_queue, offset, count))
 
 
 @message_app.command(epilog="Example: rocketpy message between Orders --from 2h --to 1h --json")
 def between(
     options: Options,
-    topic: Annotated[str, typer.Argument(help="The topic, perhaps one of retries or dead letters.")],
+    topic: Annotated[str, typer.Argument(help="The topic; may be a retry or dead-letter topic.")],
     begin: Annotated[
         str, typer.Option("--from", metavar="TIME", help="An age (30s, 2h, 1d) or a time (2026-01-31T12:00).")
     ],
@@ -101,13 +103,13 @@ def between(
     count: Annotated[
         int, typer.Option("--count", "-c", min=1, metavar="N", help="At most N messages.")
     ] = 1000,
-    form: _Form = "details",
+    format_: _FormatOption = "details",
 ) -> None:
     """Print the messages of a topic that were stored between two times, queue after queue."""
     with usage_errors():
         begin_ms = parse_time("--from", begin)
         end_ms = time.time_ns() // 1_000_000 if end is None else parse_time("--to", end)
-    _print(options, form, lambda admin: _between(admin, topic, begin_ms, end_ms, count))
+    _print(options, format_, lambda admin: _between(admin, topic, begin_ms, end_ms, count))
 
 
 @message_app.command(epilog="Example: rocketpy message consumers 7F00000100002A9F0000000000000BB8")
@@ -149,7 +151,7 @@ def resend(
 ) -> None:
     """Send a copy of a message: to its topic, to another one, or to one group.
 
-    It keeps body, tags, keys, properties and the producer's id. A group gets it as soon as it has members; to
+    It keeps body, tags, keys, properties and the unique id. A group gets it as soon as it has members; to
     have one member handle it now, use deliver.
     """
     if to and group:
@@ -199,7 +201,10 @@ async def _any_member(admin: AdminClient, group: str) -> str:
     """Return the client id of one member. Raises RocketError."""
     members = await admin.groups.members(group)
     if not members:
-        raise RocketError(f"group {group} has no members online; rocketpy message resend waits for them")
+        raise RocketError(
+            f"group {group} has no members online; to store a copy for them, use rocketpy message resend "
+            "with --group"
+        )
     return members[0].client_id
 
 
@@ -252,13 +257,13 @@ def _trace_rows(message: TracedMessage) -> Iterator[dict[str, object]]:
 
 
 def _print(
-    options: Options, form: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
+    options: Options, format_: str, look_up: Callable[[AdminClient], Awaitable[list[MessageExt]]]
 ) -> None:
     """Print the messages that a look-up finds."""
-    if form == "details":
-        form = "json" if options.as_json else _DETAILS
+    if format_ == "details":
+        format_ = "json" if options.as_json else _DETAILS
     with usage_errors():
-        chosen = find_format(form)
+        chosen = find_format(format_)
     messages = options.run_admin(look_up)
     sys.stdout.buffer.write(chosen(messages))
     sys.stdout.flush()

@@ -39,8 +39,8 @@ _LAST_WRITE_S: Final = 1.0
 class Printer:
     """Prints messages to stdout, up to a number of them."""
 
-    def __init__(self, form: Format, count: int | None) -> None:
-        self._format = form
+    def __init__(self, format_: Format, count: int | None) -> None:
+        self._format = format_
         self._output = Output(sys.stdout.fileno())
         self.left: int = sys.maxsize if count is None else count
         """How many messages are still wanted."""

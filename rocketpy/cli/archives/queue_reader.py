@@ -21,6 +21,7 @@ log: Final = logging.getLogger("rocketpy.cli")
 _PULL_MAX: Final = 4096
 """Messages that a pull requests; brokers return fewer."""
 _PULLS_MAX: Final = 16
+"""Maximum number of concurrent pulls, which are called a round."""
 _ROUND_BYTES: Final = 4 << 20
 """About how many bytes the pulls of a round return together."""
 _RETRY_FOR_S: Final = 60.0
@@ -101,7 +102,7 @@ class QueueRecords:
             except RecordCorrupt as error:
                 self._skip_damaged(begin, count, error)
                 return None
-            self._learn(count, found, len(data))
+            self._adapt(count, found, len(data))
             self._advance_past_expired(following, following - begin - found)
             return Part(data, found, following)
         if status is PullStatus.NO_NEW_MSG or following <= begin:
@@ -127,7 +128,7 @@ class QueueRecords:
         self._offset = offset
         self._retry_until = None
 
-    def _learn(self, requested: int, found: int, size: int) -> None:
+    def _adapt(self, requested: int, found: int, size: int) -> None:
         """Adapt the step and the number of pulls to a response: brokers limit its messages and its bytes."""
         if not self._step or found < min(requested, self._step):
             self._step, self._largest = found, size

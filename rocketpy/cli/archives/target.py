@@ -31,10 +31,11 @@ _KEPT_FLAGS: Final = (
 )
 _BATCH_REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 """Response codes of brokers that reject batches, such as 4.6 with DLedger."""
-_ENDED: Final = tuple(
+_SEND_PROPERTIES: Final = tuple(
     f"{name}\x01".encode() for name in (names.PROPERTY_DELAY_TIME_LEVEL, names.PROPERTY_TRANSACTION_PREPARED)
 )
-"""Starts of properties whose effect is over: brokers would delay the message, or make it a half message."""
+"""Encoded names of properties of the original send: with them, brokers would delay the message, or make it
+a half message."""
 
 
 class Receipt(NamedTuple):
@@ -84,9 +85,12 @@ class TargetTopic(ToolsConsumer):
         if is_alone or queue.broker_name in self._without_batches:
             return await self._send_one(queue, messages[0])
         body = encode_batch([(message.flag, message.body, message.properties) for message in messages])
-        if any(start in body for start in _ENDED):
+        if any(start in body for start in _SEND_PROPERTIES):
             body = encode_batch(
-                [(message.flag, message.body, _without_ended(message.properties)) for message in messages]
+                [
+                    (message.flag, message.body, _without_send_properties(message.properties))
+                    for message in messages
+                ]
             )
         header = self._header(queue, messages[0])
         header.batch, header.properties = True, "WAIT\x01true\x02"
@@ -104,7 +108,7 @@ class TargetTopic(ToolsConsumer):
         header = self._header(queue, message)
         header.flag = message.flag
         try:
-            header.properties = _without_ended(message.properties).decode()
+            header.properties = _without_send_properties(message.properties).decode()
         except UnicodeDecodeError as error:
             raise MessageInvalid(f"the properties of a message for {queue} are not UTF-8: {error}") from None
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, message.body)
@@ -133,7 +137,7 @@ class TargetTopic(ToolsConsumer):
         return Receipt(count, result.queue_offset + count, result.status is SendStatus.SEND_OK)
 
 
-def _without_ended(properties: bytes) -> bytes:
-    """Return encoded properties without those of `_ENDED`."""
+def _without_send_properties(properties: bytes) -> bytes:
+    """Return encoded properties without those of `_SEND_PROPERTIES`."""
     pieces = properties.split(b"\x02")
-    return b"\x02".join([piece for piece in pieces if not piece.startswith(_ENDED)])
+    return b"\x02".join([piece for piece in pieces if not piece.startswith(_SEND_PROPERTIES)])

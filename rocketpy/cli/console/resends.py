@@ -66,9 +66,9 @@ class Resends:
         Raises:
             ConfigInvalid: A resend of this group is running.
         """
-        before = self._idle(group)
+        before = self._last_unless_running(group)
         total = await self._admin.dead_letters.count(group)
-        if self._idle(group) is not before:
+        if self._last_unless_running(group) is not before:
             raise ConfigInvalid(
                 f"another request began to resend the dead letters of group {group}; wait until it is done"
             )
@@ -79,13 +79,13 @@ class Resends:
         resend.task = self._tasks.spawn(self._run(group, resend), f"resend-{group}")
 
     async def stop(self, group: str) -> None:
-        """Stop the resend of a group after the current dead letter, whose outcome is known then."""
+        """Stop the resend of a group once the outcome of the current dead letter is known."""
         resend = self.last.get(group)
         if resend is not None and resend.task is not None and not resend.task.done():
             resend.is_stopping = True
             await asyncio.wait([resend.task])
 
-    def _idle(self, group: str) -> Resend | None:
+    def _last_unless_running(self, group: str) -> Resend | None:
         """Return the last resend of a group, if any. Raises ConfigInvalid while it is running."""
         resend = self.last.get(group)
         if resend is not None and resend.state == "running":

@@ -79,7 +79,7 @@ def read(
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after N messages.")
     ] = None,
-    form: Annotated[
+    format_: Annotated[
         str,
         typer.Option("--format", metavar="FORMAT", help="line, text, json, or a template such as '{body}'."),
     ] = "line",
@@ -90,18 +90,18 @@ def read(
     readable, permanently.
     """
     with usage_errors():
-        chosen = find_format(("json" if options.as_json else _LINE) if form == "line" else form)
+        chosen = find_format(("json" if options.as_json else _LINE) if format_ == "line" else format_)
         since_ms = _since_ms(since)
     options.run_admin(lambda admin: _read(admin, group, since_ms, count, chosen))
 
 
-async def _read(admin: AdminClient, group: str, since_ms: int, count: int | None, form: Format) -> None:
+async def _read(admin: AdminClient, group: str, since_ms: int, count: int | None, format_: Format) -> None:
     left = sys.maxsize if count is None else count
     async with contextlib.aclosing(admin.dead_letters.read(group, begin_ms=since_ms)) as messages:  # type: ignore[type-var]
         found = False
         async for message in messages:
             found = True
-            sys.stdout.buffer.write(form([message]))
+            sys.stdout.buffer.write(format_([message]))
             sys.stdout.flush()
             left -= 1
             if not left:
