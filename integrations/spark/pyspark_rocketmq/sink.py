@@ -250,7 +250,7 @@ class _Task:
         self._send_singly(sent.numbers, sent.messages, sent.queue)
 
     def _check(self, numbers: Sequence[int], results: Sequence[SendResult]) -> None:
-        """Count the producer's retries. With requireSendOk, raises RowNotSent for another status."""
+        """Count the producer's retries. With requireSendOk, raise RowNotSent unless all are SEND_OK."""
         self.retried += sum([result.attempts for result in results]) - len(results)
         if not self._options.require_send_ok:
             return
