@@ -25,7 +25,7 @@ from rocketpy.errors import (
     RouteNotFound,
     TransportError,
 )
-from rocketpy.message.decode import decode_message, undecodable
+from rocketpy.message.decode import decode_message, log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -133,7 +133,7 @@ class BrokerApi:
             command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset))
             response = await self.request(broker_address, broker_name, command)
             found = decode_message(response.body, broker_name, max_body_bytes, verify=verify)
-            undecodable([found], log)
+            log_undecodable([found], log)
             return found.with_topic(unwrap(client.config.namespace, found.topic))
 
         failure: RocketError = RouteNotFound(f"no cached route has a broker at {address}")

@@ -15,7 +15,7 @@ from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import member_to_read
 from rocketpy.errors import BrokersFailed, MessageInvalid, RemoteProtocolError
-from rocketpy.message.decode import decode_messages, undecodable
+from rocketpy.message.decode import decode_messages, log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
@@ -28,10 +28,12 @@ log: Final = logging.getLogger("rocketpy.client")
 FOREVER_MS: Final = 2**63 - 1
 """Later than the store time of any message."""
 MAX_BODY_BYTES: Final = 16 << 20
+"""Limit of one inflated body; a message with a larger one has a `decode_error`."""
 _MAX_TOTAL_BYTES: Final = 64 << 20
 """Limit of the inflated bodies of one response; messages beyond it have a `decode_error`."""
 _TIMEOUT_MS: Final = 18_000
 _UNIQUE_MAX: Final = 32
+"""Maximum number of messages that each broker returns for a unique id."""
 
 R = TypeVar("R")
 
@@ -47,8 +49,8 @@ class QueryResult(NamedTuple):
 class MessageIndex:
     """Queries the brokers of a topic.
 
-    partial: failed brokers are logged and ignored while at least one broker responds. namespace: of the
-    topic; None for that of the client.
+    partial: failed brokers are logged and ignored while at least one broker responds. namespace: the
+    namespace of the topic; None for that of the client.
     """
 
     def __init__(self, client: ClientInstance, *, partial: bool, namespace: str | None = None) -> None:
@@ -62,6 +64,7 @@ class MessageIndex:
         Raises MessageInvalid for a malformed id, and what `by_key` raises.
         """
         try:
+            # The second before it is included, as in 4.6, in case the clock of a broker is behind.
             begin_ms = unique_id_time_ms(unique_id, time.time_ns() // 1_000_000) - 1000
         except RemoteProtocolError as error:
             raise MessageInvalid(str(error)) from None
@@ -118,7 +121,7 @@ class MessageIndex:
             message.with_queue(MessageQueue(header.topic, data.broker_name, message.queue_id))
             for message in decoded.messages
         ]
-        undecodable(messages, log)
+        log_undecodable(messages, log)
         return QueryResult(messages, found.index_last_update_timestamp)
 
 

@@ -20,7 +20,7 @@ from rocketpy.consumer.fetch.consumer_api import ConsumerApi, PullResponse, to_p
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data, wanted_messages
 from rocketpy.errors import MessageInvalid, RocketError
 from rocketpy.hooks import ReceiveEvent, ReceiveListener
-from rocketpy.message.decode import decode_pull, undecodable
+from rocketpy.message.decode import decode_pull, log_undecodable
 from rocketpy.message.message import MessageExt, check_group
 from rocketpy.protocol.bodies import MessageQueue, SubscriptionData
 from rocketpy.protocol.headers import PullMessageRequestHeader
@@ -278,7 +278,7 @@ class PullConsumer(BoundToClient):
         )
         messages = [message.with_topic(queue.topic) for message in wanted_messages(found.messages, tags)]
         if found.undecodable:
-            self._undecodable += len(undecodable(messages, log))
+            self._undecodable += log_undecodable(messages, log)
         return PullResult(
             response.status,
             found.next_offset,

@@ -13,8 +13,9 @@ from rocketpy.protocol.bodies import ConsumeStatus
 
 SAMPLE_MS: Final = 10_000
 """The interval at which `ConsumerStats.sample` is called."""
-_MINUTE_SAMPLES: Final = 7
-_HOUR_SAMPLES: Final = 361
+_MINUTE_SAMPLES: Final = 60_000 // SAMPLE_MS + 1
+"""Number of samples of which the first and the last are a minute apart."""
+_HOUR_SAMPLES: Final = 3_600_000 // SAMPLE_MS + 1
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class _Counts:
 
 
 class ConsumerStats:
-    """Counts pulls and handler calls of a consumer, by topic. now_ms: by a monotonic clock."""
+    """Counts pulls and handler calls of a consumer, by topic. now_ms: time of a monotonic clock."""
 
     def __init__(self, now_ms: float) -> None:
         self._counts: dict[str, _Counts] = {}
@@ -40,7 +41,7 @@ class ConsumerStats:
 
     def record_pull(self, topic: str, messages: int, took_ms: float) -> None:
         """Count a pull that found messages. messages: how many match the subscription."""
-        counts = self._of(topic)
+        counts = self._counts_of(topic)
         counts.pulls += 1
         counts.pull_ms += took_ms
         counts.pulled += messages
@@ -50,7 +51,7 @@ class ConsumerStats:
 
         took_ms: duration of all these calls together.
         """
-        counts = self._of(topic)
+        counts = self._counts_of(topic)
         counts.calls += calls
         counts.call_ms += took_ms
         counts.ok += ok
@@ -62,7 +63,7 @@ class ConsumerStats:
 
     def status(self, topic: str, now_ms: float) -> ConsumeStatus:
         """Return the rates of the last minute, and the number of failed messages of the last hour."""
-        now = self._of(topic)
+        now = self._counts_of(topic)
         then_ms, then = self._samples[max(0, len(self._samples) - _MINUTE_SAMPLES)]
         passed_s = max(now_ms - then_ms, 1.0) / 1000
         before = then.get(topic, _Counts())
@@ -77,7 +78,7 @@ class ConsumerStats:
             consume_failed_msgs=now.failed - hour_ago.failed,
         )
 
-    def _of(self, topic: str) -> _Counts:
+    def _counts_of(self, topic: str) -> _Counts:
         counts = self._counts.get(topic)
         if counts is None:
             counts = self._counts[topic] = _Counts()

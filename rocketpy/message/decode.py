@@ -157,21 +157,25 @@ def decode_message(data: bytes, broker_name: str, max_body_bytes: int, *, verify
     )
 
 
-def undecodable(messages: Sequence[MessageExt], log: logging.Logger | None = None) -> list[MessageExt]:
-    """Return the messages with a `decode_error`. log: if given, each of them is logged at ERROR."""
-    found = [message for message in messages if message.decode_error is not None]
-    if log is not None:
-        for message in found:
-            log.error(
-                "message %s of topic %s, broker %s, queue %d, offset %d cannot be decoded: %s",
-                message.message_id,
-                message.topic,
-                message.queue.broker_name,
-                message.queue.queue_id,
-                message.queue_offset,
-                message.decode_error,
-            )
-    return found
+def undecodable(messages: Sequence[MessageExt]) -> list[MessageExt]:
+    """Return the messages with a `decode_error`."""
+    return [message for message in messages if message.decode_error is not None]
+
+
+def log_undecodable(messages: Sequence[MessageExt], log: logging.Logger) -> int:
+    """Log each message with a `decode_error` at ERROR; return their number."""
+    found = undecodable(messages)
+    for message in found:
+        log.error(
+            "message %s of topic %s, broker %s, queue %d, offset %d cannot be decoded: %s",
+            message.message_id,
+            message.topic,
+            message.queue.broker_name,
+            message.queue.queue_id,
+            message.queue_offset,
+            message.decode_error,
+        )
+    return len(found)
 
 
 def _read(

@@ -35,7 +35,7 @@ from rocketpy.errors import (
     UsageError,
 )
 from rocketpy.hooks import SettleEvent, SettleListener
-from rocketpy.message.decode import decode_message, undecodable
+from rocketpy.message.decode import decode_message, log_undecodable
 from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
 from rocketpy.protocol.bodies import MASTER_ID, MessageQueue
 from rocketpy.protocol.codes import RequestCode
@@ -325,7 +325,7 @@ class TransactionChecks:
         )
         broker = self._client.broker_name(address) or address
         message = decode_message(request.body, broker, _MAX_BODY_BYTES, verify=False)
-        if undecodable([message], log):
+        if log_undecodable([message], log):
             return  # the broker asks again, and drops the message after transactionCheckMax times
         group = message.properties.get(names.PROPERTY_PRODUCER_GROUP, "")
         checks = self._checks.get(group)

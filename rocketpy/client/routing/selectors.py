@@ -49,7 +49,7 @@ def by_random(queues: Sequence[MessageQueue], _message: Message, _arg: object) -
 
 
 class RoundRobin:
-    """Selects the queues of each topic round-robin. The object has the positions: reuse it for all sends."""
+    """Selects the queues of each topic round-robin. It keeps the positions: reuse it for all sends."""
 
     def __init__(self) -> None:
         self._turns: Counter[str] = Counter()

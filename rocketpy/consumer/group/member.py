@@ -29,7 +29,7 @@ from rocketpy.consumer.group.offset_stores import BrokerOffsets, LocalOffsets, O
 from rocketpy.consumer.group.rebalance import Rebalance
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
-from rocketpy.message.decode import undecodable
+from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
 from rocketpy.protocol.message import properties as names
@@ -571,7 +571,7 @@ class GroupMember:
 
     def _deliver(self, puller: Puller, messages: list[MessageExt], failed: int) -> None:
         if failed:
-            self.undecodable += len(undecodable(messages, log))
+            self.undecodable += log_undecodable(messages, log)
         if self.consume_service is not None:
             self.consume_service.submit(puller, messages, failed)
 
