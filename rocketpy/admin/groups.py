@@ -468,7 +468,7 @@ class Groups:
         return ConsumerConnection() if found is None else found
 
     async def _clients(self, group: str) -> dict[MessageQueue, str]:
-        """Return the client id of each queue's member. Queues are as the servers know them."""
+        """Return the client id of each queue's member. Topics of queues have their namespace."""
         members = await self.members(group)
         masters = await self._requests.masters()
         queues = await asyncio.gather(

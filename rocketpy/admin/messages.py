@@ -121,7 +121,7 @@ class Messages:
         return await api.view_message(message_id, max_body_bytes=MAX_BODY_BYTES, verify=True)
 
     async def by_unique_id(self, topic: str, unique_id: str) -> MessageExt:
-        """Return the message of a topic with the producer's id (`MessageExt.message_id`).
+        """Return the message of a topic with a unique id (`MessageExt.message_id`).
 
         If a repeated send stored several copies, the first one is returned.
 
@@ -260,7 +260,7 @@ class Messages:
     async def _track(
         self, message: MessageExt, group: str, queue: MessageQueue, address: str
     ) -> MessageTrack:
-        """Return what a group did with a message. group: as the broker knows it."""
+        """Return what a group did with a message. group: with its namespace."""
         members = await self._requests.members_at(address, queue.broker_name, group)
         committed = await ConsumerApi(self._requests.running(), group, _TIMEOUT_MS).committed_offset(queue)
         state = _state(message, queue.topic, committed or 0, members)

@@ -44,11 +44,11 @@ class AdminRequests:
     # -- names --------------------------------------------------------------------------------
 
     def wrap(self, name: str) -> str:
-        """Return a topic or group name as the servers know it."""
+        """Return a topic or group name with the client's namespace, as the servers know it."""
         return wrap(self.running().config.namespace, name)
 
     def unwrap(self, name: str) -> str:
-        """Return a topic or group name as the application knows it."""
+        """Return a topic or group name without the client's namespace, as applications know it."""
         return unwrap(self.running().config.namespace, name)
 
     def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
@@ -163,7 +163,7 @@ class AdminRequests:
     async def members_at(self, address: str | None, broker: str, group: str) -> ConsumerConnection | None:
         """Return the members of a group that are connected to a broker; None without any.
 
-        group: as the broker knows it. Raises what `call` raises.
+        group: with its namespace. Raises what `call` raises.
         """
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
         call = self.call(address, broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)

@@ -1,7 +1,7 @@
 """Sends a stored message again: to the retry topic of one group, or to any topic.
 
 Source: RocketMQ 4.6 mqadmin's queryMsgById -s, and SendMessageProcessor handleRetryAndDLQ for retry topics.
-Differs: drops properties whose effect is over; otherwise the message would be delayed again.
+Differs: drops the properties of the original send; otherwise the message would be delayed again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000
 _RETRIES_MAX: Final = 16
-"""The limit of retries in the request; above the 0 of a re-sent message. Consumers use their own."""
-_ENDED: Final = (
+"""The maxReconsumeTimes of the request. With 0, the broker would store the copy as a dead letter.
+
+Consumers send their own limit when they send the message back.
+"""
+_SEND_PROPERTIES: Final = (
     names.PROPERTY_DELAY_TIME_LEVEL,
     names.PROPERTY_REAL_TOPIC,
     names.PROPERTY_REAL_QUEUE_ID,
     names.PROPERTY_TRANSACTION_PREPARED,
     names.PROPERTY_WAIT_STORE_MSG_OK,
 )
-"""Properties whose effect is over: they would delay the message, or make it a half message."""
+"""Properties of the original send: with them, the copy would be delayed, become a half message, or not wait
+for a flush."""
 _RETRY_PROPERTIES: Final = (
     names.PROPERTY_RETRY_TOPIC,
     names.PROPERTY_RECONSUME_TIME,
@@ -52,14 +56,14 @@ async def send_to_retries(
         message: The message.
         address: The address of the queue's master.
         queue: A queue of the retry topic.
-        group: The group, as the servers know it.
-        topic: The topic under which the group gets it, as the servers know it.
+        group: The group, with its namespace.
+        topic: The topic under which the group gets it, with its namespace.
 
     Raises:
         MessageInvalid: The message is damaged.
         RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
-    properties = _properties(message, _ENDED)
+    properties = _properties(message, _SEND_PROPERTIES)
     properties[names.PROPERTY_RETRY_TOPIC] = topic
     properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
     header = _header(message, queue, group, properties)
@@ -76,14 +80,14 @@ async def send_to_topic(
         client: The client instance that sends it.
         message: The message.
         address: The address of the queue's master.
-        queue: The queue, as the servers know it.
-        group: The producer group, as the servers know it.
+        queue: The queue; its topic has its namespace.
+        group: The producer group, with its namespace.
 
     Raises:
         MessageInvalid: The message is damaged.
         RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
-    header = _header(message, queue, group, _properties(message, _ENDED + _RETRY_PROPERTIES))
+    header = _header(message, queue, group, _properties(message, _SEND_PROPERTIES + _RETRY_PROPERTIES))
     return await _send(client, message, address, queue, header)
 
 

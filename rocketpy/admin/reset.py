@@ -123,7 +123,7 @@ class OffsetChange(NamedTuple):
 
 
 class OffsetReset:
-    """A reset of the offsets of one group in one topic. group, topic: as the servers know them."""
+    """A reset of the offsets of one group in one topic. group, topic: with the namespace."""
 
     def __init__(self, requests: AdminRequests, group: str, topic: str, to: ResetTo) -> None:
         self._requests = requests

@@ -1,6 +1,6 @@
 """StreamProtocol: an asyncio.BufferedProtocol that passes each read on as bytes.
 
-With a plain `asyncio.Protocol`, asyncio allocates 256 KiB for every read and frees most of it again; with
+With a plain `asyncio.Protocol`, asyncio allocates 256 KiB for every read and frees most of it again. With
 glibc that takes five times as long as the read itself. A buffered protocol reads into one buffer, which is
 reused.
 """

@@ -21,7 +21,10 @@ class GetConsumeStatsRequestHeader(Header, kw_only=True):
 
 
 class GetConsumeStatsInBrokerHeader(Header, kw_only=True):
-    """GET_BROKER_CONSUME_STATS (317). Source: RocketMQ GetConsumeStatsInBrokerHeader."""
+    """GET_BROKER_CONSUME_STATS (317). is_order: only topics for ordered messages (TopicConfig.order).
+
+    Source: RocketMQ GetConsumeStatsInBrokerHeader.
+    """
 
     is_order: bool
 
@@ -44,7 +47,10 @@ class QueryConsumeQueueRequestHeader(Header, kw_only=True):
 
 
 class QueryCorrectionOffsetHeader(Header, kw_only=True):
-    """QUERY_CORRECTION_OFFSET (308). filter_groups: names separated by commas."""
+    """QUERY_CORRECTION_OFFSET (308): compares the offsets of `compare_group` with those of all other groups.
+
+    filter_groups: groups to leave out, separated by commas.
+    """
 
     compare_group: str
     topic: str
@@ -52,7 +58,10 @@ class QueryCorrectionOffsetHeader(Header, kw_only=True):
 
 
 class CloneGroupOffsetRequestHeader(Header, kw_only=True):
-    """CLONE_GROUP_OFFSET (314). topic: absent for all topics."""
+    """CLONE_GROUP_OFFSET (314). topic: absent for all topics.
+
+    offline: also copy the offsets of topics to which the online members of `src_group` do not subscribe.
+    """
 
     src_group: str
     dest_group: str

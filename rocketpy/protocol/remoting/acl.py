@@ -1,8 +1,9 @@
 """Signatures of requests with access keys.
 
 Version 1 is RocketMQ's (QUIRKS 31). It covers the values of all ext fields except the signature, and then the
-body. The values are in the order of their names on the wire, which are a to m in the short send header. It
-covers neither the request code nor a time, so a recorded request can be replayed, even with another code.
+body. The values are sorted by their names on the wire; in SendMessageRequestHeaderV2 these are ``a`` to
+``m``. The signature covers neither the request code nor a time, so a recorded request can be replayed, even
+with another code.
 
 Version 2 is an extension for clients and brokers of rocketpy. It adds three ext fields:
 
