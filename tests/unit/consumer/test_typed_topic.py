@@ -28,7 +28,7 @@ from tests.waiting import until
 
 
 class Order(msgspec.Struct):
-    """A value of the tests."""
+    """The type of the topic's values."""
 
     number: int
     drink: str = "latte"
@@ -123,10 +123,11 @@ async def test_a_bad_body_becomes_a_dead_letter_at_once(cluster: EmbeddedCluster
         async with consumer:
             store = cluster.brokers[0].store
             await until(lambda: store.max_offset_in_queue("%DLQ%g", 0) == 1 and values == [Order(7)])
+            assert store.max_offset_in_queue("%RETRY%g", 0) == 0
 
 
 async def test_an_orderly_consumer_may_skip_a_bad_body(cluster: EmbeddedCluster) -> None:
-    """The queue would stop at the message for ever."""
+    """The queue would stop at the message forever."""
     orders = TypedTopic("Orders", ORDERS.encode, ORDERS.decode, undecodable=None)
     values: list[int] = []
 
