@@ -1,4 +1,4 @@
-"""Shared parts of tests of background tasks: finding them, and ending them as a bug would."""
+"""Helpers for tests of background tasks: find a task, and make it fail as a bug would."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Bug(InvariantError):
 
 
 def running(pattern: str, *owners: Tasks) -> list[asyncio.Task[Any]]:
-    """The tasks of these components that have such a name."""
+    """The tasks of these components whose names match a pattern."""
     return [task for owner in owners for task in owner._tasks if re.fullmatch(pattern, task.get_name())]
 
 
 async def kill(pattern: str, *owners: Tasks) -> None:
-    """Raise a Bug in the one task with this name, at the place where it waits."""
+    """Raise a Bug in the only task whose name matches, at the place where it waits."""
     [task] = running(pattern, *owners)
     async with asyncio.timeout(LIMIT_S):
         while _waits_for(task) is None:  # noqa: ASYNC110 - there is no event for it

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 GOLDEN = Path(__file__).parent / "golden"
-_STORE_ROOMS = ("store", "ha", "dledger")
+_STORE_FOLDERS = ("store", "ha", "dledger")
 
 Json = dict[str, Any]
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 class RecordedFrame(NamedTuple):
     """One frame of a recording.
 
-    info: what the recorder saw in it: `kind`, `code`, `serializeType`, `extFields`, `bodyText`, ….
+    info: the fields that the recorder decoded: `kind`, `code`, `serializeType`, `extFields`, `bodyText`, ….
     data: the frame with its four-byte length prefix.
     """
 
@@ -25,24 +25,24 @@ class RecordedFrame(NamedTuple):
 
 
 class HaStream(NamedTuple):
-    """Both directions of one master-slave connection, and the frames in them in order of time."""
+    """Both directions of one master-slave connection, and their frames in order of time."""
 
     frames: list[Json]
     master_to_slave: bytes
     slave_to_master: bytes
 
 
-def scenarios(room: str = "remoting") -> list[str]:
-    """Names that `frames` takes: the recordings of a folder (remoting, ha, dledger)."""
-    names = (path.stem for path in (GOLDEN / room).glob("*.bin"))
-    return sorted(name for name in names if (GOLDEN / room / f"{name}.json").exists())
+def scenarios(folder: str = "remoting") -> list[str]:
+    """Names of the recordings in a folder (remoting, ha, dledger), as `frames` takes them."""
+    names = (path.stem for path in (GOLDEN / folder).glob("*.bin"))
+    return sorted(name for name in names if (GOLDEN / folder / f"{name}.json").exists())
 
 
 @cache
-def frames(scenario: str, room: str = "remoting") -> list[RecordedFrame]:
+def frames(scenario: str, folder: str = "remoting") -> list[RecordedFrame]:
     """Every frame of a recording in order of time: `frames("boot")`, `frames("raft-frames", "dledger")`."""
-    data = (GOLDEN / room / f"{scenario}.bin").read_bytes()
-    infos = _read_json(GOLDEN / room / f"{scenario}.json")
+    data = (GOLDEN / folder / f"{scenario}.bin").read_bytes()
+    infos = _read_json(GOLDEN / folder / f"{scenario}.json")
     return [RecordedFrame(info, data[info["offset"] : info["offset"] + info["length"]]) for info in infos]
 
 
@@ -50,7 +50,7 @@ def frames(scenario: str, room: str = "remoting") -> list[RecordedFrame]:
 def essential() -> list[Json]:
     """One request and its response for each request code, codec and response code.
 
-    Keys: name, code, kind, request, requestHex and, where there was one, response, responseHex.
+    Keys: name, code, kind, request, requestHex; response and responseHex if RocketMQ sent a response.
     """
     return cast(list[Json], _read_json(GOLDEN / "remoting" / "essential.json"))
 
@@ -67,13 +67,13 @@ def vectors(key: str) -> list[Json]:
     return cast(list[Json], _read_json(GOLDEN / "vectors" / "encode-vectors.json")[key])
 
 
-def store_names(room: str = "store") -> list[str]:
+def store_names(folder: str = "store") -> list[str]:
     """Names of the store directories of a folder (store, ha, dledger)."""
-    return sorted(path.name.removesuffix(".tar.gz") for path in (GOLDEN / room).glob("*.tar.gz"))
+    return sorted(path.name.removesuffix(".tar.gz") for path in (GOLDEN / folder).glob("*.tar.gz"))
 
 
 def extract_store(name: str, target: Path) -> Path:
-    """Unpack a recorded store directory into `target`, with every file at its size on disk.
+    """Unpack a recorded store directory into `target`, with every file at its full size.
 
     Returns `target`, which then holds `commitlog/`, `consumequeue/`, `config/`, ….
     """
@@ -90,7 +90,7 @@ def extract_store(name: str, target: Path) -> Path:
 
 
 def _restore_cut_zeros(name: str, target: Path) -> None:
-    """Large files of dledger/ were packed without their trailing zeros; `.sizes.json` knows the full size."""
+    """Extend large files of dledger/, packed without trailing zeros, to their sizes in `.sizes.json`."""
     path = _store_file(name, ".sizes.json", must_exist=False)
     if not path.exists():
         return
@@ -104,7 +104,7 @@ def _restore_cut_zeros(name: str, target: Path) -> None:
 def parsed(name: str) -> Json:
     """A recorded store, decoded: `commitlog`, `consumequeue`, `index`, `config`, `checkpoint`, ….
 
-    Source: an independent decoder, so it may be compared with what ours reads.
+    An independent decoder wrote it, so tests can compare rocketpy's decoders with it.
     """
     return cast(Json, _read_json(_store_file(name, ".parsed.json.gz")))
 
@@ -118,21 +118,23 @@ def manifest(name: str) -> list[Json]:
 @cache
 def ha_stream(name: str) -> HaStream:
     """A recorded master-slave connection, such as `ha_stream("ha1-conn1")`."""
-    room = GOLDEN / "ha"
+    folder = GOLDEN / "ha"
     return HaStream(
-        _read_json(room / f"{name}.json"),
-        (room / f"{name}.master-to-slave.bin").read_bytes(),
-        (room / f"{name}.slave-to-master.bin").read_bytes(),
+        _read_json(folder / f"{name}.json"),
+        (folder / f"{name}.master-to-slave.bin").read_bytes(),
+        (folder / f"{name}.slave-to-master.bin").read_bytes(),
     )
 
 
 def _store_file(name: str, ending: str, *, must_exist: bool = True) -> Path:
-    candidates = [GOLDEN / room / f"{name}{ending}" for room in _STORE_ROOMS]
+    candidates = [GOLDEN / folder / f"{name}{ending}" for folder in _STORE_FOLDERS]
     for path in candidates:
         if path.exists():
             return path
     if must_exist:
-        raise FileNotFoundError(f"no recorded store {name!r}; there are {[*map(store_names, _STORE_ROOMS)]}")
+        raise FileNotFoundError(
+            f"no recorded store {name!r}; there are {[*map(store_names, _STORE_FOLDERS)]}"
+        )
     return candidates[0]
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_server_at(*addresses: object) -> Iterator[None]:
-    """Keep the ports of stopped servers: connections are refused, and no server of another test gets them."""
+    """Reserve the ports of stopped servers: connections are refused, and other tests cannot use them."""
     held = []
     try:
         for address in addresses:

@@ -92,7 +92,7 @@ RESPONSE_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: headers.GetBrokerAclConfigResponseHeader,
     RequestCode.REGISTER_FILTER_SERVER: headers.RegisterFilterServerResponseHeader,
 }
-"""Request code to the class of the header of its response, where that has fields; refusals have none."""
+"""Request code to the header class of its response, if it has fields; error responses have none."""
 
 
 HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
@@ -134,7 +134,7 @@ HEADERLESS_REQUESTS: Final[frozenset[int]] = frozenset(
         RequestCode.GET_NAMESRV_CONFIG,
     }
 )
-"""Requests without fields of their own (13, 22, 23, 27, 209-214: RocketMQ names but never handles them)."""
+"""Requests without header fields. RocketMQ defines 13, 22, 23, 27 and 209 to 214 without handling them."""
 
 
 REQUEST_BODIES: Final[dict[int, type[bodies.Body]]] = {

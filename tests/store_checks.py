@@ -1,4 +1,4 @@
-"""Checks an open store with the functions that check the files of a stopped one."""
+"""Checks an open store with the functions for the files of a stopped one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rocketpy_broker.store.inspect.checker import CheckReport, check_log
 
 
 def check_store(store: MessageStore) -> CheckReport:
-    """Check an open store; all must be dispatched. Reads everything; memory grows with the records.
+    """Check an open store whose records are all dispatched. Reads it whole; memory grows with its records.
 
-    Raises StoreError when the disk fails.
+    Raises StoreError when records wait for dispatch, or when the disk fails.
     """
     if store.dispatcher.waiting:
         raise StoreError(f"{store.dispatcher.waiting} records wait for dispatch; dispatch or stop first")

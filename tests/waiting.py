@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 LIMIT_S: Final = 60
-"""Ends a test that would hang; no other test takes as long, even on a machine that pauses for seconds."""
+"""Seconds after which a waiting test fails: enough for a machine that pauses for seconds."""
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true."""
+    """Wait until the condition is true. Raises TimeoutError after `LIMIT_S`."""
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event of its own
+        while not condition():  # noqa: ASYNC110 - conditions have no event
             await asyncio.sleep(0.01)
 
 

@@ -6,13 +6,15 @@ import pytest
 
 from tests import golden_data
 
-RECORDINGS = [(room, name) for room in ("remoting", "ha", "dledger") for name in golden_data.scenarios(room)]
+RECORDINGS = [
+    (folder, name) for folder in ("remoting", "ha", "dledger") for name in golden_data.scenarios(folder)
+]
 
 
-@pytest.mark.parametrize(("room", "name"), RECORDINGS)
-def test_recorded_frames_are_whole(room: str, name: str) -> None:
+@pytest.mark.parametrize(("folder", "name"), RECORDINGS)
+def test_recorded_frames_are_whole(folder: str, name: str) -> None:
     """A damaged recording would be mistaken for a defect of the codec."""
-    for info, data in golden_data.frames(name, room):
+    for info, data in golden_data.frames(name, folder):
         assert int.from_bytes(data[:4], "big") == info["length"] - 4 == len(data) - 4
 
 

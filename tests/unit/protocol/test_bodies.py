@@ -49,9 +49,9 @@ def is_compressed(frame: RecordedFrame) -> bool:
     return (frame.info.get("extFields") or {}).get("compressed") == "true"
 
 
-def json_bodies(room: str, scenario: str) -> Iterator[tuple[type[Body], bytes]]:
+def json_bodies(folder: str, scenario: str) -> Iterator[tuple[type[Body], bytes]]:
     """Every body of a recording with the class it should have."""
-    for frame in frames(scenario, room):
+    for frame in frames(scenario, folder):
         info, response = frame.info, frame.info["kind"] == "response"
         code = info["requestCode"] if response else info["code"]
         body_class = (RESPONSE_BODIES if response else REQUEST_BODIES).get(code)
@@ -64,7 +64,7 @@ def json_bodies(room: str, scenario: str) -> Iterator[tuple[type[Body], bytes]]:
 
 
 def without_order(value: Any) -> Any:
-    """The value with sets, lists and maps in an order of their own, and nulls left out."""
+    """The value with maps and lists sorted, and without entries whose value is null."""
     if isinstance(value, dict):
         items = [(repr(sorted(k.items()) if isinstance(k, dict) else k), v) for k, v in value.items()]
         return sorted((key, without_order(item)) for key, item in items if item is not None)
@@ -73,10 +73,10 @@ def without_order(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(("room", "scenario"), [*JSON_BODIES, ("dledger", "broker-register")])
-def test_recorded_bodies_survive_a_round_trip(room: str, scenario: str) -> None:
+@pytest.mark.parametrize(("folder", "scenario"), [*JSON_BODIES, ("dledger", "broker-register")])
+def test_recorded_bodies_survive_a_round_trip(folder: str, scenario: str) -> None:
     """QUIRKS 8, 9, 13, 14, 56: a field of a real peer's route or table would be lost or changed."""
-    for body_class, data in json_bodies(room, scenario):
+    for body_class, data in json_bodies(folder, scenario):
         body = body_class.decode(data)
         again = body.encode()
         assert body_class.decode(again) == body
@@ -85,7 +85,7 @@ def test_recorded_bodies_survive_a_round_trip(room: str, scenario: str) -> None:
 
 def test_every_kind_of_body_was_recorded() -> None:
     """A body without a recording would be untested; the bodies without one are listed here."""
-    seen = {cls for room, name in JSON_BODIES for cls, _ in json_bodies(room, name)}
+    seen = {cls for folder, name in JSON_BODIES for cls, _ in json_bodies(folder, name)}
     unseen = {cls.__name__ for cls in {*REQUEST_BODIES.values(), *RESPONSE_BODIES.values()} - seen}
     assert unseen == {"QueryCorrectionOffsetBody", "TopicConfig"}
 

@@ -29,9 +29,9 @@ RECORDINGS = [("remoting", name) for name in scenarios()] + [
 ]
 
 
-def recorded_headers(room: str, scenario: str) -> Iterator[tuple[type[Header] | None, dict[str, str]]]:
+def recorded_headers(folder: str, scenario: str) -> Iterator[tuple[type[Header] | None, dict[str, str]]]:
     """The class that a recorded command's header should have, and its ext fields."""
-    for frame in frames(scenario, room):
+    for frame in frames(scenario, folder):
         info = frame.info
         ext = {k: v for k, v in (info.get("extFields") or {}).items() if k not in OF_THE_COMMAND}
         if info["kind"] != "response":
@@ -42,10 +42,10 @@ def recorded_headers(room: str, scenario: str) -> Iterator[tuple[type[Header] | 
             yield RESPONSE_HEADERS[info["requestCode"]], ext
 
 
-@pytest.mark.parametrize(("room", "scenario"), RECORDINGS)
-def test_recorded_ext_fields_survive_a_round_trip(room: str, scenario: str) -> None:
+@pytest.mark.parametrize(("folder", "scenario"), RECORDINGS)
+def test_recorded_ext_fields_survive_a_round_trip(folder: str, scenario: str) -> None:
     """QUIRKS 3, 15, 18, 19, 27, 30, 32: a field of a real peer would be lost, renamed or changed."""
-    for header_class, ext in recorded_headers(room, scenario):
+    for header_class, ext in recorded_headers(folder, scenario):
         if header_class is None:
             assert ext == {}
         else:
@@ -76,7 +76,7 @@ def test_v2_is_the_first_form_under_letters() -> None:
 
 
 def test_numbers_and_booleans_travel_as_text() -> None:
-    """QUIRKS 3: Java peers read every value from a string; the largest offsets and -1 must survive."""
+    """QUIRKS 3: Java peers, which read every value from a string, would lose the largest offsets or -1."""
     offset = UpdateConsumerOffsetRequestHeader(
         consumer_group="g", topic="t", queue_id=-1, commit_offset=2**63 - 1
     )

@@ -36,10 +36,10 @@ def read(data: bytes) -> Command:
     return decode_command(frame)
 
 
-@pytest.mark.parametrize(("room", "scenario"), [*RECORDINGS, ("dledger", "raft-frames")])
-def test_recorded_commands_are_read_as_recorded(room: str, scenario: str) -> None:
+@pytest.mark.parametrize(("folder", "scenario"), [*RECORDINGS, ("dledger", "raft-frames")])
+def test_recorded_commands_are_read_as_recorded(folder: str, scenario: str) -> None:
     """QUIRKS 2, 3, 4, 5: a header of the real RocketMQ, in either codec, would be misread."""
-    for recorded in frames(scenario, room):
+    for recorded in frames(scenario, folder):
         command, info = read(recorded.data), recorded.info
         assert (command.code, command.opaque, command.flag) == (info["code"], info["opaque"], info["flag"])
         assert info["language"].strip("0 ()") == command.language == "JAVA"
@@ -54,13 +54,13 @@ def test_recorded_commands_are_read_as_recorded(room: str, scenario: str) -> Non
         )
 
 
-@pytest.mark.parametrize(("room", "scenario"), RECORDINGS)
-def test_recorded_commands_are_written_as_recorded(room: str, scenario: str) -> None:
+@pytest.mark.parametrize(("folder", "scenario"), RECORDINGS)
+def test_recorded_commands_are_written_as_recorded(folder: str, scenario: str) -> None:
     """QUIRKS 3: a Java peer would get a header that differs from Java's.
 
     Equal up to the order inside the ext fields, which is that of a Java HashMap.
     """
-    for recorded in frames(scenario, room):
+    for recorded in frames(scenario, folder):
         command = read(recorded.data)
         again = encode_command(command)
         assert len(again) == len(recorded.data)
@@ -188,7 +188,7 @@ def test_msgpack_that_is_no_header(changes: dict[int, object]) -> None:
 
 @given(st.binary(max_size=60), st.sampled_from(CODECS))
 def test_random_headers_only_raise_the_typed_error(header: bytes, codec: int) -> None:
-    """As above, for the binary codecs."""
+    """A hostile binary header would raise an error that is not caught, and end its connection's task."""
     try:
         decode_command(Frame(codec, header, b"")).ext_fields()
     except RemoteProtocolError:
