@@ -85,7 +85,7 @@ def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_locks_keep_no_long_names() -> None:
-    """One request of 16 MB would keep that for a minute: a thousand of them, all memory."""
+    """A request of 16 MB would stay in memory for a minute, and a thousand of them would fill it."""
     locks, queue, long = QueueLocks(), MessageQueue("T", "b", 0), "x" * 1025
     tracemalloc.start()
     for number in range(2000):
@@ -116,7 +116,7 @@ def test_held_pulls_are_found_by_queue_time_and_channel() -> None:
     assert (len(holds), set(holds.queues)) == (1, {("T", 1)})
     holds.drop("a")
     assert (len(holds), set(holds.queues)) == (0, set())
-    holds.release(late)  # once more is no error
+    holds.release(late)  # a second time is no error
 
 
 def test_the_held_pulls_of_a_channel_are_limited() -> None:
@@ -235,13 +235,13 @@ async def test_offsets_are_written_as_java_writes_them(tmp_path: Path) -> None:
 
 
 class SlowDisk(OsDisk):
-    """Begins its first work only when it may."""
+    """Blocks the first call of `exists` until the test sets `may_go_on`."""
 
     def __init__(self) -> None:
         self.started, self.may_go_on = threading.Event(), threading.Event()
 
     def exists(self, path: Path) -> bool:
-        """Wait, the first time."""
+        """Wait at the first call."""
         if not self.started.is_set():
             self.started.set()
             assert self.may_go_on.wait(30)
@@ -258,7 +258,7 @@ async def test_a_cancelled_save_does_not_overwrite_the_next(tmp_path: Path) -> N
     given_up.cancel()
     offsets.commit("g", "T", 0, 8)
     last = asyncio.create_task(offsets.save())
-    await asyncio.wait({last}, timeout=0.3)  # as far as it gets beside the first
+    await asyncio.wait({last}, timeout=0.3)  # it must not overtake the first save
     disk.may_go_on.set()
     await asyncio.wait({last, given_up})
     await asyncio.get_running_loop().shutdown_default_executor()
@@ -277,7 +277,7 @@ async def test_a_save_does_not_overwrite_a_concurrent_update(tmp_path: Path) -> 
     await asyncio.to_thread(disk.started.wait, 30)
     wanted = SubscriptionGroupConfig(group_name="h", consume_enable=False)
     updating = asyncio.create_task(groups.update(wanted))
-    await asyncio.wait({updating}, timeout=0.3)  # as far as it gets beside the save
+    await asyncio.wait({updating}, timeout=0.3)  # it must not overtake the save
     disk.may_go_on.set()
     await asyncio.gather(saving, updating)
     again = groups_at(path)
@@ -317,7 +317,7 @@ def test_offsets_are_found_by_group_and_topic(tmp_path: Path) -> None:
 
 
 def test_rates_are_over_the_last_minute() -> None:
-    """StatsAll would show a rate since the start, or nothing."""
+    """The tool statsAll would show a rate since the start, or nothing."""
     stats = BrokerStats("cluster")
     stats.sample(0, [("T", 0, 0)])
     for second in range(10, 130, 10):
@@ -338,7 +338,7 @@ def test_rates_are_over_the_last_minute() -> None:
 
 
 def test_the_rate_of_a_steady_load_is_steady() -> None:
-    """The charts of the console would be a sawtooth: the rate fell to the half between two samples."""
+    """The charts of the console would be a sawtooth: the rate fell to half between two samples."""
     stats = BrokerStats("cluster")
     for second in range(600):
         if second % 10 == 0:

@@ -43,7 +43,7 @@ def server_at(root: Path, *, has_access: bool = True) -> HandlerServer:
 
 
 async def test_accounts_are_changed_and_listed_without_secrets(tmp_path: Path) -> None:
-    """An administrator cannot see the accounts, or the listed accounts contain their secrets."""
+    """An administrator could not see the accounts, or the listed accounts would contain their secrets."""
     async with running(server_at(tmp_path)) as (client,):
         white = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs="10.0.0.*, 10.1.0.1")
         for code, header in ((PUT, ACCOUNT), (WHITE, white)):
@@ -95,7 +95,7 @@ async def test_accounts_are_changed_and_listed_without_secrets(tmp_path: Path) -
 async def test_an_invalid_change_is_rejected_and_not_written(
     tmp_path: Path, code: RequestCode, header: Header, failure: int, remark: str
 ) -> None:
-    """A broker cannot start again with the file that it wrote."""
+    """A broker could not start again with the file that it wrote."""
     async with running(server_at(tmp_path)) as (client,):
         response = await client.call(code, header)
         assert response.code == failure
@@ -115,7 +115,7 @@ async def test_an_invalid_change_is_rejected_and_not_written(
 async def test_without_access_control_every_request_gets_a_response(
     tmp_path: Path, code: RequestCode, header: Header | None, failure: int
 ) -> None:
-    """RocketMQ 4.6.0 sends no response, so the tool of an administrator runs into its timeout."""
+    """As with RocketMQ 4.6.0, which sends no response, an administrator's tool would wait for its timeout."""
     async with running(server_at(tmp_path, has_access=False)) as (client,):
         response = await client.call(code, header)
         assert (response.code, response.remark) == (

@@ -40,7 +40,7 @@ def new_topic(name: str, **settings: Any) -> CreateTopicRequestHeader:
 
 
 async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
-    """QUIRKS 13. A topic is not found after a response that says it exists."""
+    """QUIRKS 13. A topic would not be found after a response that says it exists."""
     parts = BrokerParts(tmp_path)
     one = GetTopicConfigRequestHeader(topic="T")
     async with served(parts) as (client,):
@@ -72,7 +72,7 @@ async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
 async def test_an_invalid_topic_is_not_created(
     tmp_path: Path, name: str, settings: dict[str, Any], remark: str
 ) -> None:
-    """A topic with an invalid name, or too many queues, fills the disk or cannot be registered."""
+    """A topic with an invalid name, or too many queues, would fill the disk or could not be registered."""
     parts = BrokerParts(tmp_path)
     names = set(parts.topics.names)
     async with served(parts) as (client,):
@@ -83,7 +83,7 @@ async def test_an_invalid_topic_is_not_created(
 
 
 async def test_a_system_topic_is_not_deleted(tmp_path: Path) -> None:
-    """Without TBW102, no topic can be created by a send."""
+    """TBW102 could be deleted, and then no send could create a topic."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         response = await client.call(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
@@ -95,7 +95,7 @@ async def test_a_system_topic_is_not_deleted(tmp_path: Path) -> None:
 
 
 async def test_a_deleted_topic_takes_its_queues_with_it(tmp_path: Path) -> None:
-    """A new topic of the same name shows the messages of the old one."""
+    """A new topic of the same name would show the messages of the old one."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T", "Kept")
     async with served(parts) as (client,):
@@ -109,7 +109,7 @@ async def test_a_deleted_topic_takes_its_queues_with_it(tmp_path: Path) -> None:
 
 
 async def test_unused_and_expired_queues_are_deleted_on_request(tmp_path: Path) -> None:
-    """cleanUnusedTopic, cleanExpiredCQ: queues without a topic or a message stay on the disk."""
+    """cleanUnusedTopic, cleanExpiredCQ: queues without a topic or a message would stay on the disk."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -122,7 +122,7 @@ async def test_unused_and_expired_queues_are_deleted_on_request(tmp_path: Path) 
 
 
 async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
-    """updateSubGroup, deleteSubGroup: an operator's settings of a group are lost."""
+    """updateSubGroup, deleteSubGroup: an operator's settings of a group would be lost."""
     parts = BrokerParts(tmp_path)
     one = GetSubscriptionGroupConfigRequestHeader(group="g")
     async with served(parts) as (client,):
@@ -143,7 +143,7 @@ async def test_a_group_is_created_changed_and_deleted(tmp_path: Path) -> None:
 
 
 async def test_operators_and_slaves_read_the_state_of_the_broker(tmp_path: Path) -> None:
-    """QUIRKS 56. A slave without the delay offsets delivers delayed messages again."""
+    """QUIRKS 56. A slave without the delay offsets would deliver delayed messages again."""
     async with served(BrokerParts(tmp_path)) as (client,):
         response = await client.call(RequestCode.GET_ALL_DELAY_OFFSET)
         assert DelayOffsetSerializeWrapper.decode(response.body).offset_table == {1: 7}
@@ -155,7 +155,7 @@ async def test_operators_and_slaves_read_the_state_of_the_broker(tmp_path: Path)
 
 
 async def test_settings_are_changed_in_the_file_and_at_once(tmp_path: Path) -> None:
-    """updateBrokerConfig: a change is lost at the next start, or is not registered at name servers."""
+    """updateBrokerConfig: a change would be lost at the next start, or not be registered at name servers."""
     file = tmp_path / "broker.conf"
     file.write_text("remoteConfigUpdateEnable=true\n")
     parts = BrokerParts(tmp_path / "store", updatable_file=file)

@@ -28,8 +28,8 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 RUNNING_INFO = GetConsumerRunningInfoRequestHeader(consumer_group="g", client_id="c1", jstack_enable=True)
 
 
-class Place:
-    """A broker with three messages, of which group g has consumed two; an operator and a consumer."""
+class Scenario:
+    """A broker with three messages, of which group g has consumed two, and clients: operator and consumer."""
 
     def __init__(self, parts: BrokerParts, operator: PartsClient, member: PartsClient) -> None:
         self.parts, self.operator, self.member = parts, operator, member
@@ -42,14 +42,14 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    """The consumer is not online yet."""
+async def scenario(tmp_path: Path) -> AsyncIterator[Scenario]:
+    """A broker whose consumer has not joined group g yet."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T", read_queue_nums=1, write_queue_nums=1)
     put(parts.store, *range(3))
     parts.offsets.commit("g", "T", 0, 2)
     async with served(parts, clients=2) as (operator, member):
-        yield Place(parts, operator, member)
+        yield Scenario(parts, operator, member)
 
 
 async def reset(client: PartsClient, *, language: str = "JAVA", **header: Any) -> Command:
@@ -63,23 +63,25 @@ async def reset(client: PartsClient, *, language: str = "JAVA", **header: Any) -
 @pytest.mark.parametrize(
     ("timestamp", "force", "offset"), [(0, False, 0), (0, True, 0), (-1, False, 2), (-1, True, 3)]
 )
-async def test_members_reset_their_offsets(place: Place, timestamp: int, force: bool, offset: int) -> None:
-    """resetOffsetByTime: an offset moves ahead without force, and messages are skipped."""
-    await place.join()
-    response = await reset(place.operator, timestamp=timestamp, is_force=force)
+async def test_members_reset_their_offsets(
+    scenario: Scenario, timestamp: int, force: bool, offset: int
+) -> None:
+    """resetOffsetByTime: an offset would move ahead without force, and messages would be skipped."""
+    await scenario.join()
+    response = await reset(scenario.operator, timestamp=timestamp, is_force=force)
     assert ResetOffsetBody.decode(response.body).offset_table == {QUEUE: offset}
-    await until(lambda: place.member.received)
-    (notice,) = place.member.received
+    await until(lambda: scenario.member.received)
+    (notice,) = scenario.member.received
     assert (notice.code, notice.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
     assert ResetOffsetBody.decode(notice.body).offset_table == {QUEUE: offset}
 
 
-async def test_tools_in_c_get_lists_instead_of_maps(place: Place) -> None:
-    """The C++ client cannot decode maps whose keys are objects."""
-    await place.join()
-    await reset(place.operator, language="CPP")
-    await until(lambda: place.member.received)
-    (queue,) = ResetOffsetBodyForC.decode(place.member.received[0].body).offset_table
+async def test_tools_in_c_get_lists_instead_of_maps(scenario: Scenario) -> None:
+    """Tools in C++ could not read the response: they cannot decode maps whose keys are objects."""
+    await scenario.join()
+    await reset(scenario.operator, language="CPP")
+    await until(lambda: scenario.member.received)
+    (queue,) = ResetOffsetBodyForC.decode(scenario.member.received[0].body).offset_table
     assert (queue.topic, queue.broker_name, queue.queue_id, queue.offset) == ("T", "broker-a", 0, 0)
 
 
@@ -92,80 +94,80 @@ async def test_tools_in_c_get_lists_instead_of_maps(place: Place) -> None:
     ],
 )
 async def test_a_reset_without_effect_is_reported(
-    place: Place, header: dict[str, Any], code: int, remark: str
+    scenario: Scenario, header: dict[str, Any], code: int, remark: str
 ) -> None:
-    """An operator believes that a group starts from another offset, but it does not."""
-    response = await reset(place.operator, **header)
+    """An operator would believe that a group starts from another offset, but it would not."""
+    response = await reset(scenario.operator, **header)
     assert response.code == code
     assert remark in (response.remark or "")
 
 
-async def test_a_request_is_forwarded_without_its_signature(place: Place) -> None:
-    """ConsumerStatus shows nothing, or a consumer can replay the signature of an administrator."""
-    await place.join()
-    place.member.respond = lambda request: request.reply(remark="so far", body=b"{}")
+async def test_a_request_is_forwarded_without_its_signature(scenario: Scenario) -> None:
+    """The tool consumerStatus would show nothing, or a member could replay an administrator's signature."""
+    await scenario.join()
+    scenario.member.respond = lambda request: request.reply(remark="so far", body=b"{}")
     command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     command.ext = {**command.ext_fields(), "Signature": "s", "AccessKey": "k"}
-    response = await place.operator.request(command)
+    response = await scenario.operator.request(command)
     assert (response.code, response.remark, response.body) == (ResponseCode.SUCCESS, "so far", b"{}")
-    (request,) = place.member.received
+    (request,) = scenario.member.received
     assert request.ext_fields() == RUNNING_INFO.ext_fields()
 
 
-async def test_one_member_consumes_a_message_directly(place: Place) -> None:
-    """With queryMsgById -d, the chosen consumer gets another message, or none."""
-    await place.join()
-    place.member.respond = lambda request: request.reply(body=b'{"consumeResult":"CR_SUCCESS"}')
+async def test_one_member_consumes_a_message_directly(scenario: Scenario) -> None:
+    """With queryMsgById -d, the chosen consumer would get another message, or none."""
+    await scenario.join()
+    scenario.member.respond = lambda request: request.reply(body=b'{"consumeResult":"CR_SUCCESS"}')
     for offset, code in ((0, ResponseCode.SUCCESS), (1 << 40, ResponseCode.SYSTEM_ERROR)):
         header = ConsumeMessageDirectlyResultRequestHeader(
             consumer_group="g", client_id="c1", msg_id=message_id(HOST, offset)
         )
-        response = await place.operator.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+        response = await scenario.operator.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
         assert response.code == code
-    (request,) = place.member.received
+    (request,) = scenario.member.received
     assert [record.body for record in decode_all(request.body)] == [b"body 0"]
     assert request.ext_fields()["brokerName"] == "broker-a"
 
 
 async def test_a_member_that_does_not_respond_is_reported(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tool waits until its own timeout for a consumer that is offline, silent or closing."""
+    """A tool would wait until its own timeout for a consumer that is offline, silent or closing."""
     monkeypatch.setattr(client_calls, "_CALL_TIMEOUT_MS", 1)
-    response = await place.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    response = await scenario.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     assert response.remark == "The Consumer <g> <c1> not online"
-    await place.join()
+    await scenario.join()
     other = GetConsumerRunningInfoRequestHeader(consumer_group="g", client_id="c9")
-    response = await place.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, other)
+    response = await scenario.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, other)
     assert response.remark == "The Consumer <g> <c9> not online"
-    place.member.respond = lambda _: None
-    response = await place.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    scenario.member.respond = lambda _: None
+    response = await scenario.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     assert response.code == ResponseCode.CONSUME_MSG_TIMEOUT
 
     def leave(_: Command) -> None:
-        place.member.channel.close()
+        scenario.member.channel.close()
 
     monkeypatch.undo()
-    place.member.respond = leave
-    response = await place.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
+    scenario.member.respond = leave
+    response = await scenario.operator.call(RequestCode.GET_CONSUMER_RUNNING_INFO, RUNNING_INFO)
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert "invoke consumer <g> <c1> Exception" in (response.remark or "")
 
 
-async def test_the_status_of_all_members_is_collected(place: Place) -> None:
-    """One member that fails hides the offsets of the others."""
+async def test_the_status_of_all_members_is_collected(scenario: Scenario) -> None:
+    """One member that fails would hide the offsets of the others."""
     status = GetConsumerStatusRequestHeader(topic="T", group="g")
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-    response = await place.operator.call(code, status)
+    response = await scenario.operator.call(code, status)
     assert response.remark == "No Any Consumer online in the consumer group: [g]"
-    await place.join()
-    await place.operator.beat("c2")
+    await scenario.join()
+    await scenario.operator.beat("c2")
     body = GetConsumerStatusBody(message_queue_table={QUEUE: 2}).encode()
-    place.member.respond = lambda request: request.reply(body=body)
-    place.operator.respond = lambda request: request.reply(1, remark="not now")
-    response = await place.operator.call(code, status)
+    scenario.member.respond = lambda request: request.reply(body=body)
+    scenario.operator.respond = lambda request: request.reply(1, remark="not now")
+    response = await scenario.operator.call(code, status)
     assert GetConsumerStatusBody.decode(response.body).consumer_table == {"c1": {QUEUE: 2}}
-    place.member.respond = lambda request: request.reply(body=b"no JSON")
+    scenario.member.respond = lambda request: request.reply(body=b"no JSON")
     one = GetConsumerStatusRequestHeader(topic="T", group="g", client_addr="c1")
-    response = await place.operator.call(code, one)
+    response = await scenario.operator.call(code, one)
     assert GetConsumerStatusBody.decode(response.body).consumer_table == {}

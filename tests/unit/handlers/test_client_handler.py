@@ -47,7 +47,7 @@ async def members(client: PartsClient) -> list[str]:
 
 
 async def test_members_are_notified_when_one_joins_or_leaves(tmp_path: Path) -> None:
-    """QUIRKS 41. Queues of a member that has left wait for the next periodic rebalance."""
+    """QUIRKS 41. Queues of a member that has left would wait for the next periodic rebalance."""
     async with served(BrokerParts(tmp_path), clients=2) as (first, second):
         assert (await first.beat("c1")).code == ResponseCode.SUCCESS
         await until(lambda: first.notified == [CHANGED])
@@ -63,7 +63,7 @@ async def test_members_are_notified_when_one_joins_or_leaves(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("of_group", [False, True])
 async def test_notifications_can_be_switched_off(tmp_path: Path, of_group: bool) -> None:
-    """notifyConsumerIdsChangedEnable, of the broker and of a group: large groups rebalance too often."""
+    """notifyConsumerIdsChangedEnable, of broker and group: large groups would rebalance too often."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(notify_ids_changed=of_group))
     async with served(parts) as (client,):
         settings = SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=not of_group)
@@ -74,7 +74,7 @@ async def test_notifications_can_be_switched_off(tmp_path: Path, of_group: bool)
 
 
 async def test_a_client_that_unregisters_or_is_silent_leaves_its_groups(tmp_path: Path) -> None:
-    """QUIRKS 10. The queues of a client that is gone stay assigned to it."""
+    """QUIRKS 10. The queues of a client that is gone would stay assigned to it."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         header = UnregisterClientRequestHeader(client_id="c1", consumer_group="g", producer_group="p")
@@ -93,7 +93,7 @@ async def test_a_client_that_unregisters_or_is_silent_leaves_its_groups(tmp_path
 
 
 async def test_a_heartbeat_of_too_many_new_groups_is_rejected(tmp_path: Path) -> None:
-    """One heartbeat fills the table of groups, and creates as many retry topics."""
+    """One heartbeat could fill the table of groups, and create as many retry topics."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(new_groups_max=2))
     async with served(parts) as (client,):
         response = await client.beat(groups=("a", "b", "c"))
@@ -104,7 +104,7 @@ async def test_a_heartbeat_of_too_many_new_groups_is_rejected(tmp_path: Path) ->
 
 
 async def test_a_heartbeat_creates_the_retry_topic(tmp_path: Path) -> None:
-    """QUIRKS 13. A consumer cannot pull the messages that it returned."""
+    """QUIRKS 13. A consumer could not pull the messages that it returned."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         await client.beat(unit_mode=True)
@@ -128,7 +128,7 @@ async def test_a_group_without_room_for_a_retry_topic_is_registered(tmp_path: Pa
 
 
 async def test_a_group_that_may_not_be_created_gets_no_retry_topic(tmp_path: Path) -> None:
-    """autoCreateSubscriptionGroup=false: a typing error creates a topic."""
+    """autoCreateSubscriptionGroup=false: a typing error would create a topic."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(auto_create_group=False))
     async with served(parts) as (client,):
         assert (await client.beat()).code == ResponseCode.SUCCESS
@@ -138,7 +138,7 @@ async def test_a_group_that_may_not_be_created_gets_no_retry_topic(tmp_path: Pat
 async def test_a_client_id_in_use_by_another_owner_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The replies of one process go to another with the same client id, without a report."""
+    """The replies of one process would go to another with the same client id, without a report."""
     parts = BrokerParts(tmp_path)
     owners = iter(["one", "two"])
     parts.client_handler.owner = lambda _: next(owners)
@@ -150,7 +150,7 @@ async def test_a_client_id_in_use_by_another_owner_is_logged(
 
 
 async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_path: Path) -> None:
-    """maxConnectionBytes: one client fills the memory of the broker with subscriptions."""
+    """maxConnectionBytes: one client could fill the memory of the broker with subscriptions."""
     parts = BrokerParts(tmp_path)
     parts.clients._add_memory = lambda _, size: size < 5000
     wanted = tuple(SubscriptionData(topic=f"T{number}", sub_string="*") for number in range(9))
@@ -174,7 +174,7 @@ async def test_subscriptions_are_limited_by_the_memory_of_the_connection(tmp_pat
 async def test_a_filter_is_checked_at_the_start_of_a_consumer(
     tmp_path: Path, text: str, kind: str, code: int
 ) -> None:
-    """A consumer with an invalid expression starts, and gets no message."""
+    """A consumer with an invalid expression would start, and get no message."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(property_filter=True))
     wanted = SubscriptionData(topic="T", sub_string=text, expression_type=kind)
     body = CheckClientRequestBody(client_id="c1", group="g", subscription_data=wanted).encode()
@@ -187,7 +187,7 @@ async def test_a_filter_is_checked_at_the_start_of_a_consumer(
 
 
 async def test_connections_are_listed(tmp_path: Path) -> None:
-    """The tools consumerConnection and producerConnection show no client."""
+    """The tools consumerConnection and producerConnection would show no client."""
     async with served(BrokerParts(tmp_path)) as (client,):
         consumers = GetConsumerConnectionListRequestHeader(consumer_group="g")
         producers = GetProducerConnectionListRequestHeader(producer_group="p")
@@ -207,7 +207,7 @@ async def test_connections_are_listed(tmp_path: Path) -> None:
 
 
 async def test_a_queue_is_locked_for_one_client(tmp_path: Path) -> None:
-    """Two clients consume one queue in order, at the same time."""
+    """Two clients that consume in order would consume one queue at the same time."""
     async with served(BrokerParts(tmp_path)) as (client,):
         for client_id, queues in (("c1", [QUEUE]), ("c2", []), ("c1", [QUEUE])):
             body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=[QUEUE])

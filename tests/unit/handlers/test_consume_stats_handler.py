@@ -51,7 +51,7 @@ async def group_stats(client: PartsClient, topic: str | None = None) -> ConsumeS
 
 
 async def test_the_offsets_of_a_topic_are_shown(tmp_path: Path) -> None:
-    """QUIRKS 8. topicStatus shows no queue."""
+    """QUIRKS 8. The tool topicStatus would show no queue."""
     parts = parts_with_progress(tmp_path)
     async with served(parts) as (client,):
         header = GetTopicStatsInfoRequestHeader(topic="T")
@@ -68,7 +68,7 @@ async def test_the_offsets_of_a_topic_are_shown(tmp_path: Path) -> None:
 
 
 async def test_the_progress_of_a_group_is_shown(tmp_path: Path) -> None:
-    """The tool consumerProgress shows no lag, or topics without a subscription."""
+    """The tool consumerProgress would show no lag, or topics without a subscription."""
     parts = parts_with_progress(tmp_path)
     parts.offsets.commit("g", "Deleted", 0, 1)
     async with served(parts) as (client,):
@@ -86,7 +86,7 @@ async def test_the_progress_of_a_group_is_shown(tmp_path: Path) -> None:
 async def test_the_lag_of_all_groups_is_shown(
     tmp_path: Path, only_ordered: bool, lag: int, topics: int
 ) -> None:
-    """The tool brokerConsumeStats shows no lag while messages wait."""
+    """The tool brokerConsumeStats would show no lag while messages wait."""
     parts = parts_with_progress(tmp_path)
     async with served(parts) as (client,):
         assert parts.groups.find("g") is not None
@@ -100,7 +100,7 @@ async def test_the_lag_of_all_groups_is_shown(
 async def test_a_response_that_is_too_large_is_rejected_before_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker with many queues stops for seconds, and then its response exceeds the frame limit."""
+    """A broker with many queues would stop for seconds, for a response that exceeds the frame limit."""
     monkeypatch.setattr(consume_stats, "_RESPONSE_BYTES_MAX", 100)
     parts = parts_with_progress(tmp_path)
     parts.groups.find("g")
@@ -120,7 +120,7 @@ async def test_a_response_that_is_too_large_is_rejected_before_it_is_built(
 
 
 async def test_groups_of_a_topic_are_those_with_offsets_or_subscriptions(tmp_path: Path) -> None:
-    """An operator deletes a topic that a group still consumes."""
+    """An operator would delete a topic that a group still consumes."""
     parts = parts_with_progress(tmp_path)
     async with served(parts) as (client,):
         await client.beat(groups=("online",), subscriptions=(SubscriptionData(topic="T", sub_string="*"),))
@@ -130,7 +130,7 @@ async def test_groups_of_a_topic_are_those_with_offsets_or_subscriptions(tmp_pat
 
 
 async def test_time_spans_show_how_late_a_group_is(tmp_path: Path) -> None:
-    """An operator cannot see for how long the oldest unconsumed message has waited."""
+    """An operator could not see for how long the oldest unconsumed message has waited."""
     parts = parts_with_progress(tmp_path)
     async with served(parts) as (client,):
         header = QueryConsumeTimeSpanRequestHeader(topic="T", group="g")
@@ -150,7 +150,7 @@ async def test_time_spans_show_how_late_a_group_is(tmp_path: Path) -> None:
 
 
 async def test_groups_are_compared_by_their_lowest_offsets(tmp_path: Path) -> None:
-    """A tool that corrects offsets moves a group past messages that it has not consumed."""
+    """A tool that corrects offsets would move a group past messages that it has not consumed."""
     parts = parts_with_progress(tmp_path)
     parts.offsets.commit("ahead", "T", 0, 3)
     async with served(parts) as (client,):
@@ -166,7 +166,7 @@ async def test_groups_are_compared_by_their_lowest_offsets(tmp_path: Path) -> No
 
 
 async def test_statistics_of_a_topic_are_shown(tmp_path: Path) -> None:
-    """The tool statsAll shows no rate while messages arrive."""
+    """The tool statsAll would show no rate while messages arrive."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T")

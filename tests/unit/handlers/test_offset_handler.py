@@ -33,7 +33,7 @@ async def commit(client: PartsClient, offset: int, group: str = "g", queue_id: i
 
 
 async def test_a_committed_offset_is_found(tmp_path: Path) -> None:
-    """A group starts again from the beginning of its queues."""
+    """A group would start again from the beginning of its queues."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         assert (await commit(client, 7)).code == ResponseCode.SUCCESS
@@ -41,7 +41,7 @@ async def test_a_committed_offset_is_found(tmp_path: Path) -> None:
 
 
 async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) -> None:
-    """QUIRKS 33. A new group misses the messages that were sent before its first start."""
+    """QUIRKS 33. A new group would miss the messages that were sent before its first start."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         put(parts.store, 0)
@@ -53,7 +53,7 @@ async def test_a_new_group_starts_at_0_of_a_queue_that_is_whole(tmp_path: Path) 
 
 
 async def test_offsets_above_the_limit_are_rejected(tmp_path: Path) -> None:
-    """maxConsumerOffsets: clients fill the memory of the broker with offsets of invented queues."""
+    """maxConsumerOffsets: clients could fill the memory of the broker with offsets of invented queues."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(offsets_max=1))
     async with served(parts) as (client,):
         assert (await commit(client, 1)).code == ResponseCode.SUCCESS
@@ -65,7 +65,7 @@ async def test_offsets_above_the_limit_are_rejected(tmp_path: Path) -> None:
 
 
 async def test_a_slave_gets_commit_times_only_on_request(tmp_path: Path) -> None:
-    """A Java slave cannot read the commit times; a slave of rocketpy merges by them."""
+    """A Java slave could not read the response, or a slave of rocketpy would lack the times it merges by."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         await commit(client, 7)
@@ -79,7 +79,7 @@ async def test_a_slave_gets_commit_times_only_on_request(tmp_path: Path) -> None
 
 
 async def test_offsets_are_cloned_for_subscribed_topics(tmp_path: Path) -> None:
-    """The tool cloneGroupOffset copies nothing, or topics that the group no longer reads."""
+    """The tool cloneGroupOffset would copy nothing, or topics that the group no longer reads."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T", "U")
     parts.offsets.commit("g", "T", 0, 3)

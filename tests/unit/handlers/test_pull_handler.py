@@ -52,7 +52,7 @@ async def hold(
 
 
 async def test_a_pull_returns_messages_and_where_to_continue(tmp_path: Path) -> None:
-    """A consumer skips messages, or gets them twice, when nextBeginOffset is wrong."""
+    """A consumer would skip messages, or get them twice."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -81,7 +81,7 @@ async def test_a_pull_returns_messages_and_where_to_continue(tmp_path: Path) -> 
 async def test_a_pull_without_messages_gets_the_reason(
     tmp_path: Path, offset: int, queue_id: int, code: int, remark: str, moved: list[tuple[int, int]]
 ) -> None:
-    """QUIRKS 34. The code tells a consumer whether to wait, or to continue from another offset."""
+    """QUIRKS 34. A consumer would not know whether to wait, or to continue from another offset."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -91,7 +91,7 @@ async def test_a_pull_without_messages_gets_the_reason(
 
 
 async def test_a_pull_commits_the_offset_in_it(tmp_path: Path) -> None:
-    """Consumers of the push API commit with their pulls; a slave must not change the offsets."""
+    """Offsets that push consumers commit with their pulls would be lost, or a slave would store them."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     flag = PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION
@@ -124,7 +124,7 @@ async def test_a_slave_does_not_move_the_offset_of_a_consumer(tmp_path: Path, ho
 async def test_the_group_decides_which_broker_is_read(
     tmp_path: Path, slave_read: bool, broker_id: str
 ) -> None:
-    """slaveReadEnable: consumers read from a slave although its operator switched that off."""
+    """slaveReadEnable: consumers would read from a slave although its operator switched that off."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(slave_read=slave_read))
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -165,7 +165,7 @@ async def test_the_group_decides_which_broker_is_read(
 async def test_forbidden_pulls_are_rejected(
     tmp_path: Path, settings: dict[str, Any], header: dict[str, Any], code: int, remark: str
 ) -> None:
-    """An operator cannot stop a group or a topic, or a consumer waits without knowing the reason."""
+    """An operator could not stop a group or a topic, or a consumer would wait without knowing the reason."""
     parts = BrokerParts(tmp_path, **settings)
     parts.add_topics("T")
     parts.add_topics("WriteOnly", perm=2)
@@ -184,7 +184,7 @@ def subscription(text: str, version: int = 1, kind: str = "TAG", **more: Any) ->
 
 
 async def test_a_push_consumer_is_filtered_by_its_last_heartbeat(tmp_path: Path) -> None:
-    """QUIRKS 32, 35. A consumer gets messages of another tag, or loses those of a new one."""
+    """QUIRKS 32, 35. A consumer would get messages of another tag, or lose those of a new one."""
     parts = BrokerParts(tmp_path, consume=SQL92)
     parts.add_topics("T", "Other")
     async with served(parts) as (client,):
@@ -236,7 +236,7 @@ async def test_a_group_may_not_broadcast(tmp_path: Path) -> None:
 
 
 async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> None:
-    """filterSupportRetry: a member gets retries that its filter would drop."""
+    """filterSupportRetry: a member would get retries that its filter drops."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(filter_retries=True, property_filter=True))
     parts.add_topics("%RETRY%g")
     retries = SubscriptionData(topic="%RETRY%g", sub_string="*", sub_version=1)
@@ -253,7 +253,7 @@ async def test_the_filter_of_the_topic_applies_to_retries(tmp_path: Path) -> Non
 
 
 async def test_a_held_pull_gets_the_next_message(tmp_path: Path) -> None:
-    """A consumer gets a new message only when its pull times out."""
+    """A consumer would get a new message only when its pull times out."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts, clients=2) as (consumer, producer):
@@ -265,7 +265,7 @@ async def test_a_held_pull_gets_the_next_message(tmp_path: Path) -> None:
 
 
 async def test_a_held_pull_ends_with_its_time(tmp_path: Path) -> None:
-    """A consumer whose pull gets no response takes the broker for dead."""
+    """A consumer would get no response, and take the broker for dead."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -296,7 +296,7 @@ async def test_the_broker_limits_how_long_a_pull_is_held(tmp_path: Path, wanted_
 
 
 async def test_pulls_that_may_not_wait_get_a_response_at_once(tmp_path: Path) -> None:
-    """A manual pull blocks its caller, or a oneway pull gets a response."""
+    """A manual pull would block its caller, or a oneway pull would get a response."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -312,7 +312,7 @@ async def test_pulls_that_may_not_wait_get_a_response_at_once(tmp_path: Path) ->
 
 
 async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
-    """A consumer of a rare tag pulls after every message, or reads filtered messages twice."""
+    """A consumer of a rare tag would pull after every message, or read filtered messages twice."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts, clients=2) as (consumer, producer):
@@ -333,7 +333,7 @@ async def test_a_held_pull_waits_for_a_matching_message(tmp_path: Path) -> None:
 
 
 async def test_a_closed_connection_leaves_no_held_pull(tmp_path: Path) -> None:
-    """Held pulls of consumers that are gone fill the memory of the broker."""
+    """Held pulls of consumers that are gone would fill the memory of the broker."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts, clients=2) as (gone, other):
@@ -348,7 +348,7 @@ async def test_a_closed_connection_leaves_no_held_pull(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends_by", ["arrival", "time"])
 async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> None:
-    """A consumer whose topic lost its read permission gets the messages that arrive while it waits."""
+    """A consumer whose topic lost its read permission would get the messages that arrive while it waits."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts, clients=2) as (consumer, producer):
@@ -368,7 +368,7 @@ async def test_a_held_pull_is_checked_again(tmp_path: Path, ends_by: str) -> Non
 async def test_a_held_pull_that_cannot_be_read_gets_a_response(
     tmp_path: Path, ends_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer waits for a pull whose read fails, until its own timeout."""
+    """A consumer would wait for its own timeout after the read of its held pull failed."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
 
@@ -420,7 +420,7 @@ async def test_a_slow_filter_stops_after_its_time(tmp_path: Path) -> None:
 
 
 async def test_held_pulls_share_the_time_for_filters(tmp_path: Path) -> None:
-    """Many held pulls with slow filters block the broker each time that a message arrives."""
+    """Many held pulls with slow filters would block the broker each time that a message arrives."""
     parts = BrokerParts(tmp_path, consume=SQL92)
     parts.add_topics("T")
     slow_filters(parts)
@@ -434,7 +434,7 @@ async def test_held_pulls_share_the_time_for_filters(tmp_path: Path) -> None:
 
 
 def test_an_event_describes_a_moved_offset() -> None:
-    """QUIRKS 50. Operators find out from these messages which consumer lost its place."""
+    """QUIRKS 50. Operators could not find out from these messages which consumer lost its place."""
     queue = MessageQueue("T", "b", 0)
     event = OffsetMovedEvent(consumer_group="g", message_queue=queue, offset_new=3, offset_request=9)
     message = offset_moved_message(event, HOST, 5)

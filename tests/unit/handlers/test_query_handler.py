@@ -37,7 +37,7 @@ async def by_key(client: PartsClient, key: str, count: int = 8, *, unique: bool 
 
 
 async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
-    """A consumer that starts at a time or at an end of the queue starts at another message."""
+    """A consumer that starts at a time or at an end of the queue would start at another message."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         put(parts.store, *range(3))
@@ -60,7 +60,7 @@ async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
 
 
 async def test_a_message_is_found_by_its_offset(tmp_path: Path) -> None:
-    """A tool shows nothing for a message id, or the bytes from the middle of a record."""
+    """A tool would show nothing for a message id, or bytes from the middle of a record."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         put(parts.store, 0)
@@ -74,7 +74,7 @@ async def test_a_message_is_found_by_its_offset(tmp_path: Path) -> None:
 
 
 async def test_messages_are_found_by_their_keys(tmp_path: Path) -> None:
-    """A query by unique id returns fewer messages than stored, or one by key more than requested."""
+    """A query by unique id would return fewer messages than stored, or one by key more than requested."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         put(parts.store, *range(5))
@@ -104,7 +104,7 @@ async def entries(client: PartsClient, **header: Any) -> tuple[Command, QueryCon
 
 
 async def test_entries_of_a_consume_queue_are_listed(tmp_path: Path) -> None:
-    """An operator cannot see why a consumer does not get a message."""
+    """An operator could not see why a consumer does not get a message."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         put(parts.store, *range(4))
@@ -123,7 +123,7 @@ async def test_entries_of_a_consume_queue_are_listed(tmp_path: Path) -> None:
 
 
 async def test_entries_of_a_queue_are_listed_while_no_index_file_can_be_created(tmp_path: Path) -> None:
-    """An operator with a full disk gets an error for a queue that consumers can read."""
+    """An operator with a full disk would get an error for a queue that consumers can read."""
     disk = FaultyDisk(only="create")
     parts = BrokerParts(tmp_path, disk=disk)
     async with served(parts) as (client,):

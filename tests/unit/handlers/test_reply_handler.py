@@ -26,7 +26,7 @@ async def reply(client: PartsClient, body: bytes, text: str = TEXT, topic: str =
 
 
 async def test_a_reply_is_pushed_and_stored(tmp_path: Path) -> None:
-    """QUIRKS 30. A request never gets a response, or its response is reported as failed."""
+    """QUIRKS 30. A requester would never get its reply, or the replier would see a failure."""
     parts = BrokerParts(tmp_path)
     parts.time_ms = 1234
     async with served(parts, clients=2) as (client, requester):
@@ -52,7 +52,7 @@ async def test_a_reply_is_pushed_and_stored(tmp_path: Path) -> None:
 async def test_a_reply_without_its_requester_is_stored_and_fails(
     tmp_path: Path, text: str, remark: str
 ) -> None:
-    """QUIRKS 30. The sender tries the next broker only if this one reports a failure."""
+    """QUIRKS 30. The replier would not try the next broker, which it does only after a failure."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         response = await reply(client, b"x", text)
@@ -62,7 +62,7 @@ async def test_a_reply_without_its_requester_is_stored_and_fails(
 
 
 async def test_the_requester_decides_about_success(tmp_path: Path) -> None:
-    """The sender gets SUCCESS for a reply that the requester rejected, or never received."""
+    """The replier would get SUCCESS for a reply that the requester rejected, or never received."""
     parts = BrokerParts(tmp_path)
     async with served(parts, clients=2) as (client, requester):
         await requester.produce("asker@1", "p")
@@ -80,7 +80,7 @@ async def test_the_requester_decides_about_success(tmp_path: Path) -> None:
 
 
 async def test_a_reply_may_be_pushed_without_being_stored(tmp_path: Path) -> None:
-    """storeReplyMessageEnable=false, and a busy store: the requester gets the reply all the same."""
+    """storeReplyMessageEnable=false, and a busy store: the requester would not get the reply."""
     parts = BrokerParts(tmp_path / "a", send=SendConfig(store_replies=False))
     async with served(parts, clients=2) as (client, requester):
         await requester.produce("asker@1", "p")
@@ -109,5 +109,5 @@ async def test_a_reply_is_checked_like_a_send(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("host", "port", "text"), [("127.0.0.1", 1, "/127.0.0.1:1"), ("::1", 2, "/[::1]:2")])
 def test_addresses_are_written_as_java_prints_them(host: str, port: int, text: str) -> None:
-    """QUIRKS 30. Java clients parse these texts."""
+    """QUIRKS 30. Java clients parse these texts, and would reject others."""
     assert _java_text(host_bytes(host, port)) == text

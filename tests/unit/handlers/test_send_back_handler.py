@@ -35,7 +35,7 @@ def only(records: list[Record]) -> Record:
 
 @pytest.mark.parametrize(("level", "used"), [(1, 1), (0, 3), (9, 4)])
 async def test_a_returned_message_is_delivered_again_later(tmp_path: Path, level: int, used: int) -> None:
-    """QUIRKS 37. Without a delay, a consumer gets the message again while its problem lasts."""
+    """QUIRKS 37. A consumer would get the message again at once, while its problem lasts."""
     parts = BrokerParts(tmp_path, delay_levels="1s 2s 3s 4s")
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -79,7 +79,7 @@ async def test_a_message_that_cannot_be_consumed_becomes_a_dead_letter(
 async def test_a_message_that_cannot_be_returned_is_reported(
     tmp_path: Path, settings: dict[str, Any], header: dict[str, Any], code: int, remark: str
 ) -> None:
-    """A consumer commits the offset of a message that is neither retried nor a dead letter."""
+    """A consumer would commit the offset of a message that is neither retried nor a dead letter."""
     parts = BrokerParts(tmp_path, **settings)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -90,7 +90,7 @@ async def test_a_message_that_cannot_be_returned_is_reported(
 
 
 async def test_the_group_decides_about_retries(tmp_path: Path) -> None:
-    """retryQueueNums=0, and a retry topic without write permission: an operator stops the retries."""
+    """retryQueueNums=0, a retry topic without write permission: an operator could not stop retries."""
     parts = BrokerParts(tmp_path, consume=ConsumeConfig(auto_create_group=False))
     parts.add_topics("T")
     parts.add_topics("%RETRY%closed", perm=4)

@@ -37,7 +37,7 @@ READ = 4
 
 
 async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
-    """QUIRKS 22. A consumer gets a changed message when the handler alters body, flag or properties."""
+    """QUIRKS 22. A consumer would get another body, flag or properties than the producer sent."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -54,7 +54,7 @@ async def test_a_message_is_stored_as_it_was_sent(tmp_path: Path) -> None:
 async def test_sends_of_one_buffer_are_written_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipelining producer assigns offsets to the wrong messages when responses change their order."""
+    """Each send of a pipelining producer would cost a write, or get the response of another send."""
     monkeypatch.setattr(channel, "_TURN_S", LIMIT_S)  # a slow turn would end after some of the sends
 
     class Disk(OsDisk):
@@ -78,7 +78,7 @@ async def test_sends_of_one_buffer_are_written_together(
 
 
 async def test_version_1_of_the_request_stores_the_same(tmp_path: Path) -> None:
-    """Clients with sendSmartMsg=false cannot send without SEND_MESSAGE."""
+    """Clients with sendSmartMsg=false, which send SEND_MESSAGE, could not send."""
     parts = BrokerParts(tmp_path)
     header = SendMessageRequestHeader(
         producer_group="p", topic="New", default_topic="TBW102", default_topic_queue_nums=1, queue_id=-1,
@@ -130,7 +130,7 @@ async def test_a_oneway_send_gets_no_response(tmp_path: Path) -> None:
 async def test_invalid_sends_are_rejected(
     tmp_path: Path, header: dict[str, Any], body: bytes, code: int, remark: str
 ) -> None:
-    """QUIRKS 18, 24. A producer believes that a message is stored which no consumer can get."""
+    """QUIRKS 18, 24. A producer would believe that a message is stored which no consumer can get."""
     parts = BrokerParts(
         tmp_path, send=SendConfig(reject_transactions=True), consume=ConsumeConfig(auto_create_group=False)
     )
@@ -156,7 +156,7 @@ async def test_no_send_is_accepted_before_the_configured_time(tmp_path: Path) ->
 
 
 async def test_an_ordered_topic_follows_the_permission_of_the_broker(tmp_path: Path) -> None:
-    """An operator removes the write permission to move ordered topics to other brokers."""
+    """An operator could not move ordered topics to other brokers by removing the write permission."""
     parts = BrokerParts(tmp_path, permission=READ)
     parts.add_topics("Ordered", order=True)
     parts.add_topics("T")
@@ -180,7 +180,7 @@ async def test_an_ordered_topic_follows_the_permission_of_the_broker(tmp_path: P
 async def test_the_reason_of_the_store_decides_the_code(
     tmp_path: Path, reason: Reason, error: StoreError, code: int, remark: str
 ) -> None:
-    """QUIRKS 39. Clients try another broker, wait or give up, depending on the code."""
+    """QUIRKS 39. Clients would not know whether to try another broker, wait or give up."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     parts.store.reject(reason, error)
@@ -195,7 +195,7 @@ async def test_the_reason_of_the_store_decides_the_code(
 
 
 async def test_a_failed_write_fails_every_send_of_the_buffer(tmp_path: Path) -> None:
-    """A producer gets SEND_OK for a message that is not in the log when one response ignores the error."""
+    """A producer would get SEND_OK for a message that is not in the log."""
     disk = FaultyDisk(only="pwrite")
     parts = BrokerParts(tmp_path, disk=disk)
     parts.add_topics("T")
@@ -236,7 +236,7 @@ async def test_the_broker_sets_the_property_cluster(tmp_path: Path, text: str, s
 
 
 async def test_a_topic_with_several_tags_marks_its_messages(tmp_path: Path) -> None:
-    """RocketMQ's consumers read the flag MULTI_TAGS of messages of such topics."""
+    """RocketMQ's consumers would miss the flag MULTI_TAGS of messages of such topics."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T", topic_filter_type="MULTI_TAG")
     async with served(parts) as (client,):
@@ -246,7 +246,7 @@ async def test_a_topic_with_several_tags_marks_its_messages(tmp_path: Path) -> N
 
 
 async def test_a_batch_is_stored_as_single_messages(tmp_path: Path) -> None:
-    """QUIRKS 18, 23. Consumers see one message instead of the messages of a batch."""
+    """QUIRKS 18, 23. Consumers would see one message instead of the messages of a batch."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     body = encode_batch([(number, b"%d" % number, b"KEYS\x01k\x02") for number in range(3)])
@@ -289,7 +289,7 @@ async def test_without_delay_levels_a_message_is_stored_in_its_topic(tmp_path: P
 
 
 async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:
-    """QUIRKS 27. Consumers read a message whose transaction may be rolled back."""
+    """QUIRKS 27. Consumers would read a message whose transaction may be rolled back."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -307,7 +307,7 @@ async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:
 async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
     tmp_path: Path, times: int, limit: int | None, topic: str
 ) -> None:
-    """QUIRKS 37. A consumer that sends retries itself gets a message forever."""
+    """QUIRKS 37. A consumer that sends retries itself would get a message forever."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("%RETRY%g")
     async with served(parts) as (client,):
@@ -324,7 +324,7 @@ async def test_a_message_that_was_retried_often_enough_is_a_dead_letter(
     [("U", TopicSysFlag.UNIT), ("%RETRY%g", TopicSysFlag.UNIT_SUB)],
 )
 async def test_topics_of_units_are_marked(tmp_path: Path, topic: str, flags: int) -> None:
-    """Name servers list the topics of units by these flags."""
+    """Name servers, which list the topics of units by these flags, would not list them."""
     parts = BrokerParts(tmp_path)
     async with served(parts) as (client,):
         assert (await client.send(topic=topic, unit_mode=True)).code == ResponseCode.SUCCESS
@@ -334,7 +334,7 @@ async def test_topics_of_units_are_marked(tmp_path: Path, topic: str, flags: int
 
 
 async def test_a_retry_topic_is_created_without_a_model(tmp_path: Path) -> None:
-    """A consumer whose retry topic is missing loses the messages that it returns."""
+    """A consumer whose retry topic is missing would lose the messages that it returns."""
     parts = BrokerParts(tmp_path, topics=TopicsConfig(auto_create=False))
     async with served(parts) as (client,):
         assert (await client.send(topic="%RETRY%g")).code == ResponseCode.SUCCESS
@@ -363,7 +363,7 @@ async def test_only_sends_that_wait_are_parked(tmp_path: Path) -> None:
 
 
 async def test_a_peer_of_a_group_responds_after_the_commit(tmp_path: Path) -> None:
-    """DLedger: a producer gets SEND_OK for a message that no majority has."""
+    """DLedger: a producer would get SEND_OK for a message that no majority has."""
 
     def commits(responses: SendResponses, tasks: Tasks, store: MessageStore) -> CommitWaiters:
         return CommitWaiters(
@@ -412,5 +412,5 @@ def test_only_the_property_wait_decides_whether_a_send_waits(properties: bytes, 
     ],
 )
 def test_the_born_host_is_the_address_of_the_connection(address: str, expected: bytes) -> None:
-    """Operators find the sender of a message by its born host."""
+    """Operators could not find the sender of a message by its born host."""
     assert _host(address) == expected

@@ -37,7 +37,7 @@ async def half(client: PartsClient, body: bytes, decision: int = COMMIT) -> EndT
 
 
 async def test_only_the_first_decision_counts(tmp_path: Path) -> None:
-    """QUIRKS 27, 28. A message is delivered after its rollback, or twice."""
+    """QUIRKS 27, 28. A message would be delivered after its rollback, or twice."""
     parts = BrokerParts(tmp_path)
     parts.add_topics("T")
     async with served(parts) as (client,):
@@ -91,7 +91,7 @@ async def test_a_request_for_another_message_is_rejected(
 
 
 async def test_a_failed_end_leaves_the_transaction_open(tmp_path: Path) -> None:
-    """A transaction is lost when its end cannot be stored and is not repeated."""
+    """A transaction whose end cannot be stored would be lost."""
     disk = FaultyDisk(only="pwrite")
     parts = BrokerParts(tmp_path, disk=disk)
     parts.add_topics("T")
