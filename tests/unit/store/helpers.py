@@ -51,7 +51,7 @@ def message(number: int, *, topic: str = "T", queue_id: int = 0, body: bytes | N
 
 
 def put(store: MessageStore, *numbers: int, **where: Any) -> None:
-    """Put these messages, dispatched."""
+    """Store and dispatch messages with these numbers."""
     for number in numbers:
         store.append(message(number, **where))
     store.write_out()

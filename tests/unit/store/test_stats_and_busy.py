@@ -14,6 +14,7 @@ from tests.unit.store.helpers import message, put, small_config
 
 
 def test_only_a_loop_that_stays_late_rejects_sends() -> None:
+    """One pause of the event loop would reject sends, or an overloaded broker would accept them."""
     watch = OverloadDetector(BusyConfig())
     assert [watch.sample(250) for _ in range(4)] == [None] * 4
     assert watch.sample(10) is None
@@ -29,6 +30,7 @@ def test_only_a_loop_that_stays_late_rejects_sends() -> None:
 
 
 def test_a_slow_write_rejects_until_the_next_sample(tmp_path: Path) -> None:
+    """A broker with a slow disk would accept sends, or reject them after the disk has recovered."""
     now = [1_700_000_000_000]
     steps = [0]
 
@@ -78,6 +80,7 @@ def test_a_write_ends_no_rejection(tmp_path: Path) -> None:
 
 
 def test_counters_and_rates(tmp_path: Path) -> None:
+    """Operators would see wrong numbers of stored and read messages."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(20))
@@ -94,6 +97,7 @@ def test_counters_and_rates(tmp_path: Path) -> None:
 
 
 def test_rates_over_windows() -> None:
+    """The rates over 10 s, a minute and ten minutes would be those of other periods."""
     stats = StoreStats()
     for second in range(700):
         stats.sample(second * 1000)

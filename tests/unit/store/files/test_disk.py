@@ -1,3 +1,5 @@
+"""Disk calls that end early, fail, or meet another thread, and how new files get their names."""
+
 from __future__ import annotations
 
 import errno
@@ -43,7 +45,7 @@ def test_short_reads_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_never_shrink(tmp_path: Path) -> None:
-    """A store file cut short under a reader takes its messages with it."""
+    """A store file that is cut short would lose messages that are being read."""
     disk = OsDisk()
     handle = disk.open(tmp_path / "f", create=True)
     disk.extend(handle, 100)
@@ -92,7 +94,7 @@ def test_missing_files_are_no_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", ["log file", "index file"])
 def test_a_store_file_has_its_name_only_at_full_length(tmp_path: Path, make: str) -> None:
-    """RocketMQ refuses a store in which a killed broker left a file of no length."""
+    """A killed broker would leave an empty file, and RocketMQ would refuse the store."""
     seen: list[list[Path]] = []
 
     class Watched(OsDisk):

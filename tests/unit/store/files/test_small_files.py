@@ -1,3 +1,5 @@
+"""Checkpoint, state files and settings: what a crash or a full disk leaves of them."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""The index: keys are found under Java's hashes, also after a restart, a crash or damage."""
+
 from __future__ import annotations
 
 import errno
@@ -41,7 +43,7 @@ def test_hash_without_sign_is_javas() -> None:
 def test_every_key_is_found_under_javas_hash(tmp_path: Path, key: str) -> None:
     """The quick way to hash a key would differ from the real one for some keys."""
     index = service_of(tmp_path)
-    for offset in (1000, 2000):  # the second time by what was remembered
+    for offset in (1000, 2000):  # the second time from the cache
         index.put("主题T".encode(), key.encode(), b"", offset, 1_700_000_000_000)
     assert {entry[0] for entry in index.files[0].entries()} == {positive_hash(string_hash(f"主题T#{key}"))}
     assert index.query("主题T", key, 10, 0, FOREVER)[0] == [2000, 1000]
@@ -258,7 +260,7 @@ def test_power_loss_while_files_are_deleted_leaves_the_oldest() -> None:
     ],
 )  # fmt: skip
 def test_files_of_a_time_range_are_found(tmp_path: Path, begin: int, end: int, *, found: bool) -> None:
-    """A query with the very time of a message would not find it."""
+    """A query with the exact time of a message would not find it."""
     file = IndexFile(OsDisk(), tmp_path / "20260101000000000", 10, 10)
     file.begin_timestamp, file.end_timestamp = 100, 200
     assert file.overlaps(begin, end) is found

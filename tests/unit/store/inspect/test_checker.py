@@ -1,3 +1,5 @@
+"""The check of a store finds each kind of damage, and nothing in a whole store."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -77,7 +79,7 @@ def test_each_kind_of_damage_is_reported(
 
 
 def test_whole_store_is_counted(tmp_path: Path) -> None:
-    """A check of nothing would look like a good one."""
+    """A check that reads nothing would pass."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(20))
@@ -90,7 +92,7 @@ def test_whole_store_is_counted(tmp_path: Path) -> None:
 
 
 def test_due_times_of_a_changed_table_are_no_damage(tmp_path: Path) -> None:
-    """After `messageDelayLevel` was changed each waiting message would be called damaged, or none ever."""
+    """After `messageDelayLevel` was changed, all waiting messages would count as damaged, or none ever."""
     delayed = MessageInner("SCHEDULE_TOPIC_XXXX", 0, b"x", properties=b"DELAY\x011\x02")
     with MessageStore(small_config(tmp_path, delay_levels="1s 5s")) as store:
         for _ in range(5):

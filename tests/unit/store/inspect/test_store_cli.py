@@ -45,6 +45,7 @@ def snapshot(root: Path) -> dict[Path, tuple[int, int]]:
 def test_check_of_java_stores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, status: int, says: str
 ) -> None:
+    """The check could miss damage in a store of RocketMQ, or change the store."""
     root = unpacked(tmp_path, name)
     before = snapshot(root)
     assert main(["store", "check", str(root)]) == status
@@ -67,6 +68,7 @@ def test_a_reader_of_the_pipe_may_end_first(tmp_path: Path) -> None:
 def test_check_of_a_killed_store_counts_the_records_of_the_next_recovery(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A store that was killed would look damaged, or damage would pass as a normal end."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(30))
@@ -86,15 +88,13 @@ def test_check_of_a_killed_store_counts_the_records_of_the_next_recovery(
 def test_a_store_in_use_is_read_only_when_insisted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The command would read a store while its broker changes it, and show damage that does not exist."""
     holder = (
         "import sys, fcntl, struct; f = open(sys.argv[1], 'r+b'); "
         "fcntl.lockf(f, fcntl.LOCK_EX, 1); print('locked', flush=True); sys.stdin.read()"
     )
     with MessageStore(small_config(tmp_path)) as store:
         put(store, 1)
-    import subprocess  # noqa: PLC0415  another process must hold the lock
-    import sys  # noqa: PLC0415
-
     command = [sys.executable, "-c", holder, str(tmp_path / "lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -107,6 +107,7 @@ def test_a_store_in_use_is_read_only_when_insisted(
 
 
 def test_dump_and_its_filters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator could not find a message by its queue, topic, key or offset."""
     with MessageStore(small_config(tmp_path)) as store:
         for number in range(10):
             put(store, number, queue_id=number % 2)
@@ -126,11 +127,13 @@ def test_dump_and_its_filters(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator could not see which offsets a store has."""
     root = unpacked(tmp_path, "expired")
     assert main(["store", "stats", str(root)]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["commitLog"]["minOffset"] == 131072
     assert summary["stoppedCleanly"]
+    assert summary["queues"]
     assert all(queue["maxOffset"] > queue["minOffset"] for queue in summary["queues"].values())
 
 
@@ -155,5 +158,6 @@ def test_index_files_of_any_size_are_read(tmp_path: Path, slots: int, entries: i
 
 
 def test_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped directory would look like an empty store without problems."""
     assert main(["store", "check", str(tmp_path)]) == 2
     assert "is not a store" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+"""The commit log: where records go, their limits, and what a closed store does."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -13,7 +13,7 @@ from rocketpy_broker.store.log.flush import FlushPlan
 
 
 class DeletingDisk(OsDisk):
-    """A directory is deleted just before it is flushed."""
+    """Deletes each directory just before its flush."""
 
     def fsync_dir(self, path: Path) -> None:
         path.rmdir()
@@ -21,7 +21,7 @@ class DeletingDisk(OsDisk):
 
 
 class BrokenDisk(OsDisk):
-    """An existing directory cannot be flushed."""
+    """Fails to flush an existing directory."""
 
     def fsync_dir(self, path: Path) -> None:
         raise FileNotFoundError(2, "the file system lost it", str(path))

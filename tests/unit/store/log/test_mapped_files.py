@@ -1,3 +1,5 @@
+"""Mapped files: names, reads, truncation, flushes, and the file that is made in advance."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -219,7 +221,7 @@ def test_erased_or_unflushed_bytes_need_a_flush(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("wrote", "wanted"), [(59, False), (60, False), (61, True), (99, True), (100, True)])
 def test_the_next_file_is_made_before_the_log_needs_it(tmp_path: Path, *, wrote: int, wanted: bool) -> None:
-    """A send would wait until a file of a gigabyte is made, or empty files would lie about."""
+    """A send would wait until a file of a gigabyte is made, or unused files would take space."""
     files = MappedFileQueue(OsDisk(), tmp_path, 100)
     file = files.add_file()
     file.write(0, bytes([1]) * wrote)
@@ -243,6 +245,6 @@ def test_the_next_file_is_made_before_the_log_needs_it(tmp_path: Path, *, wrote:
 def test_how_early_the_next_file_is_made(
     tmp_path: Path, file: int, message: int, reserve: int, margin: int
 ) -> None:
-    """The longest message would find no room in the file, and none made yet."""
+    """The longest message would not fit into the file, and the next file would not exist yet."""
     config = CommitLogConfig(segment_bytes=file, message_bytes_max=message, reserve_bytes=reserve)
     assert Preallocator(MappedFileQueue(OsDisk(), tmp_path, file), config)._margin == margin

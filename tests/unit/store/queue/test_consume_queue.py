@@ -1,3 +1,5 @@
+"""The consume queue: units, gaps, truncation, and recovery after a crash."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -31,7 +33,7 @@ def test_records_dispatched_twice_have_one_unit(tmp_path: Path) -> None:
     """Consumers would get messages twice after a recovery, which dispatches records a second time."""
     queue = queue_of(tmp_path, 5)
     assert not queue.put(1400, 100, 4, 4)
-    assert not queue.put(9900, 100, 4, 2)  # behind everything, yet an old number
+    assert not queue.put(9900, 100, 4, 2)  # the last record in the log, with an old queue offset
     assert queue.put(1500, 100, 5, 5)
     assert queue.next_offset == 6
     queue.files.close()
@@ -175,7 +177,7 @@ def test_recovery_reads_back_to_the_flushed_part(tmp_path: Path, dispatched: int
         ([1500, 1600, 1800], [5, 6, 8]),  # one is missing
         ([1500, 1600, 1600, 1700], [5, 6, 6, 7]),  # one is dispatched twice
         ([1300, 1400], [3, 4]),  # all are here
-        ([1400, 1500], [5, 6]),  # an older record under a new number
+        ([1400, 1500], [5, 6]),  # an older record with a new queue offset
     ],
 )
 def test_a_run_of_units_is_put_as_each_of_them_would_be(

@@ -43,6 +43,7 @@ class CountingDisk(OsDisk):
 
 
 def test_handles_and_bytes_of_a_start(tmp_path: Path) -> None:
+    """A broker with thousands of queues could not start, or would read for minutes."""
     config = small_config(tmp_path, consume_queue=ConsumeQueueConfig(handles_max=10))
     disk = CountingDisk()
     store = MessageStore(config, disk=disk)

@@ -1,4 +1,4 @@
-"""PropertyFields: what is read from the properties of many records at once is what each of them says."""
+"""PropertyFields: fields read from many records at once equal those read from each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = st.lists(PIECES, max_size=4).map(b"".join)
 
 
 @given(first=TEXTS, texts=st.lists(TEXTS, min_size=1, max_size=6), repeated=st.integers(0, 3))
-def test_columns_are_what_each_record_says(first: bytes, texts: list[bytes], repeated: int) -> None:
+def test_columns_equal_the_fields_of_each_record(first: bytes, texts: list[bytes], repeated: int) -> None:
     """A record would be indexed under the key of another one, or under a part of it."""
     fields = PropertyFields()
     fields(first)  # a layout that may fit some of the others

@@ -78,7 +78,7 @@ def test_a_lost_file_is_detected_and_rebuilt(tmp_path: Path, lose: Callable[[Pat
     """The queue would end earlier, and give its numbers to other messages."""
     directory = stopped(tmp_path)
     with MessageStore(small_config(tmp_path)) as store:
-        put(store, *range(2000), topic="Other")  # what is read of the log has none of queue T
+        put(store, *range(2000), topic="Other")  # recovery reads only the log's end
     lose(directory)
     store, notes = started(tmp_path)
     assert len(notes) == 1
@@ -183,7 +183,7 @@ def test_the_rest_keeps_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     store.close()
 
 
-def test_a_file_and_back() -> None:
+def test_checksums_are_encoded_and_decoded() -> None:
     """A damaged file of checksums would be believed, or stop a start."""
     checksums = [FileChecksum("Täglich", 3, 1000, 980, 0xFFFFFFFF), FileChecksum("T", 0, 0, 1000, 0)]
     data = encode_checksums(checksums, 77)

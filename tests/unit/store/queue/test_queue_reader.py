@@ -1,3 +1,5 @@
+"""Reads of queues: offsets, limits, filters, damaged records, and searches by time or key."""
+
 from __future__ import annotations
 
 import os
@@ -172,7 +174,7 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
 
 
 def test_contiguous_records_are_one_chunk(store: MessageStore) -> None:
-    """A pull of a busy queue would cost a disk read a message."""
+    """A pull of a busy queue would cost a disk read for each message."""
     put(store, *range(10))
     put(store, 10, queue_id=1)
     put(store, *range(11, 15))
@@ -182,7 +184,7 @@ def test_contiguous_records_are_one_chunk(store: MessageStore) -> None:
 
 
 def test_tags_are_filtered_by_code(store: MessageStore) -> None:
-    """A consumer of one tag would be sent all."""
+    """A consumer of one tag would get all messages."""
     put(store, *range(9))
     result = store.get_message("T", 0, 0, 32, tag_codes={string_hash("Tag1")})
     assert [record.body for chunk in result.chunks for record in decode_all(chunk)] == [
@@ -317,12 +319,12 @@ def test_records_of_any_size_are_found_by_place_and_by_key(tmp_path: Path) -> No
 
 
 class CountingDisk(OsDisk):
-    """Knows how much was read at once."""
+    """Records the size of the largest read."""
 
     read_max = 0
 
     def pread(self, handle: int, size: int, position: int) -> bytes:
-        """Read, and note how much."""
+        """Read, and record the size."""
         self.read_max = max(self.read_max, size)
         return super().pread(handle, size, position)
 

@@ -37,7 +37,7 @@ _PROPERTIES = (
 
 
 def _mixed(count: int, *, plain: bool = False) -> list[MessageInner]:
-    """plain: none that is delayed or of a transaction."""
+    """Messages of many kinds. plain: without delayed and transactional ones."""
     chooser = random.Random(7)
     topics = ["T", "Тема"] if plain else ["T", "Тема", "SCHEDULE_TOPIC_XXXX"]
     flags = [0] if plain else [0] * 30 + [4, 8, 12]
@@ -59,7 +59,7 @@ def _mixed(count: int, *, plain: bool = False) -> list[MessageInner]:
 
 
 def _put_in_runs(store: MessageStore, messages: list[MessageInner], run: int) -> None:
-    """Each run is written, and dispatched, at once."""
+    """Write and dispatch the messages in runs of this many."""
     for start in range(0, len(messages), run):
         for inner in messages[start : start + run]:
             store.append(inner)
@@ -69,6 +69,7 @@ def _put_in_runs(store: MessageStore, messages: list[MessageInner], run: int) ->
 
 @pytest.mark.parametrize("run", [1, 5, 64])
 def test_rebuilt_files_equal_those_written_live(tmp_path: Path, run: int) -> None:
+    """After a crash, consumers would miss messages, or queries by key would find other ones."""
     config = small_config(tmp_path, index=IndexConfig(slots=50, entries=3000))
     store = MessageStore(config)
     store.open()
@@ -110,6 +111,7 @@ def test_messages_of_no_queue_make_none(tmp_path: Path, run: int) -> None:
 
 
 def test_a_damaged_body_stops_the_fast_path(tmp_path: Path) -> None:
+    """A damaged message would get a place in its queue after a crash."""
     config = small_config(tmp_path, recovery=RecoveryConfig(cut_damage=True))
     store = MessageStore(config)
     store.open()
@@ -193,6 +195,7 @@ def test_the_fast_path_stops_at_unusual_records(tmp_path: Path, at: int, value: 
 
 
 def test_hashes_of_many_keys_are_java_s_of_each() -> None:
+    """A query would not find a key that was indexed together with others."""
     chooser, printable = random.Random(1), range(33, 127)
     for _ in range(400):
         count, length = chooser.randint(1, 50), chooser.randint(1, 110)
@@ -224,6 +227,7 @@ def test_the_hash_that_has_no_positive_number() -> None:
 
 
 def test_fields_read_by_a_learned_pattern_equal_decoded_fields() -> None:
+    """After a crash, a message would be indexed under another key or tag."""
     texts = [text.replace(b"%d", b"7").replace(b"%032X", b"9" * 32) for text in _PROPERTIES]
     texts += [b"KEYS\x01\x02", b"KEYS\x01a\x02KEYS\x01b\x02", b"KEYS\x01a", b"\x02", b"X\x02TAGS\x01t\x02"]
     chooser = random.Random(3)

@@ -45,6 +45,7 @@ def _killed(root: Path, *, entries: int = 5000, flushed: int = 300, more: int = 
 def test_only_the_tail_is_dispatched_twice(
     tmp_path: Path, entries: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Each start after a crash would dispatch the whole log again, or lose the keys of the last messages."""
     before = _killed(tmp_path, entries=entries)
     store = MessageStore(_config(tmp_path, entries))
     store.open()
@@ -59,6 +60,7 @@ def test_only_the_tail_is_dispatched_twice(
 
 
 def test_without_the_progress_all_is_rebuilt_to_the_same(tmp_path: Path) -> None:
+    """A store without progress, such as one of RocketMQ, would lose messages or keys."""
     before = _killed(tmp_path)
     with MessageStore(_config(tmp_path, recovery=RecoveryConfig(use_progress=False))) as store:
         assert _content(store) == before
@@ -66,6 +68,7 @@ def test_without_the_progress_all_is_rebuilt_to_the_same(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("victim", ["consumequeue/T/1", "consumequeue", "index"])
 def test_missing_files_are_rebuilt(tmp_path: Path, victim: str) -> None:
+    """A consume queue or index that was deleted would stay empty."""
     before = _killed(tmp_path)
     shutil.rmtree(tmp_path / victim)
     with MessageStore(_config(tmp_path)) as store:
@@ -74,6 +77,7 @@ def test_missing_files_are_rebuilt(tmp_path: Path, victim: str) -> None:
 
 
 def test_an_index_file_that_another_broker_finished_is_not_continued(tmp_path: Path) -> None:
+    """Recovery would write into an index file that a Java broker completed, and lose its keys."""
     _killed(tmp_path)
     (name,) = (tmp_path / "index").iterdir()
     with name.open("r+b") as file:  # its header counts entries: not the file that the checkpoint means

@@ -1,3 +1,5 @@
+"""The store driver: periodic work, flushes, preallocation, and failures that stop the store."""
+
 from __future__ import annotations
 
 import asyncio

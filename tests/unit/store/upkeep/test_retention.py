@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import time
 from pathlib import Path
@@ -28,7 +27,7 @@ from rocketpy_broker.store.upkeep.driver import StoreDriver
 from tests.store_checks import check_store
 from tests.unit.store.faulty_disk import FaultyDisk
 from tests.unit.store.helpers import bodies, message, put, small_config
-from tests.waiting import LIMIT_S
+from tests.waiting import until
 
 HOUR = 3_600_000
 CONFIG = RetentionConfig()
@@ -37,11 +36,12 @@ EMPTY = DiskUse(0.1, 0.1)
 
 
 def at_hour(hour: int) -> int:
-    """Some time in that hour of the day here, ms."""
+    """A time in this hour of the local day, in ms."""
     return int(time.mktime((2026, 11, 21, hour, 30, 0, 0, 0, -1)) * 1000)
 
 
 def test_hours_of_delete_when() -> None:
+    """Files would be deleted at another hour than configured, or a wrong setting would be accepted."""
     assert is_hour_of("04", at_hour(4))
     assert not is_hour_of("04", at_hour(5))
     assert is_hour_of("04; 16", at_hour(16))
@@ -73,6 +73,7 @@ def test_watermarks(used: float, reason: str, *, is_forced: bool, reject: bool) 
 
 
 def test_which_files_expire() -> None:
+    """A file would be deleted before its time, or while a consumer reads it."""
     now = 1000 * HOUR
     old, new = FileAge(now - 72 * HOUR), FileAge(now - 72 * HOUR + 1)
     assert count_expired(CONFIG, [old, old, new, old], now, is_forced=False) == 2
@@ -87,7 +88,7 @@ def test_which_files_expire() -> None:
 
 
 class Disks:
-    """Says how full the disks are."""
+    """How full all disks are, as a test sets it."""
 
     def __init__(self) -> None:
         self.used = 0.1
@@ -108,7 +109,7 @@ def filled(root: Path, **changes: Any) -> tuple[MessageStore, Disks, Cleaner]:
 
 
 def later(store: MessageStore) -> int:
-    """72 hours and a bit after the newest file was written, outside the hour of deleteWhen."""
+    """A time 73 or 75 hours after the newest file was written, outside the hour of deleteWhen, in ms."""
     written = store.commit_log.files.mapped_files[-1].modified_ms()
     now = written + 73 * HOUR
     return now if not is_hour_of("04", now) else now + 2 * HOUR
@@ -198,6 +199,7 @@ def test_expired_files_are_no_forced_deletion(tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_full_disk_rejects_messages_until_there_is_room(tmp_path: Path) -> None:
+    """A full disk would fail the store, or sends would be rejected after it has space again."""
     store, disks, cleaner = filled(tmp_path)
     disks.used = 0.95
     cleaner.run(later(store))
@@ -213,6 +215,7 @@ def test_a_full_disk_rejects_messages_until_there_is_room(tmp_path: Path) -> Non
 
 
 def test_a_file_being_read_stays_for_the_grace_and_can_be_read_to_its_end(tmp_path: Path) -> None:
+    """A consumer would lose the file that it is reading, or a slow one would keep the disk full."""
     store, disks, cleaner = filled(tmp_path)
     files, now = store.commit_log.files, later(store)
     disks.used = 0.8
@@ -254,14 +257,13 @@ async def test_the_driver_cleans(tmp_path: Path) -> None:
     again = MessageStore(small_config(tmp_path, retention=retention))
     driver = StoreDriver(again)
     await driver.start()
-    async with asyncio.timeout(LIMIT_S):
-        while len(list((tmp_path / "commitlog").iterdir())) > 1:  # noqa: ASYNC110  nothing tells when
-            await asyncio.sleep(0.005)
+    await until(lambda: len(list((tmp_path / "commitlog").iterdir())) == 1)
     assert again.min_physical_offset > 0
     await driver.close()
 
 
 def test_how_full_a_disk_is(tmp_path: Path) -> None:
+    """Retention would fail, or delete files, where the use of a disk is unknown."""
     assert 0 < disk_use(tmp_path) < 1
     assert disk_use(tmp_path / "missing") == -1
     assert disk_use(Path("/proc")) == -1  # a file system without blocks
