@@ -1,4 +1,4 @@
-"""A group of one, without a clock: appended messages are stored and committed when the test decides."""
+"""A group of one peer, without a clock: the test decides when entries are stored and committed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.store.helpers import message, small_config
 
 
 class Solo:
-    """A store that leads its group of one, open."""
+    """An open store that leads its group of one."""
 
     def __init__(
         self, root: Path, config: StoreConfig | None = None, *, term: int = 0, clock: Clock = system_clock
@@ -55,7 +55,7 @@ class Solo:
         self.store.dispatch()
 
     def put(self, *numbers: int, **where: object) -> None:
-        """Put these messages; see `message`."""
+        """Append messages with these numbers (see `message`), commit them, and dispatch them."""
         for number in numbers:
             self.store.append(message(number, **where))  # type: ignore[arg-type]
         self.store.write_out()

@@ -1,4 +1,4 @@
-"""Numbers that peers of both makes exchange."""
+"""Numbers that peers of rocketpy and of RocketMQ exchange."""
 
 from rocketpy_broker.replication.dledger.core.messages import RaftResponseCode
 

@@ -75,7 +75,7 @@ def test_recorded_requests_and_responses_go_into_the_same_frames() -> None:
 
 
 def test_the_values_in_recorded_frames() -> None:
-    """QUIRKS 58, 59, 60 and 61: a value could be dropped both ways, and the texts still be equal."""
+    """QUIRKS 58, 59, 60 and 61: a value could be lost by decoding, and the texts would still be equal."""
     messages = [(frame, _message(frame)) for frame in FRAMES]
     results = {message.vote_result for _, message in messages if isinstance(message, VoteResponse)}
     assert results == {

@@ -49,7 +49,7 @@ def contents(directory: Path, name: str) -> dict[str, bytes]:
 
 
 def appending(entries: list[Entry]) -> Write:
-    """A change that puts these at the end."""
+    """A write that appends these entries."""
     return Write(is_reset=False, truncate_after=None, entries=tuple(entries))
 
 
@@ -436,7 +436,7 @@ def test_a_file_that_is_missing_is_rejected(tmp_path: Path) -> None:
 
 
 def test_damage_in_front_of_a_whole_entry_is_rejected_without_a_mark(tmp_path: Path) -> None:
-    """A flipped bit in files of Java's would silently cost everything after it."""
+    """A flipped bit in the files of a Java peer would silently cost everything after it."""
     files = opened(tmp_path)
     grown(files, [b"." * 60] * 5)
     files.close()

@@ -151,7 +151,7 @@ def test_the_checkpoint_has_the_times_of_stored_messages(tmp_path: Path) -> None
 
 
 def test_the_index_is_rebuilt_after_a_kill(tmp_path: Path) -> None:
-    """QUIRKS 66: 4.6.0 finds no older message by its key any more."""
+    """QUIRKS 66: as with 4.6.0, no older message would be found by its key."""
     solo = Solo(tmp_path)
     solo.put(*range(150))
     solo.save_checkpoint()
@@ -259,7 +259,7 @@ def test_a_message_that_fits_into_no_file_is_rejected(tmp_path: Path) -> None:
     ids=["names", "body", "both"],
 )
 def test_a_message_over_a_limit_is_rejected(body_bytes: int, property_bytes: int, tmp_path: Path) -> None:
-    """Properties have two bytes for their length: a longer one would make the record unreadable."""
+    """The length of properties has two bytes: longer properties would make the record unreadable."""
     sizes = CommitLogConfig(segment_bytes=1 << 20, reserve_bytes=0, message_bytes_max=10_000)
     if property_bytes > 10_000:
         sizes = dataclasses.replace(sizes, message_bytes_max=100_000)
@@ -327,7 +327,7 @@ def test_a_new_leader_continues_the_offsets_of_its_queues(tmp_path: Path) -> Non
 
 
 def test_a_follower_whose_entries_expired_on_the_leader_starts_over(tmp_path: Path) -> None:
-    """Its queues would point to deleted messages, or it could never join the group."""
+    """Queues of the follower would point to deleted messages, or it could never join the group."""
     solo = Solo(tmp_path)
     solo.put(*range(30))
     pos = 3 * 65536
@@ -357,7 +357,7 @@ def test_a_follower_whose_entries_expired_on_the_leader_starts_over(tmp_path: Pa
 
 
 def test_queues_keep_their_offsets_when_a_follower_starts_over(tmp_path: Path) -> None:
-    """As the leader, it would number the messages of queues without messages from 0."""
+    """A follower that becomes the leader would number new messages of empty queues from 0."""
     solo = Solo(tmp_path)
     solo.put(0, 1, 2, topic="U")
     solo.put(3)
@@ -513,7 +513,7 @@ def test_a_java_brokers_directory_can_be_looked_into(
     """An operator could not distinguish a whole directory from a damaged one before the start."""
     root = golden_data.extract_store(name, tmp_path)
     status, text = said(capsys, "check", root)
-    # QUIRKS 66: Java has deleted the index of those that were killed before, and made no other.
+    # QUIRKS 66: Java deleted the index of stores that were killed before, and did not rebuild it.
     assert (status == 1) == name.endswith("-final"), text
     rest = ("the next start adds them", " problems")
     problems = [line for line in text.splitlines() if not line.endswith(rest)]
@@ -563,7 +563,7 @@ def test_an_index_with_another_position_is_named(tmp_path: Path, capsys: pytest.
 def test_a_peer_that_never_had_an_entry_shows_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its place would be taken for that of a peer with one entry, or of a first term."""
+    """An operator would see the position of a peer with one entry, or in its first term."""
     solo = Solo(tmp_path)
     solo.close()
     (solo.directory / "index").mkdir()  # as Java leaves it

@@ -67,7 +67,7 @@ def test_an_entry_with_another_index_is_our_bug() -> None:
 
 
 def test_entries_go_where_a_file_has_room() -> None:
-    """A Java follower rejects an entry with another position than it would assign."""
+    """A Java follower would reject an entry with another position than it assigns."""
     view = LedgerView(RaftDisk(), 100)
     view.append(_entry(view, 0, b"." * 40))
     assert view.next_entry_pos(40) == 100

@@ -1,4 +1,4 @@
-"""One peer: its responses, and that none leaves before its disk has written."""
+"""One Raft node: its requests and responses, and that no response leaves before the write."""
 
 from typing import Any
 
@@ -86,11 +86,13 @@ class Bench:
     def lead(self) -> None:
         """Let the others elect this peer."""
         for ready in self.do(Tick()):
-            for number in ready.requests:
+            for request in ready.requests:
                 response = VoteResponse(vote_result=VoteResult.ACCEPT, term=0)
-                done = self.do(ResponseReceived(number.number, response))
-                self.compares += [number for ready in done for number in ready.requests]
-        self.compares = [number for number in self.compares if isinstance(number.message, PushEntryRequest)]
+                done = self.do(ResponseReceived(request.number, response))
+                self.compares += [request for ready in done for request in ready.requests]
+        self.compares = [
+            request for request in self.compares if isinstance(request.message, PushEntryRequest)
+        ]
         assert self.node.role is Role.LEADER
 
 
@@ -143,12 +145,12 @@ def test_an_append_is_acknowledged_by_a_majority() -> None:
     bench.lead()
     readies = bench.do(Propose(7, b"hello"))
     assert bench.results == []
-    (compare,) = [number for ready in readies for number in ready.requests if number.peer == "n1"]
+    (compare,) = [request for ready in readies for request in ready.requests if request.peer == "n1"]
     assert isinstance(compare.message, PushEntryRequest)
     assert compare.message.type is PushType.COMPARE
     refused = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=0, term=0)
     (truncate,) = [
-        number for ready in bench.do(ResponseReceived(compare.number, refused)) for number in ready.requests
+        request for ready in bench.do(ResponseReceived(compare.number, refused)) for request in ready.requests
     ]
     assert isinstance(truncate.message, PushEntryRequest)
     assert truncate.message.type is PushType.TRUNCATE
@@ -157,15 +159,15 @@ def test_an_append_is_acknowledged_by_a_majority() -> None:
 
 
 def _followed(bench: Bench) -> list[SendRequest]:
-    """Let n1 have one entry, then append three more; the calls that push these."""
+    """Let n1 have one entry, then append three more; return the requests that push them."""
     bench.lead()
     (compare,) = _pushed(bench, Propose(0, b"x"), PushType.COMPARE)
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
     bench.do(ResponseReceived(compare.number, equal))
     return [
-        number
+        request
         for proposal_id in (1, 2, 3)
-        for number in _pushed(bench, Propose(proposal_id, b"x"), PushType.APPEND)
+        for request in _pushed(bench, Propose(proposal_id, b"x"), PushType.APPEND)
     ]
 
 
@@ -173,10 +175,10 @@ def test_each_append_is_acknowledged_as_soon_as_a_majority_has_it() -> None:
     """Under load, no producer would get a response, since the newest entry is never committed."""
     bench = Bench()
     requests = _followed(bench)
-    for proposal_id, number in enumerate(requests, 1):
+    for proposal_id, request in enumerate(requests, 1):
         bench.do(
             ResponseReceived(
-                number.number, PushEntryResponse(index=proposal_id, end_index=proposal_id, term=0)
+                request.number, PushEntryResponse(index=proposal_id, end_index=proposal_id, term=0)
             )
         )
         assert bench.results == [
@@ -246,7 +248,7 @@ def test_a_leader_without_responses_steps_down_after_six_seconds() -> None:
     assert bench.node.role is Role.CANDIDATE
 
 
-def test_a_follower_stands_after_six_seconds_of_silence() -> None:
+def test_a_follower_starts_an_election_after_six_seconds_of_silence() -> None:
     """The group would stay without a leader, or every short delay would start an election."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n1", term=2))
@@ -254,10 +256,8 @@ def test_a_follower_stands_after_six_seconds_of_silence() -> None:
     assert bench.do(Tick()) == []
     bench.now = 6001
     bench.do(Tick())
-    requests = [number for ready in bench.do(Tick()) for number in ready.requests]
-    assert [number.message.term for number in requests] == [2, 2], (
-        "the old term first: do the others hear a leader?"
-    )
+    requests = [request for ready in bench.do(Tick()) for request in ready.requests]
+    assert [request.message.term for request in requests] == [2, 2], "a probe has the old term"
 
 
 def test_a_ledger_from_a_later_term_than_the_vote_is_rejected() -> None:
@@ -274,30 +274,30 @@ def test_a_waiting_proposal_keeps_its_turn() -> None:
     bench = Bench()
     bench.disk.entries = [Entry.of(0, 0, 0, b"x")]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(0), LedgerCheckpoint(), lambda: 0.5, 0.0)
-    stood = False
+    started = False
     for term in range(1, 20):
         bench.now += 100
         request = VoteRequest(leader_id="n1", term=term)
         assert isinstance(response := bench.ask(request), VoteResponse)
         assert response.vote_result is VoteResult.REJECT_TERM_NOT_READY
-        requests = [number for ready in bench.do(Tick()) for number in ready.requests]
-        for number in requests:
-            bench.do(ResponseReceived(number.number, None))
-        stood |= bool(requests)
-    assert stood
+        requests = [request for ready in bench.do(Tick()) for request in ready.requests]
+        for probe in requests:
+            bench.do(ResponseReceived(probe.number, None))
+        started |= bool(requests)
+    assert started
 
 
 @pytest.mark.parametrize("rng", [0.0, 0.25, 0.999])
-def test_peers_stand_at_times_that_chance_spreads(rng: float) -> None:
+def test_elections_start_at_random_times(rng: float) -> None:
     """Peers that start elections at the same time would split the votes each time."""
     bench = Bench(vote_interval_ms_min=300, vote_interval_ms_max=1300)
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: rng, 0.0)
-    bench.do(Tick())  # it stands, and then a peer of a newer term does
+    bench.do(Tick())  # starts an election, and then a peer of a newer term does
     bench.ask(VoteRequest(leader_id="n1", term=5))
-    stood: list[SendRequest] = []
-    while not stood:
+    started: list[SendRequest] = []
+    while not started:
         bench.now += 1
-        stood = [number for ready in bench.do(Tick()) for number in ready.requests]
+        started = [request for ready in bench.do(Tick()) for request in ready.requests]
     assert bench.now == pytest.approx(300 + 1000 * rng, abs=1)
 
 
@@ -395,7 +395,7 @@ def test_pushes_out_of_order_are_appended_in_order() -> None:
 
 
 def test_a_leader_of_an_old_term_gets_the_new_one() -> None:
-    """It would lead the peers that cannot receive the heartbeats of the new leader."""
+    """The old leader would keep the peers that cannot receive the heartbeats of the new one."""
     bench = Bench()
     bench.ask(HeartBeatRequest(leader_id="n1", term=5))
     response = bench.ask(HeartBeatRequest(leader_id="n2", term=4))
@@ -413,21 +413,21 @@ def test_impossible_settings_are_rejected() -> None:
         RaftSettings(group="g", self_id="n0", peers=PEERS, vote_interval_ms_min=1000)
 
 
-def test_a_peer_that_was_restarted_stands_in_a_new_term() -> None:
-    """It could lead one term twice, with other entries under the same numbers."""
+def test_a_restarted_leader_starts_an_election_in_a_new_term() -> None:
+    """A peer could lead one term twice, with other entries under the same indexes."""
     bench = Bench()
     bench.node = RaftNode(
         bench.settings, bench.disk, TermState(4, "n0"), LedgerCheckpoint(), lambda: 0.5, bench.now
     )
     (ready,) = bench.do(Tick())
-    assert [number.message.term for number in ready.requests] == [4, 4]
-    for number in ready.requests:
-        bench.do(ResponseReceived(number.number, VoteResponse(vote_result=VoteResult.ACCEPT, term=4)))
+    assert [request.message.term for request in ready.requests] == [4, 4]
+    for request in ready.requests:
+        bench.do(ResponseReceived(request.number, VoteResponse(vote_result=VoteResult.ACCEPT, term=4)))
     assert bench.node.role is Role.CANDIDATE
     bench.now += 1000
     (ready,) = bench.do(Tick())
     assert ready.term_state == (5, "n0")
-    assert [number.message.term for number in ready.requests] == [5, 5]
+    assert [request.message.term for request in ready.requests] == [5, 5]
 
 
 def test_a_restarted_peer_does_not_disturb_a_leader() -> None:
@@ -464,25 +464,25 @@ def test_a_follower_starts_where_the_leader_s_ledger_begins() -> None:
     assert bench.node.state.committed_index == 100
 
 
-def test_a_leader_whose_ledger_begins_later_reports_it() -> None:
-    """It would request entries that an empty follower does not have, forever."""
+def test_a_leader_whose_ledger_begins_later_truncates_an_empty_follower() -> None:
+    """A leader would forever compare entries that an empty follower does not have."""
     bench = Bench()
     bench.disk.entries = [Entry.of(index, -1, index * 49, b"x") for index in (100, 101, 102)]
     bench.node = RaftNode(bench.settings, bench.disk, TermState(), LedgerCheckpoint(), lambda: 0.5, 0.0)
     bench.lead()
-    requests = [number for ready in bench.do(Propose(1, b"y")) for number in ready.requests]
+    requests = [request for ready in bench.do(Propose(1, b"y")) for request in ready.requests]
     assert requests == []
-    sent = [number for number in bench.compares if number.peer == "n1"]
+    sent = [request for request in bench.compares if request.peer == "n1"]
     empty = PushEntryResponse(code=406, begin_index=-1, end_index=-1, index=102, term=0)
-    (number,) = [
-        number for ready in bench.do(ResponseReceived(sent[0].number, empty)) for number in ready.requests
+    (request,) = [
+        request for ready in bench.do(ResponseReceived(sent[0].number, empty)) for request in ready.requests
     ]
-    assert isinstance(number.message, PushEntryRequest)
-    assert (number.message.type, number.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
+    assert isinstance(request.message, PushEntryRequest)
+    assert (request.message.type, request.message.entry) == (PushType.TRUNCATE, bench.disk.entries[0])
 
 
 def test_a_restarted_follower_is_compared_without_new_entries() -> None:
-    """In an idle group it would lack its lost entries, and show no committed ones."""
+    """In an idle group, a follower would never get its lost entries, and show no committed ones."""
     follower = Bench()
     entry = Entry.of(0, 3, 0, b"kept")
     follower.disk.entries = [entry]
@@ -496,20 +496,20 @@ def test_a_restarted_follower_is_compared_without_new_entries() -> None:
     leader = Bench()
     leader.lead()
     (compare,) = [
-        number for ready in leader.do(Propose(7, b"x")) for number in ready.requests if number.peer == "n1"
+        request for ready in leader.do(Propose(7, b"x")) for request in ready.requests if request.peer == "n1"
     ]
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
     leader.do(ResponseReceived(compare.number, equal))
     leader.now += leader.settings.commit_push_ms + 1
-    (commit,) = [number for ready in leader.do(Tick()) for number in ready.requests if number.peer == "n1"]
+    (commit,) = [request for ready in leader.do(Tick()) for request in ready.requests if request.peer == "n1"]
     assert isinstance(commit.message, PushEntryRequest)
     assert commit.message.type is PushType.COMMIT
     again = PushEntryResponse(code=RaftResponseCode.INCONSISTENT_STATE, term=0)
-    (number,) = [
-        number for ready in leader.do(ResponseReceived(commit.number, again)) for number in ready.requests
+    (request,) = [
+        request for ready in leader.do(ResponseReceived(commit.number, again)) for request in ready.requests
     ]
-    assert isinstance(number.message, PushEntryRequest)
-    assert (number.peer, number.message.type) == ("n1", PushType.COMPARE)
+    assert isinstance(request.message, PushEntryRequest)
+    assert (request.peer, request.message.type) == ("n1", PushType.COMPARE)
 
 
 @pytest.mark.parametrize("kind", [PushType.APPEND, PushType.TRUNCATE, PushType.COMPARE])
@@ -550,13 +550,13 @@ def test_a_leader_handles_responses_to_heartbeats(code: int, term: int, role: Ro
     bench.lead()
     bench.now = 2000
     for ready in bench.do(Tick()):
-        for number in ready.requests:
-            if isinstance(number.message, HeartBeatRequest):
-                bench.do(ResponseReceived(number.number, HeartBeatResponse(code=code, term=term)))
+        for request in ready.requests:
+            if isinstance(request.message, HeartBeatRequest):
+                bench.do(ResponseReceived(request.number, HeartBeatResponse(code=code, term=term)))
     assert bench.node.role is role
     bench.now = 2301
-    codes = [number for ready in bench.do(Tick()) for number in ready.requests]
-    assert any(isinstance(number.message, HeartBeatRequest) for number in codes) == (code == 416)
+    requests = [request for ready in bench.do(Tick()) for request in ready.requests]
+    assert any(isinstance(request.message, HeartBeatRequest) for request in requests) == (code == 416)
 
 
 def test_a_truncation_keeps_the_common_entries() -> None:
@@ -574,7 +574,7 @@ def test_a_truncation_keeps_the_common_entries() -> None:
 
 
 def test_an_early_push_that_does_not_fit_is_rejected() -> None:
-    """Its leader would wait for a response until the timeout, and then send the same entry."""
+    """The leader would wait for a response until the timeout, and then send the same entry."""
     bench = Bench()
     entries = [Entry.of(index, 0, index * 49, b"x") for index in range(3)]
     entries[2] = Entry.of(2, 0, 999, b"x")
@@ -601,10 +601,12 @@ def test_an_early_push_that_does_not_fit_is_rejected() -> None:
 
 
 def _pushed(bench: Bench, event: Event | Propose, kind: PushType) -> list[SendRequest]:
-    """What n1 is sent of that kind."""
-    requests = [number for ready in bench.do(event) for number in ready.requests if number.peer == "n1"]
-    pushes = [(number, number.message) for number in requests if isinstance(number.message, PushEntryRequest)]
-    return [number for number, message in pushes if message.type is kind]
+    """The pushes of this kind that n1 gets after an event."""
+    requests = [request for ready in bench.do(event) for request in ready.requests if request.peer == "n1"]
+    pushes = [
+        (request, request.message) for request in requests if isinstance(request.message, PushEntryRequest)
+    ]
+    return [request for request, message in pushes if message.type is kind]
 
 
 def test_a_compare_without_a_response_is_repeated_after_a_pause() -> None:
@@ -628,9 +630,9 @@ def test_a_follower_with_more_entries_is_cut_before_it_gets_others() -> None:
     longer = PushEntryResponse(code=200, begin_index=0, end_index=3, index=0, term=0)
     bench.node.step(ResponseReceived(compare.number, longer), bench.now)
     pushes = [
-        number.message.type
-        for number in bench.node.take_ready().requests
-        if number.peer == "n1" and isinstance(number.message, PushEntryRequest)
+        request.message.type
+        for request in bench.node.take_ready().requests
+        if request.peer == "n1" and isinstance(request.message, PushEntryRequest)
     ]
     assert pushes == [PushType.TRUNCATE]
 
@@ -661,7 +663,7 @@ def test_the_newest_entry_of_a_follower_that_lost_entries_is_compared_first() ->
     ],
 )
 def test_a_leader_learns_from_a_push_that_its_term_is_over(code: int, term: int, role: Role) -> None:
-    """It would take messages that it cannot keep until its next heartbeat."""
+    """Until its next heartbeat, a former leader would accept messages that it cannot commit."""
     bench = Bench()
     bench.lead()
     (compare,) = _pushed(bench, Propose(7, b"x"), PushType.COMPARE)
@@ -696,9 +698,9 @@ def test_a_leader_limits_the_bytes_sent_ahead() -> None:
     equal = PushEntryResponse(index=0, begin_index=0, end_index=0, term=0)
     bench.do(ResponseReceived(compare.number, equal))
     sent = [
-        number
+        request
         for proposal_id in range(1, 5)
-        for number in _pushed(bench, Propose(proposal_id, bytes(52)), PushType.APPEND)
+        for request in _pushed(bench, Propose(proposal_id, bytes(52)), PushType.APPEND)
     ]
     assert len(sent) == 2  # of 100 bytes each
     done = PushEntryResponse(index=1, begin_index=0, end_index=1, term=0)

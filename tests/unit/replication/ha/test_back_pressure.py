@@ -33,13 +33,13 @@ async def start_master() -> tuple[MemoryLog, ConnectedSlaves, HaServer]:
 
 
 def address_of(server: HaServer) -> Address:
-    """Where it listens."""
+    """The address at which the server listens."""
     assert server.address is not None
     return server.address
 
 
 async def slow_slave(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A slave of RocketMQ's that reads nothing yet."""
+    """A RocketMQ slave that reads nothing yet."""
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
     slow.connect((address.host, address.port))

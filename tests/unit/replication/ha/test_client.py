@@ -22,7 +22,7 @@ from tests.unit.store.helpers import put, small_config
 from tests.waiting import LIMIT_S, until, until_collected
 
 MEMORY = Address("memory", "ha-master")
-RUSH = 200
+BURST = 200
 """Messages of 2000 bytes, which a slave gets all at once over memory."""
 
 
@@ -61,7 +61,7 @@ class Master:
         self.server = HaServer(source, settings, self.connected, lambda: None, Tasks("a broker"))
 
     def put(self, count: int) -> None:
-        """Store messages, and let the slave have them."""
+        """Store messages, and schedule their transfer to the slave."""
         put(self.store, *range(count), body=bytes(2000))
         self.server.schedule_send()
 
@@ -93,7 +93,7 @@ async def copying(slave: HaClient) -> None:
 
 
 async def test_a_slave_waits_before_it_reconnects(tmp_path: Path) -> None:
-    """It would connect thousands of times a second to a master that drops it, or seem to copy from it."""
+    """A slave would connect thousands of times a second to a master that drops it, or seem to copy."""
     came: list[asyncio.StreamWriter] = []
 
     async def drop(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +120,7 @@ async def test_a_slave_joins_as_soon_as_it_is_connected(
 
 
 async def test_a_rejected_slave_reports_it_while_it_waits(tmp_path: Path) -> None:
-    """An operator would take it for one that waits for its master, and that nothing has to be done for."""
+    """An operator would believe that the slave only waits for its master, and do nothing."""
     connected = ConnectedSlaves(behind_bytes_max=1 << 30)
     server = HaServer(
         MemoryLog(),
@@ -152,7 +152,7 @@ async def test_a_slave_reports_new_records(tmp_path: Path) -> None:
         assert master.has_sent_all_to(slave)
 
 
-async def test_a_rush_is_dispatched_without_more_news(
+async def test_a_burst_is_dispatched_without_further_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumers of a slave would not get the messages of a burst before the next frame of its master."""
@@ -163,13 +163,13 @@ async def test_a_rush_is_dispatched_without_more_news(
     ):
         await copying(slave)
         await until(lambda: slave._backlog_handle is None)
-        master.put(RUSH)
+        master.put(BURST)
         store = slave.driver.store
         await until(lambda: master.has_sent_all_to(slave) and store.dispatch_behind_bytes == 0)
-        assert store.max_offset_in_queue("T", 0) == RUSH
+        assert store.max_offset_in_queue("T", 0) == BURST
 
 
-async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
+async def test_a_burst_is_dispatched_soon_after_it(tmp_path: Path) -> None:
     """Consumers of a slave would get the messages of each burst a second later than they could."""
     loop = asyncio.get_running_loop()
     waits: list[float] = []
@@ -186,7 +186,7 @@ async def test_a_rush_is_dispatched_soon_after_it(tmp_path: Path) -> None:
         following(tmp_path / "slave", MEMORY, HaSettings(), on_copied=copied) as slave,
     ):
         await copying(slave)
-        master.put(RUSH)
+        master.put(BURST)
         await until(lambda: master.has_sent_all_to(slave) and bool(waits))
     assert max(waits) < 0.1
 
@@ -198,7 +198,7 @@ async def test_a_closed_slave_leaves_nothing_behind(tmp_path: Path, monkeypatch:
         async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
             await copying(slave)
             for _ in range(3):
-                master.put(RUSH)
+                master.put(BURST)
                 await master.sends_all_to(slave)
             assert slave._backlog.size > 0
             closed = weakref.ref(slave)
@@ -227,7 +227,7 @@ async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
 async def test_data_received_during_a_disk_wait_is_kept(tmp_path: Path) -> None:
     """A slave with a busy disk would drop a piece of the log, and start over each time it connects."""
     async with leading(tmp_path / "master") as master:
-        master.put(4 * RUSH)  # several pieces
+        master.put(4 * BURST)  # several pieces
         async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
 
             async def keep_busy() -> None:

@@ -36,8 +36,9 @@ def test_a_new_epoch_is_above_those_of_the_log() -> None:
 
 
 def test_when_an_epoch_begins_and_with_which_number(tmp_path: Path) -> None:
-    """A master that crashed would have a higher epoch than the slave that was promoted meanwhile, or a
-    slave made master by its file alone would go on in its old master's epoch.
+    """A master that crashed would have a higher epoch than the slave that was promoted meanwhile.
+
+    Or a slave that becomes the master by its file alone would write in its old master's epoch.
     """
     master, slave = (EpochFile(OsDisk(), tmp_path / name) for name in ("master.json", "slave.json"))
     master.become_master(0, "a", 1000, is_clean=True)

@@ -105,7 +105,7 @@ async def test_acknowledgements_of_slaves_are_reported_at_once() -> None:
 
 
 async def test_a_closed_port_leaves_nothing_behind() -> None:
-    """Its timer would run as long as the broker, with one more for each change of roles."""
+    """The port's timer would run as long as the broker, with one more for each change of roles."""
     async with served(HaSettings()) as (server, _):
         closed = weakref.ref(server)
         await server.close()

@@ -148,7 +148,7 @@ def test_frames_received_together_are_written_and_reported_once() -> None:
 @pytest.mark.parametrize("first_offset", [0, 4096])
 @pytest.mark.parametrize("second", [4195, 4197, 4096])
 def test_a_gap_between_frames_received_together_is_detected(second: int, first_offset: int) -> None:
-    """Frames of one read would be joined across a gap; the bytes before the gap must be kept."""
+    """Frames of one read would be joined across a gap, or the bytes before the gap would be lost."""
     log = MemoryLog(min_offset=first_offset)  # 0: it is empty, and begins where its master says
     slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
@@ -161,7 +161,7 @@ def test_a_gap_between_frames_received_together_is_detected(second: int, first_o
 
 
 def test_a_heartbeat_in_the_middle_of_a_burst_changes_nothing() -> None:
-    """A heartbeat has no body: it must not be written, and it does not end the received frames."""
+    """A heartbeat, which has no body, would be written to the log, or split the burst into two writes."""
     log = CountingLog()
     slave = SlaveSession(log, PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
     slave.step(Poll(), 0)
@@ -201,8 +201,8 @@ def test_a_slave_behind_the_masters_first_file_is_closed() -> None:
         (0, 16384, 16383, True),
         (0, 16384, 12288, True),
         (0, 16384, None, False),
-        (0, 4096, 0, True),  # all there is
-        (4096, 5000, 4999, False),  # the master has not all of the end
+        (0, 4096, 0, True),  # the tail is the whole log
+        (4096, 5000, 4999, False),  # the master lacks the beginning of the tail
         (4096, 5000, None, False),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_whole_copy_that_knows_no_epochs_is_taken() -> None:
 
 
 def test_a_slave_whose_common_part_has_expired_on_the_master_is_rejected() -> None:
-    """It would reconnect repeatedly, without a message that its store must be emptied."""
+    """The slave would reconnect repeatedly, and no message would say that its store must be emptied."""
     epochs = EpochState(epochs=(FIRST, Epoch(2, 3000, "new")), seen=2)
     source = MemoryLog(TEXT, min_offset=4096, segment_bytes=1 << 20, epochs=epochs)
     pair = Pair(source, MemoryLog(TEXT[:3500], segment_bytes=1 << 20, epochs=ONE))
@@ -382,7 +382,7 @@ def test_a_slave_that_claims_impossible_offsets_is_rejected(max_offset: int, tai
 
 @pytest.mark.parametrize("log", [MemoryLog(), MemoryLog(TEXT, epochs=ONE)])
 @pytest.mark.parametrize("start", [-5, 2**63 - 1, 2**63])
-def test_a_master_that_begins_where_no_log_is_is_left(log: MemoryLog, start: int) -> None:
+def test_a_slave_leaves_a_master_with_an_impossible_start(log: MemoryLog, start: int) -> None:
     """A slave would make files of negative offsets, cut all that it has, or end with an overflow."""
     slave = SlaveSession(log, HaSettings(), broker_name="b", broker_id=1, nonce="s", now_ms=0)
     slave.step(Poll(), 0)

@@ -54,7 +54,7 @@ def test_a_master_waits_for_the_rest_of_a_note_or_report() -> None:
 
 
 def test_a_report_before_the_log_is_rejected() -> None:
-    """A slave could be sent from an offset below zero."""
+    """A slave could request bytes from a negative offset."""
     with pytest.raises(RemoteProtocolError, match="offset -2"):
         list(ReportReader().feed(struct.pack(">q", CONTROL - 1)))
 
