@@ -1,4 +1,4 @@
-"""Settings: a bad value is named where it is written, not found out in production."""
+"""Settings: a bad value is rejected with its name when the settings are made."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_bad_addresses_are_named_in_the_error(text: str) -> None:
 
 
 async def test_ssl_without_tls_addresses_is_refused() -> None:
-    """A client with certificates would send messages and keys in plain text, without a word."""
+    """A client with certificates would send messages and keys in plain text, without a warning."""
     settings = ClientConfig(namesrv="a:1;b:2", ssl=ssl.create_default_context())
     with pytest.raises(ConfigInvalid, match=r"a:1 would be reached without TLS; write tls://a:1"):
         await Producer("p", client=settings).start(wait=False)
@@ -84,6 +84,6 @@ async def test_ssl_without_tls_addresses_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["tls://a:1;b:2", "a:1 tls://b:2", "tcp://a:1,tls://b:2"])
 async def test_a_list_with_and_without_tls_is_refused(text: str) -> None:
-    """One plain address would have sent all requests to brokers, and their secrets, in plain text."""
+    """One address without TLS would send all requests to brokers, with their secrets, in plain text."""
     with pytest.raises(ConfigInvalid, match="only some of the name servers"):
         await Producer("g", text).start(wait=False)

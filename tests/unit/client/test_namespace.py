@@ -1,4 +1,4 @@
-"""Namespaces: which names travel for which."""
+"""Namespaces: the names that requests have for the names of an application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: the reports about messages, put together."""
+"""Traces: the reports of clients, joined by message."""
 
 from __future__ import annotations
 

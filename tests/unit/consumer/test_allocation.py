@@ -83,7 +83,7 @@ def test_queues_by_name() -> None:
 
 
 def test_only_queues_of_the_rooms() -> None:
-    """Consumers of one machine room would read across the line to another."""
+    """Consumers of one machine room would read from the brokers of another."""
     every = sorted(queues(3, "near@broker-a") + queues(3, "far@broker-b") + queues(1, "broker-c"))
     strategy = AllocateByMachineRoom(["near"])
     got = [strategy.allocate("g", member, every, members(2)) for member in members(2)]
@@ -117,7 +117,7 @@ def test_places_on_the_ring() -> None:
 
 
 def test_few_queues_move_when_a_member_joins() -> None:
-    """Every newcomer to a group that shares by the ring would turn all of it upside down."""
+    """With consistent hashing, most queues of a group would move whenever a member joins."""
     strategy, every = AllocateByConsistentHash(), queues(64)
     before = {q: m for m in members(4) for q in strategy.allocate("g", m, every, members(4))}
     after = {q: m for m in members(5) for q in strategy.allocate("g", m, every, members(5))}

@@ -31,7 +31,7 @@ async def poll(consumer: LitePullConsumer, count: int) -> list[MessageExt]:
 
 
 async def test_polled_messages_are_committed_by_the_next_poll(cluster: EmbeddedCluster) -> None:
-    """Messages in progress are lost, or handled ones delivered a second time, after a restart."""
+    """After a restart, messages in progress would be lost, or handled ones delivered a second time."""
     await send(cluster, *(b"%d" % number for number in range(4)))
     consumer = consumer_of(cluster)
     consumer.subscribe("T")
@@ -43,7 +43,7 @@ async def test_polled_messages_are_committed_by_the_next_poll(cluster: EmbeddedC
 
 
 async def test_commits_of_the_application_are_the_only_ones(cluster: EmbeddedCluster) -> None:
-    """An application that commits with its own transaction finds offsets stored before it."""
+    """Messages would be lost when an application that commits offsets itself stops before its commit."""
     await send(cluster, *(b"%d" % number for number in range(4)))
     consumer = consumer_of(cluster, auto_commit=False, persist_interval_ms=10)
     consumer.subscribe("T")
@@ -76,7 +76,7 @@ async def test_a_poll_returns_as_many_as_asked(cluster: EmbeddedCluster) -> None
 
 
 async def test_assigned_queues_are_sought_and_paused(cluster: EmbeddedCluster) -> None:
-    """An application that manages its queues gets messages of others, or of a paused queue."""
+    """An application that manages its queues would get messages of others, or of a paused queue."""
     await send(cluster, *(b"%d" % number for number in range(8)))
     consumer = consumer_of(cluster)
     async with consumer:
@@ -94,7 +94,7 @@ async def test_assigned_queues_are_sought_and_paused(cluster: EmbeddedCluster) -
 
 
 async def test_messages_are_iterated(cluster: EmbeddedCluster) -> None:
-    """A loop over the messages of a consumer ends, or gets a message twice."""
+    """A loop over the messages of a consumer would end, or get a message twice."""
     await send(cluster, *(b"%d" % number for number in range(4)))
     consumer = consumer_of(cluster)
     consumer.subscribe("T")

@@ -1,4 +1,4 @@
-"""From the bytes of a pull response to messages."""
+"""How the bytes of a pull response become messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pull(
 
 
 def damaged(data: bytes, at: int, value: bytes) -> bytes:
-    """The bytes with others from `at` on."""
+    """The bytes, with `value` instead of those from `at` on."""
     return data[:at] + value + data[at + len(value) :]
 
 
@@ -65,7 +65,7 @@ def test_a_recorded_pull() -> None:
     assert (message.flag, message.queue) == (5, queue)
 
 
-def test_all_messages_of_a_run_have_the_right_fields() -> None:
+def test_all_messages_of_a_pull_have_the_right_fields() -> None:
     """All but the first message of a pull would have other times, hosts or offsets than are stored."""
     one = record(b"first", "TAGS\x01a\x02") + record(b"another", "TAGS\x01long\x02") + record(b"first", "")
     messages = decode_messages(one, QUEUE, 1 << 24, 1 << 24, verify=True).messages

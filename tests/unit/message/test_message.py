@@ -227,8 +227,8 @@ def test_a_topic_that_is_no_text() -> None:
 
 
 def pickled(value: Any) -> Any:
-    """Through a process pool and back."""
-    return pickle.loads(pickle.dumps(value))  # noqa: S301 - what was just made here
+    """The value as another process gets it."""
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickled])

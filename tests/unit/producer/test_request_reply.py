@@ -223,7 +223,7 @@ async def test_closing_ends_the_wait() -> None:
 
 
 async def test_cancelling_a_request() -> None:
-    """A cancelled request would leave something behind that the next one stumbles over."""
+    """A cancelled request would leave state behind that breaks the next one."""
     async with running() as (producer, broker):
         asking = asyncio.create_task(producer.request(MESSAGE, timeout_ms=60_000))
         await broker.until(lambda: len(broker.sends) == 1)

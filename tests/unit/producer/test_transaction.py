@@ -46,7 +46,7 @@ def recorded(code: int) -> list[Command]:
 
 
 def says(state: LocalTransactionState) -> Callable[[Message], LocalTransactionState]:
-    """A local transaction that ends like this."""
+    """A local transaction that returns this state."""
     return lambda _: state
 
 
@@ -202,7 +202,7 @@ async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCap
         assert broker.requests(RequestCode.END_TRANSACTION) == []
 
 
-async def test_less_than_stored_well_is_rolled_back() -> None:
+async def test_a_half_message_that_may_be_lost_is_rolled_back() -> None:
     """The local work would be done although the broker may lose its message."""
     called: list[Message] = []
 

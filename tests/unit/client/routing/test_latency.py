@@ -18,7 +18,7 @@ def latencies() -> BrokerLatencies:
 
 
 def chosen(known: BrokerLatencies, now_ms: float, avoid: str | None = None) -> set[str]:
-    """The brokers that get something within many turns."""
+    """The brokers that are chosen within many turns."""
     return {known.select(QUEUES, index, now_ms, avoid).broker_name for index in range(60)}
 
 
@@ -55,7 +55,7 @@ def test_a_failed_attempt_counts_as_thirty_seconds() -> None:
 
 
 def test_a_good_response_brings_a_broker_back() -> None:
-    """One slow response would take it out although it recovered."""
+    """One slow response would exclude a broker although it recovered."""
     known = latencies()
     known.update("a", 5000, 0)
     known.update("a", 5, 1)

@@ -1,4 +1,4 @@
-"""From a name server's route to queues."""
+"""How the route of a name server becomes queues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def golden_route(topic: str) -> TopicRouteData:
 
 
 def names(queues: object) -> list[str]:
-    """Queues in short: broker and number."""
+    """Short texts for queues: broker and queue id."""
     assert isinstance(queues, tuple)
     return [f"{queue.broker_name}/{queue.queue_id}" for queue in queues]
 
@@ -75,7 +75,7 @@ def test_queues_are_sorted_by_broker() -> None:
 
 
 def test_only_writable_queues_of_brokers_with_a_master() -> None:
-    """Messages would go to a broker that must refuse them."""
+    """Messages would go to a broker that rejects them."""
     found = publish_route("T", route(("a", 1, 1, 4), ("b", 1, 1, 6), ("c", 1, 1, 2), slaves_only="b"))
     assert names(found.queues) == ["c/0"]
 
@@ -108,7 +108,7 @@ def test_a_new_topic_borrows_four_queues_at_most() -> None:
 
 
 def test_brokers_that_create_no_topics_are_not_borrowed() -> None:
-    """The send would go where it must be refused."""
+    """The send would go to a broker that rejects it."""
     assert names(borrow_route("New", route(("a", 1, 1, 6), ("b", 1, 1, 7)), 4).queues) == ["b/0"]
 
 
@@ -132,7 +132,7 @@ def test_a_retry_takes_the_last_broker_where_there_is_no_other() -> None:
 
 
 def test_a_member_without_a_role_is_read_last() -> None:
-    """Consumers would read an old log though a slave has all."""
+    """Consumers would read an old log although a slave has all messages."""
     assert member_to_read({-1: "c", 0: "a", 2: "b"}) == 0
     assert member_to_read({-1: "c", 3: "d", 2: "b"}) == 2
     assert member_to_read({-1: "c"}) == -1

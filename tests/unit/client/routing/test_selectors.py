@@ -1,4 +1,4 @@
-"""Selectors: where an application's own choice sends a message."""
+"""Selectors: the queue that an application chooses for a message."""
 
 from __future__ import annotations
 

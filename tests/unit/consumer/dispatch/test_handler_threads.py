@@ -42,7 +42,7 @@ def test_an_end_begins_nothing_more() -> None:
 
 
 def test_an_exception_reaches_only_its_own_caller() -> None:
-    """A thread would end, and its place never be filled."""
+    """A thread would end, and no other would replace it."""
     threads = HandlerThreadPool(1)
     with pytest.raises(SystemExit):
         threads.submit(sys.exit, 3).result(10)

@@ -25,13 +25,13 @@ from tests.waiting import LIMIT_S
 
 
 class OnePuller:
-    """A queue without a broker."""
+    """A puller without a broker: its queue has only the messages that a test adds."""
 
     def __init__(self) -> None:
         self.process_queue = ProcessQueue(MessageQueue("T", "b", 0), 0, 0)
 
     def wake(self) -> None:
-        """Nothing is pulled."""
+        """Do nothing: there is no broker to pull from."""
 
 
 class Rig:

@@ -27,9 +27,9 @@ from tests.waiting import LIMIT_S, until
 class Rig:
     """A runner with a handler that tests control, message by message.
 
-    held_up: offsets whose handlers wait until `free`. works: called by each. says: what others return
-    or raise. handled: offsets in the order in which their handlers began; done: offsets whose handlers said
-    that they are done with them.
+    held_up: offsets whose handlers wait for `free`. works: called by each handler on the loop. says: offset
+    to the result or exception of its handler. handled: offsets in the order of the calls. done: offsets of
+    the messages that need no retry.
     """
 
     def __init__(self, kind: str, batch: int = 1, width: int = 2) -> None:
@@ -57,11 +57,11 @@ class Rig:
 
     @property
     def done(self) -> list[int]:
-        """Offsets that are done with, in order."""
+        """Offsets of handled messages that need no retry, sorted."""
         return sorted(
             one.queue_offset
             for ended in self.ended
-            for one in list(ended.messages)[: ended.result.done]  # all of them for None
+            for one in list(ended.messages)[: ended.result.done]  # None: all of them
         )
 
     def submit(self, *offsets: int) -> None:
@@ -198,7 +198,7 @@ async def test_messages_of_a_revoked_queue_are_not_handled(rig: Rig) -> None:
 
 
 async def test_results_for_a_revoked_queue_do_not_count(rig: Rig) -> None:
-    """A message that was sent back for its slowness would be done with twice, or take the next one along."""
+    """A message that was sent back while its handler ran would count twice, or the next one with it."""
     rig.held_up = {1}
     rig.submit(0, 1)
     await rig.until(lambda: rig.done == [0] and rig.runner.running())
@@ -228,7 +228,7 @@ async def test_closing_begins_nothing_more(rig: Rig) -> None:
 
 
 async def test_busy_handlers_leave_the_event_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats would wait until all that was pulled is handled, and brokers take the consumer for dead."""
+    """Heartbeats would wait until all pulled messages are handled, and the consumer would look dead."""
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: 1.0)  # as with uvloop: the clock stands still for a turn
     rig = Rig("loop")

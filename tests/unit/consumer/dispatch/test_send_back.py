@@ -13,7 +13,7 @@ from tests.waiting import until
 
 @pytest.mark.parametrize("is_rejected", [False, True])
 async def test_a_failed_message_is_retried(cluster: EmbeddedCluster, is_rejected: bool) -> None:
-    """A message whose handler failed is lost, also when the broker rejects its return."""
+    """A message whose handler failed would be lost, also when the broker rejects its return."""
     bodies: list[bytes] = []
     if is_rejected:  # the consumer then sends a copy to the retry topic itself
         del cluster.brokers[0]._endpoint._handlers[RequestCode.CONSUMER_SEND_MSG_BACK]
@@ -30,7 +30,7 @@ async def test_a_failed_message_is_retried(cluster: EmbeddedCluster, is_rejected
 
 
 async def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: EmbeddedCluster) -> None:
-    """A message that no handler can process is delivered forever, or vanishes."""
+    """A message that no handler can process would be delivered forever, or vanish."""
     bodies: list[bytes] = []
     config = PushConfig(
         consume_from=ConsumeFrom.FIRST_OFFSET, rebalance_interval_ms=50, max_reconsume_times=1

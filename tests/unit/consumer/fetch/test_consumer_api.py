@@ -1,4 +1,4 @@
-"""Requests of consumers: the pulls whose header is made once for many of them."""
+"""Pull requests whose header is encoded once for many of them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_no_offset_passes_an_unfinished_message() -> None:
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (160, 0, 0, 0)
 
 
-def test_pulls_that_end_as_they_came() -> None:
+def test_pulls_are_finished_in_any_order() -> None:
     """Offsets of one pull would count for another, or freed capacity would not be used."""
     chance = random.Random(6)
     queue = ProcessQueue(QUEUE, 0, 0)
@@ -60,7 +60,7 @@ def test_pulls_that_end_as_they_came() -> None:
 
 
 def test_filtered_messages_are_behind() -> None:
-    """A group that filters by a rare tag would read the same other messages again after each restart."""
+    """A group that filters by a rare tag would read the messages of other tags again after each restart."""
     queue, messages = held(7, 9, start=5)
     queue.finish(list(messages.values()), 1)
     queue.next_offset = 40

@@ -42,7 +42,7 @@ async def member(
 
 
 def queues_of(consumer: PushConsumer) -> set[MessageQueue]:
-    """The queues of the topic that a member has."""
+    """The queues of the topic that are assigned to a member."""
     return {queue for queue in consumer.assignment if queue.topic == "T"}
 
 

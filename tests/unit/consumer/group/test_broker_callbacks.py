@@ -44,7 +44,7 @@ def committed(cluster: EmbeddedCluster) -> int:
 
 
 async def test_a_reset_moves_the_group_back(cluster: EmbeddedCluster, operator: HandlerClient) -> None:
-    """An operator's reset is overwritten by the next commit of the member."""
+    """An operator's reset would be overwritten by the next commit of the member."""
     bodies: list[bytes] = []
     await send(cluster, *(b"%d" % number for number in range(4)))
     async with member(cluster, "one", bodies):
@@ -60,7 +60,7 @@ async def test_a_reset_moves_the_group_back(cluster: EmbeddedCluster, operator: 
 async def test_both_forms_of_a_reset_are_read(
     cluster: EmbeddedCluster, operator: HandlerClient, language: str
 ) -> None:
-    """A reset by a C++ tool has no effect, because its body is a list."""
+    """A reset by a C++ tool would have no effect, because its body is a list."""
     bodies: list[bytes] = []
     await send(cluster, b"x")
     async with member(cluster, "one", bodies):
@@ -77,7 +77,7 @@ async def test_both_forms_of_a_reset_are_read(
 async def test_status_and_running_info_are_reported(
     cluster: EmbeddedCluster, operator: HandlerClient
 ) -> None:
-    """The tools consumerStatus and consumerProgress show nothing of a member."""
+    """The tools consumerStatus and consumerProgress would show nothing of a member."""
     bodies: list[bytes] = []
     await send(cluster, *(b"%d" % number for number in range(4)))
     async with member(cluster, "one", bodies) as consumer:
@@ -101,7 +101,7 @@ async def test_status_and_running_info_are_reported(
 async def test_an_operator_sends_a_message_to_the_handler(
     cluster: EmbeddedCluster, operator: HandlerClient, result: ConsumeResult | None, kind: str
 ) -> None:
-    """The tool queryMsgById -d does not reach the handler, or moves the offset of the group."""
+    """The tool queryMsgById -d would not reach the handler, or would move the offset of the group."""
     bodies: list[bytes] = []
 
     def result_for(message: MessageExt) -> ConsumeResult | None:

@@ -17,7 +17,7 @@ FIRST, SECOND = (MessageQueue("T", "b", number) for number in range(2))
 
 
 async def test_offsets_are_found_after_a_restart(tmp_path: Path) -> None:
-    """A broadcasting member starts from the beginning, or loses the offsets of other queues."""
+    """A broadcasting member would start from the beginning, or lose the offsets of other queues."""
     file = local_offsets_file(tmp_path, "10.0.0.1@one", "g")
     assert file == tmp_path / "10.0.0.1@one" / "g" / "offsets.json"
     offsets = LocalOffsets(file)
@@ -30,7 +30,7 @@ async def test_offsets_are_found_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_an_unchanged_offset_is_not_written(tmp_path: Path) -> None:
-    """Every commit of an idle member costs a flush of the disk."""
+    """Every commit of an idle member would cost a flush of the disk."""
     file = tmp_path / "offsets.json"
     offsets = LocalOffsets(file)
     await offsets.write({FIRST: 3})
@@ -42,7 +42,7 @@ async def test_an_unchanged_offset_is_not_written(tmp_path: Path) -> None:
 async def test_a_damaged_file_falls_back_to_the_previous_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A torn write sends a broadcasting member back to the beginning."""
+    """A torn write would send a broadcasting member back to the beginning."""
     file = tmp_path / "offsets.json"
     offsets = LocalOffsets(file)
     for offset in (1, 2):
@@ -53,7 +53,7 @@ async def test_a_damaged_file_falls_back_to_the_previous_version(
 
 
 async def test_a_failed_write_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A member stops, or loses its offsets without a report, when its disk is full."""
+    """A member with a full disk would stop, or lose its offsets without a report."""
     (tmp_path / "file").touch()
     offsets = LocalOffsets(tmp_path / "file" / "offsets.json")  # its directory cannot be created
     await offsets.write({FIRST: 1})

@@ -28,7 +28,7 @@ Q0, Q1 = (MessageQueue("T", "a", number) for number in range(2))
 
 @dataclass(eq=False)
 class Topic:
-    """The part of a publish info that is used."""
+    """The part of a publish info that the accumulator uses."""
 
     topic: str
 
@@ -74,7 +74,7 @@ class Rig:
         topic: TopicPublishInfo | None = None,
         **options: Any,
     ) -> asyncio.Future[SendResult]:
-        """One send."""
+        """Add a message, as a send does."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         message = Message("T", body, **options)
         self.accumulator.add(topic or self.topic, message, future, None, queue, timeout_ms)
@@ -82,7 +82,7 @@ class Rig:
 
     @property
     def bodies(self) -> list[list[bytes]]:
-        """Of the batches that left, in their order."""
+        """The bodies of the batches that left, in their order."""
         return [[message.body for message in batch.messages] for batch in self.batches]
 
 
@@ -151,7 +151,7 @@ async def test_a_message_that_cannot_join_lets_the_others_leave_first() -> None:
 
 
 async def test_similar_timeouts_travel_together() -> None:
-    """Senders that waited for room, each with its own time left, would go one by one."""
+    """Sends that waited for a free place, and have slightly different times left, would not share batches."""
     rig = Rig()
     for timeout_ms in (3000, 2990, 2760, 3020):
         rig.add(b"x", timeout_ms=timeout_ms)

@@ -60,7 +60,7 @@ class SlowNames(Names):
 
 
 def first(queues: Sequence[MessageQueue], _message: Message, _arg: object) -> MessageQueue:
-    """Always the first."""
+    """A selector that always chooses the first queue."""
     return queues[0]
 
 
@@ -91,7 +91,7 @@ async def test_waiting_for_the_route_is_bounded() -> None:
             with pytest.raises(FlowControlled):
                 producer.send_nowait(MESSAGE, selector=first)
             await names.until(lambda: bool(names.held))
-            await asyncio.sleep(0.01)  # the time-out of 1 ms
+            await asyncio.sleep(0.01)  # more than the timeout of 1 ms
             names.let_go()
             errors = await asyncio.gather(*sends, return_exceptions=True)
             assert [type(error) for error in errors] == [RequestTimeout] * 2
@@ -117,7 +117,7 @@ async def test_sends_that_end_while_they_wait() -> None:
 
 @pytest.mark.parametrize("how", ["send", "nowait"])
 async def test_no_route(how: str) -> None:
-    """Where the topic cannot be, a sender would wait instead of hearing so."""
+    """A sender would wait until its timeout for a topic that does not exist."""
     async with Names() as names, Producer("g", names.address) as producer:
         sending = producer.send(MESSAGE, selector=by_hash, arg=1) if how == "send" else None
         future = producer.send_nowait(MESSAGE, selector=by_hash, arg=1) if sending is None else None
@@ -126,7 +126,7 @@ async def test_no_route(how: str) -> None:
 
 
 async def test_a_queue_or_a_selector() -> None:
-    """Of two places given for one message, one would win silently."""
+    """A send with a queue and a selector would silently ignore one of them."""
     async with Names() as names, Producer("g", names.address) as producer:
         with pytest.raises(MessageInvalid, match="both queue"):
             await producer.send(MESSAGE, queue=MessageQueue("T", "a", 0), selector=first)

@@ -1,4 +1,4 @@
-"""Requests: the header template beside the general encoder, and beside recorded frames."""
+"""Requests: the header template writes the bytes of the general encoder, and of recorded frames."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_properties_text_is_that_of_the_codec() -> None:
 
 @pytest.mark.parametrize(("letter", "fits"), [("a", 32_700), ("ü", 16_350), ("\U0001f600", 8_175)])
 def test_properties_that_are_too_long_are_rejected(letter: str, fits: int) -> None:
-    """The broker would respond with a text about 32k and 128k and no number."""
+    """The only error would be the broker's, which does not name the size of the properties."""
     assert properties_text(Message("T", b"x", properties={"p": letter * fits}), "I")
     with pytest.raises(MessageTooLarge, match=r"properties have 33.* bytes; 32767"):
         properties_text(Message("T", b"x", properties={"p": letter * (fits * 101 // 100)}), "I" * 8)

@@ -43,7 +43,7 @@ def test_a_recorded_response() -> None:
 
 
 def test_a_response_of_our_own_broker() -> None:
-    """A field that only the other writes would be required."""
+    """A field that only RocketMQ's brokers write would be required."""
     result = parse_response(response(0), QUEUE, "mine")
     assert (result.queue, result.queue_offset, result.region, result.trace_on) == (
         QUEUE,

@@ -48,7 +48,7 @@ def refused(code: int, outcome: Outcome = Outcome.NOT_SENT, retry: Retry = Retry
 
 
 def stored(status: SendStatus) -> Sequence[SendResult]:
-    """What a broker stored with this status."""
+    """The results of a message that a broker stored with this status."""
     return [SendResult(status, "id", "offset id", A0, 7)]
 
 
@@ -68,7 +68,7 @@ def after(
 
 
 def same(end: RocketError, error: RocketError) -> bool:
-    """Whether a send ended with an error, of which it has its own copy with notes."""
+    """Whether the error of a send is its own copy of `error`, with notes."""
     assert end is not error
     assert not hasattr(error, "__notes__")
     return type(end) is type(error) and str(end) == str(error)
@@ -209,7 +209,7 @@ def test_a_status_that_is_not_ok_can_be_retried() -> None:
 
 
 def test_the_only_broker_gets_a_pause_and_a_fresh_route() -> None:
-    """Three attempts within a millisecond all fail while a broker restarts or moves."""
+    """Three attempts within a millisecond would all fail while a broker restarts or moves."""
     assert after(LOST, route=ONE_BROKER) == RefreshRoute()
     assert after(LOST, route=ONE_BROKER, refreshed_ms=5) == WaitUntil(101)
     assert after(LOST, route=ONE_BROKER, refreshed_ms=5, now_ms=101) == SendTo(A0)

@@ -60,7 +60,7 @@ def messages_of(request: Command) -> list[tuple[bytes, dict[str, str]]]:
     return [(decompress(request.body, header.sys_flag), properties.decode(header.properties or ""))]
 
 
-# -- what requests say --------------------------------------------------------------------------------------
+# -- fields of requests -------------------------------------------------------------------------------------
 
 
 async def send_all_kinds(producer: Producer) -> None:
@@ -188,11 +188,11 @@ async def test_a_long_body_for_a_given_queue_keeps_its_place() -> None:
     assert found == [b"0", *bodies]
 
 
-# -- waiting, and going on ----------------------------------------------------------------------------------
+# -- waits, retries and the close ---------------------------------------------------------------------------
 
 
 async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> None:
-    """It would count against the limits forever, and closing would wait for it."""
+    """A cancelled send would count against the limits forever, and closing would wait for it."""
     config = ProducerConfig(compression=CompressionConfig(above_bytes=10, off_loop_above_bytes=20))
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -207,7 +207,7 @@ async def test_a_send_that_is_cancelled_while_its_body_is_compressed_ends() -> N
 
 
 async def test_a_batch_that_is_rejected_at_its_second_attempt_is_sent_singly() -> None:
-    """Its messages would be neither sent nor failed: their callers would wait forever."""
+    """The messages of the batch would be neither sent nor failed: their callers would wait forever."""
     codes = [ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL]
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -289,7 +289,7 @@ async def test_a_pause_before_another_attempt_costs_nothing(monkeypatch: pytest.
 async def test_a_closed_producer_asks_for_no_more_routes() -> None:
     """Short-lived producers would each leave a pending request for the route of a topic without a master."""
 
-    def questions(topic: str) -> int:
+    def route_requests(topic: str) -> int:
         return sum(
             request.header_as(GetRouteInfoRequestHeader).topic == topic
             for request in names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC)
@@ -311,11 +311,11 @@ async def test_a_closed_producer_asks_for_no_more_routes() -> None:
             await producer.close(timeout_ms=0)
             with pytest.raises(ClientClosed):
                 await ended
-            others = questions("Waiting")
-            await names.until(lambda: questions("Waiting") >= others + 2)
-            asked = questions("Closed")  # requests from before the close have arrived
-            await names.until(lambda: questions("Waiting") >= others + 40)
-            assert questions("Closed") == asked
+            others = route_requests("Waiting")
+            await names.until(lambda: route_requests("Waiting") >= others + 2)
+            before = route_requests("Closed")  # requests from before the close have arrived
+            await names.until(lambda: route_requests("Waiting") >= others + 40)
+            assert route_requests("Closed") == before
             await other.close(timeout_ms=0)
             with pytest.raises(ClientClosed):
                 await waiting
@@ -345,7 +345,7 @@ async def test_a_oneway_message_that_is_not_sent_is_logged(caplog: pytest.LogCap
 
 
 class Listener:
-    """Records sends and ends of transactions."""
+    """A listener that ignores all events."""
 
     def started(self, event: SendEvent) -> None:
         """See `SendListener`."""
