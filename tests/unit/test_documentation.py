@@ -1,4 +1,4 @@
-"""The files that guides consist of, without the packages that some of them import."""
+"""The files in guides compile, also without the packages that some of them import."""
 
 from __future__ import annotations
 

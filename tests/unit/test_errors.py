@@ -27,7 +27,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 
 
 def made(kind: type[RocketError]) -> RocketError:
-    """One of a class, with all that it can carry."""
+    """An error of this class, with all its optional fields."""
     error: RocketError
     if issubclass(kind, BrokerError):
         error = kind(13, "no permission", "broker-a", outcome=Outcome.STORED, retry=Retry.SAME_BROKER)
@@ -68,7 +68,7 @@ def test_an_error_is_pickled_with_all_fields(
 
 
 def test_a_cause_stays_behind_as_with_any_exception() -> None:
-    """A cause that cannot travel, of a library or of the system, would keep the error itself from it."""
+    """An error whose cause cannot be pickled could not be pickled itself."""
     error = BrokerError(1, "no", "a")
     error.__cause__ = OSError(lambda: None)
     copied = pickled(error)

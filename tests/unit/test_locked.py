@@ -73,7 +73,7 @@ def test_a_part_is_closed_and_small() -> None:
         "cffi",
         "opentelemetry-sdk",
         "prometheus-client",
-    } <= test  # cffi: trustme's cryptography's
+    } <= test  # cffi: needed by trustme's cryptography
 
 
 def test_a_package_that_needs_another_brings_it() -> None:

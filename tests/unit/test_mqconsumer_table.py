@@ -91,6 +91,8 @@ def test_our_settings_exist() -> None:
     settings = HELD[
         HELD.index("## DefaultMQPushConsumer: settings") : HELD.index("## DefaultLitePullConsumer")
     ]
-    for row in [line.split(" | ") for line in settings.splitlines() if line.startswith("| `")]:
+    lines = [line.split(" | ") for line in settings.splitlines() if line.startswith("| `")]
+    assert len(lines) > 15
+    for row in lines:
         named = [name.rpartition(".")[2] for name in re.findall(r"`([a-z_A-Z.]+)`", row[1])]
         assert {name for name in named if name.islower()} <= known, row

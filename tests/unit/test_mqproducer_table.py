@@ -108,7 +108,7 @@ def test_settings_and_defaults_are_true() -> None:
                 assert not value, (group, name)
 
 
-# Ours -> the blocking one's; None: there is nothing to wait for, or no loop to wait in.
+# Method -> its name in the blocking client; None: it does not wait, or needs an event loop.
 ELSEWHERE = {
     "send_nowait": "send_async",
     "request_nowait": "request_async",

@@ -28,7 +28,7 @@ CALLS = frozenset({
     "eval", "exec", "compile", "__import__", "system", "popen", "execv", "execve", "posix_spawn", "startfile",
     "load", "full_load", "unsafe_load", "import_module",
 })  # fmt: skip
-"""Functions that do; `load` is that of yaml."""
+"""Functions that do the same; `load` is that of yaml."""
 ALLOWED = {
     ("rocketpy/__init__.py", "import_module"): "modules named in its own tables",
     ("rocketpy_broker/__init__.py", "import_module"): "modules named in its own table",

@@ -64,13 +64,13 @@ def test_wrong_usage_shows_the_commands_own(
 def test_any_setting_may_be_on_the_command_line(
     line: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A single setting would need a file, and the error of a wrong one would point to a file."""
+    """A single setting would need a file, and the error for a wrong value would name a file."""
     assert main(line.split()) == 1
     assert capsys.readouterr().err.startswith(f"rocketpy-broker: {says}")
 
 
 def test_dev_refuses_settings_that_it_chooses_itself() -> None:
-    """A path of its own would be ignored silently."""
+    """A storePathRootDir that the user sets would be ignored silently."""
     # In a process of its own: the command blocks signals before it makes its servers.
     line = "dev --listen 127.0.0.1:0 --set storePathRootDir=x"
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""The process of a server."""
+"""Garbage collection and memory of a server's process."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ print(resident() - before)
 
 
 def test_heartbeats_cause_few_full_collections() -> None:
-    """Each stopped the event loop for 60 ms: a third of the processor time under a flood of new groups."""
+    """A full collection stops the event loop for 60 ms: new groups cost a third of the processor time."""
     assert _collections("tuned")[0] <= 1
     if COLLECTS_WHILE_DECODING:
         assert _collections("as CPython does")[0] > 4
 
 
 @pytest.mark.skipif(not COLLECTS_WHILE_DECODING, reason="the collector does not run while a body is decoded")
-def test_searches_of_the_youngest_objects_are_short() -> None:
-    """With 10,000 objects at a time each stopped the event loop for 5 ms."""
+def test_collections_of_the_youngest_objects_are_short() -> None:
+    """A collection of 10,000 young objects stopped the event loop for 5 ms."""
     assert 0 < _collections("tuned")[1] < 3000
 
 
@@ -79,7 +79,7 @@ def test_the_memory_of_large_frames_is_returned() -> None:
 
 @cache
 def _collections(how: str) -> tuple[int, int]:
-    """How many full collections there are, and how many objects the youngest have at most."""
+    """The number of full collections, and the largest number of objects in the youngest generation."""
     full, youngest = _run(_HEARTBEATS, how)
     return full, youngest
 

@@ -28,7 +28,7 @@ def frames(shown: Console) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_numbers_of_an_import_are_not_cut_off(width: int) -> None:
-    """A user could not read how far a long import is, or see its lines broken."""
+    """A user could not read the progress of a long import, or would see broken lines."""
     shown = console(width)
     with count_bar(10_000_000, 1_000_000, hidden=False, console=shown) as done:
         done(8_500_000)
@@ -57,7 +57,7 @@ def test_numbers_of_a_file_are_not_cut_off(width: int, tmp_path: Path) -> None:
 
 
 def test_a_pipe_has_no_end_to_show() -> None:
-    """A share of an unknown number would be shown."""
+    """A percentage of an unknown total would be shown."""
     shown = console(80)
     reading, writing = os.pipe()
     try:

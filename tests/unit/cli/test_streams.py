@@ -36,7 +36,7 @@ async def test_what_a_cancelled_task_gave_is_written() -> None:
 
 
 async def test_a_pipe_with_room_is_written_at_once() -> None:
-    """Each pull would cost a change of threads, or a full pipe block the event loop."""
+    """Each pull would cost a thread switch, or a full pipe would block the event loop."""
     end, pipe = os.pipe()
     output = Output(pipe)
     try:

@@ -1,4 +1,4 @@
-"""Tables of commands, and their helps."""
+"""Tables that commands print, and their help texts."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_every_recorded_key_has_a_meaning_or_a_reason() -> None:
 
 
 def test_ports_and_idle_connections_are_as_there(config: BrokerConfig) -> None:
-    """A client of RocketMQ's defaults would not find the servers, or lose its connections earlier."""
+    """A client with RocketMQ's defaults would not find the servers, or lose its connections earlier."""
     assert config.listen.address.port == 10911
     assert config.listen.options.idle_timeout_ms == 1000 * int(RECORDED["serverChannelMaxIdleTimeSeconds"])
     assert NamesrvConfig().listen.address.port == 9876

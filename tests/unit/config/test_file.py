@@ -31,7 +31,7 @@ def load(tmp_path: Path, text: str) -> BrokerConfig:
 
 
 def test_rocketmqs_own_file_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A change of brokers would need a new configuration file."""
+    """A move from RocketMQ would need a new configuration file."""
     config = load(tmp_path, JAVAS_OWN)
     assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "DefaultCluster", 0)
     assert config.listen.address == Address("tcp", "127.0.0.1", 10911)
@@ -181,7 +181,7 @@ def test_clients_must_show_certificates_only_where_there_is_tls(tmp_path: Path) 
 
 
 def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
-    """--listen and --store would lose against the file."""
+    """The file would override --listen and --store."""
     path = tmp_path / "broker.conf"
     path.write_text("listenPort=10911\nbrokerName=file\n")
     config = load_broker_config(path, {"listen": "127.0.0.1:0", "brokerName": "line"})
@@ -223,7 +223,7 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("comment", ["# 配置".encode("gbk"), "# 雲 brokerId=9".encode("gbk"), b"! caf\xe9"])
 def test_a_comment_in_any_encoding_is_accepted(tmp_path: Path, comment: bytes) -> None:
-    """Comments in GBK, which Java skips, would be a traceback, or their ends would be settings."""
+    """Comments in GBK, which Java skips, would end in a traceback, or be read as settings."""
     path = tmp_path / "broker.conf"
     path.write_bytes(comment + b"\r\nbrokerName=b\r\nbrokerClusterName=caf\\u00e9\r\nlistenPort=none")
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:4: listenPort"):

@@ -38,7 +38,7 @@ def queues_of(table: RouteTable, topic: str) -> dict[str, int]:
 
 
 def test_a_registered_topic_is_found() -> None:
-    """No client finds a broker."""
+    """No client would find a broker."""
     table = RouteTable()
     register(table)
     route = table.route("T")
@@ -68,7 +68,7 @@ def test_an_unchanged_version_changes_nothing() -> None:
 
 
 def test_write_permission_can_be_given_back() -> None:
-    """A broker taken out for maintenance stays out until its topics change."""
+    """A broker taken out for maintenance would stay out until its topics change."""
     table = RouteTable()
     register(table)
     table.set_write_perm("broker-a", is_writable=False)
@@ -104,7 +104,7 @@ def test_one_changed_topic_leaves_the_others() -> None:
 
 
 def test_a_slave_learns_its_master_but_brings_no_topics() -> None:
-    """QUIRKS 15: a slave does not know its master."""
+    """QUIRKS 15: a slave would not know its master."""
     table = RouteTable()
     slave = identity(broker_id=1, address="h:9")
     assert register(table, slave) == MasterHint()
@@ -201,7 +201,7 @@ def test_filter_servers_are_in_routes() -> None:
 
 
 def test_listings() -> None:
-    """Mqadmin's topicList, clusterList and the unit listings would be wrong."""
+    """The tools topicList and clusterList, and the lists of unit topics, would be wrong."""
     table = RouteTable()
     register(table, topics={**topics("Unit", flag=1), **topics("Sub", flag=2), **topics("Both", flag=3)})
     assert table.unit_topics() == ["Unit", "Both"]

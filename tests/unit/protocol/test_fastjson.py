@@ -26,7 +26,7 @@ class Key(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Table(msgspec.Struct, rename="camel"):
-    """A body with queues as keys, also further down."""
+    """A body with queues as keys, also in nested maps."""
 
     offsets: dict[Key, int]
     nested: list[dict[str, dict[Key, int]]] = []
@@ -127,7 +127,7 @@ def test_a_field_of_the_wrong_type_is_named() -> None:
 
 
 def test_written_texts() -> None:
-    """QUIRKS 8: a Java peer would misread a map; it takes quoted integer keys, and wants objects bare."""
+    """QUIRKS 8: a Java peer would misread maps; it reads integer keys in quotes, and objects without."""
     assert fastjson.dumps({0: "a", 1: None}) == b'{"0":"a","1":null}'
     table = Table(offsets={Key("a", 1): 5, Key("a", 2): 6})
     assert fastjson.dumps(table) == (

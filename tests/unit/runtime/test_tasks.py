@@ -39,7 +39,7 @@ async def test_a_task_that_ends_unexpectedly_fails_its_component(
 
 
 async def test_a_task_that_waited_for_something_cancelled_fails_its_component() -> None:
-    """Asyncio reports such a task as cancelled, without a log line."""
+    """No log line would show that the task ended: asyncio reports it as cancelled."""
     tasks = Tasks("the tester")
     waited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -114,7 +114,7 @@ async def test_the_first_failure_counts_and_reaches_the_whole() -> None:
 
 
 async def test_background_work_is_not_part_of_the_request_that_began_it() -> None:
-    """A consumer's pulls would belong to the span in which it was started; a joined task's do, and should."""
+    """A consumer's pulls would belong to the span in which it was started, as only joined tasks should."""
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("a request's")
 

@@ -96,7 +96,7 @@ def test_a_file_survives_being_written() -> None:
 
 
 def test_secrets_do_not_show() -> None:
-    """A log line or a traceback would hand out the account."""
+    """A log line or a traceback would show the secret."""
     assert "12345678" not in repr(AccessList.of(read_access_file(ACCOUNTS)))
 
 

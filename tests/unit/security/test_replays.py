@@ -57,7 +57,7 @@ def test_no_number_is_taken_twice(numbers: list[int]) -> None:
 
 
 def test_times_are_bounded() -> None:
-    """The memory would be needed forever."""
+    """The server would have to remember nonces forever."""
     replays = guard()
     for signed_ms, says in (
         (NOW - LATE_MS_MAX - 1000, "signed 301 s before this server's time"),

@@ -141,7 +141,7 @@ class _Hashed:
 
 @pytest.mark.parametrize("others", [10, 1000])
 def test_the_end_of_a_channel_takes_time_for_its_own_entries_only(others: int) -> None:
-    """The end of each connection searched all groups, and a producer's all of them for each of its own."""
+    """Each closed connection searched all groups; a producer's did so for each of its own groups."""
     registry = ClientRegistry()
     channel = _Hashed()
     _join(registry, "other", [f"other-{number}" for number in range(others)])

@@ -120,14 +120,14 @@ def test_an_earlier_copy_is_found_by_its_unique_key() -> None:
     assert table.progress() == (6, 1)
 
 
-class Life:
+class RandomTransactions:
     """Random transactions beside a model of them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.table = HalfMessageTable()
         self.halves: list[int] = []
-        """Queue offset -> which transaction."""
+        """The transaction at each queue offset."""
         self.ops: list[int] = []
         self.open: set[int] = set()
         self.sent = 0
@@ -172,7 +172,7 @@ class Life:
 @pytest.mark.parametrize("seed", range(200))
 def test_any_restart_finds_the_same_open_ones(seed: int) -> None:
     """Some order of sends, ends, checks and restarts would forget a transaction or ask about an ended one."""
-    life = Life(seed)
-    steps = (life.send, life.send, life.end, life.end, life.check, life.read, life.restart)
-    for step in life.rng.choices(steps, k=120):
+    run = RandomTransactions(seed)
+    steps = (run.send, run.send, run.end, run.end, run.check, run.read, run.restart)
+    for step in run.rng.choices(steps, k=120):
         step()

@@ -1,4 +1,4 @@
-"""Consumer offsets of a slave: which of the master's count."""
+"""Consumer offsets of a slave: which of the master's offsets replace its own."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ class Tables:
         return HandlerServer(admin, OffsetHandler(self.store, self.offsets, ClientRegistry(), self.topics))
 
     def sync(self, interval_ms: int = 1000, may_sync: Callable[[], bool] = lambda: True) -> SlaveSync:
-        """The copy of a master's tables into these."""
+        """A SlaveSync that copies a master's tables into these."""
         return SlaveSync(
             self.topics,
             self.groups,

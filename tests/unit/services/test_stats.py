@@ -57,7 +57,7 @@ def test_a_rate_before_its_period_has_passed_is_that_since_the_start() -> None:
 
 
 def test_a_counter_that_rested_has_the_rates_of_its_periods() -> None:
-    """Samples are taken only of changes; a rate would be that since the last change, hours before."""
+    """Only changes are sampled: a rate would be that since the last change, perhaps hours before."""
     counter = Counter()
     sampled_ms: int | None = None
 

@@ -158,7 +158,7 @@ async def test_changes_are_saved_in_order(tmp_path: Path) -> None:
 
 
 async def test_an_update_outlives_concurrent_sends(tmp_path: Path) -> None:
-    """A send to a topic that an operator was making got it the default queues; both saw success."""
+    """A send gave the default queues to a topic that an operator was creating; both saw success."""
     topics = table(tmp_path)
     updating = asyncio.create_task(topics.update(TopicConfig(topic_name="T", write_queue_nums=16)))
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ async def test_an_update_outlives_concurrent_sends(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     topics.apply_order_config({"T": "broker-a:4"})
     await updating
-    await topics.all_changed()  # so that the save before it is done
+    await topics.all_changed()  # the save before it has ended then
     found = topics.get("T")
     assert found is not None
     assert (found.write_queue_nums, found.order) == (32, True)
@@ -281,7 +281,7 @@ async def test_counts_of_queues_are_checked(tmp_path: Path) -> None:
     large = TopicsConfig(queues_max=5000)
     await table(tmp_path, topics=large).update(TopicConfig(topic_name="T", read_queue_nums=5000))
     topics = table(tmp_path)
-    topics.load()  # a topic that is there stays
+    topics.load()  # an existing topic stays
     await topics.update(TopicConfig(topic_name="T", read_queue_nums=5000, perm=4))
     with pytest.raises(TopicInvalid, match="maxTopicQueues"):
         await topics.update(TopicConfig(topic_name="T", read_queue_nums=5001))
@@ -292,7 +292,7 @@ async def test_a_name_servers_order_config_is_taken_over(tmp_path: Path) -> None
     topics = table(tmp_path)
     await topics.update(TopicConfig(topic_name="Ordered"))
     topics.apply_order_config({"Ordered": "broker-a:4"})
-    await topics.update(TopicConfig(topic_name="Later"))  # so that the save before it is done
+    await topics.update(TopicConfig(topic_name="Later"))  # the save before it has ended then
     assert topics.snapshot({"Ordered": 1}).topic_config_table["Ordered"].order
     assert "Ordered" not in topics.plain_queues
     version = topics.version

@@ -60,7 +60,7 @@ class Checks:
 
 
 async def test_producers_get_checks_in_turn_with_the_own_topic_of_the_message(tmp_path: Path) -> None:
-    """QUIRKS 27. A producer cannot look up a message of the half topic, or one of them gets all checks."""
+    """QUIRKS 27. Producers would get checks for the half topic, or one of them would get all checks."""
     checks = Checks(tmp_path)
     async with served(checks.parts, clients=2) as (first, second):
         await first.produce("p1", "p")

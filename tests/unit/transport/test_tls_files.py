@@ -95,7 +95,7 @@ BOTH = pytest.mark.parametrize("server", [True, False], ids=["server", "client"]
     ],
 )
 def test_each_mistake_is_named(made: Path, fields: dict[str, str], problem: str, server: bool) -> None:
-    """An operator would have "[SSL] PEM lib (_ssl.c:3900)" to go by."""
+    """The only hint for an operator would be "[SSL] PEM lib (_ssl.c:3900)"."""
     with pytest.raises(ConfigInvalid, match=problem):
         load(made, server=server, **fields)
 
@@ -228,7 +228,7 @@ def test_a_file_of_settings_names_its_line(made: Path, tmp_path: Path, line: str
 def test_the_password_may_be_in_the_environment(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would have to be written beside the key that it guards."""
+    """The password would have to be written beside the key that it protects."""
     path = tmp_path / "broker.conf"
     path.write_text(f"tls.server.certPath={made}/good.pem\ntls.server.keyPath={made}/sealed.key\n")
     monkeypatch.setenv("ROCKETMQ_TLS_SERVER_KEY_PASSWORD", OPEN)

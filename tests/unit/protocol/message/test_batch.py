@@ -42,7 +42,7 @@ def test_recorded_batches_survive_a_round_trip() -> None:
 
 @pytest.mark.parametrize("lengths", [[(3, 5)] * 9, [(3, 5), (5, 3), (3, 5)], [(3, 5), (4, 4)], [(0, 0)] * 4])
 def test_messages_of_one_size_are_split_where_each_ends(lengths: list[tuple[int, int]]) -> None:
-    """Another body length in the same size would shift the properties."""
+    """A message of the same size with another body length would get shifted properties."""
     messages = [(flag, b"b" * body, b"p" * text) for flag, (body, text) in enumerate(lengths)]
     assert decode_batch(encode_batch(messages)) == messages
 

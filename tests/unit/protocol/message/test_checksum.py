@@ -40,7 +40,7 @@ def test_body_checksums_are_the_published_ones(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("name", BODY_CHECKSUMS)
 def test_a_changed_body_is_noticed(name: str) -> None:
-    """A body damaged between producer and consumer would be taken for good."""
+    """A body damaged between producer and consumer would be accepted."""
     value = body_checksum(name, CHECK)
     assert verify_body_checksum(value, CHECK) is True
     assert verify_body_checksum(value, CHECK + b"0") is False

@@ -42,7 +42,7 @@ def test_read_as_java_reads(vector: dict[str, Any]) -> None:
     ],
 )
 def test_odd_pieces_are_read_as_javas_split_would(text: str, expected: dict[str, str]) -> None:
-    """QUIRKS 21: trailing empty parts do not count for Java's split, so neither may they here."""
+    """QUIRKS 21: properties with empty parts would be read differently than by Java's split."""
     assert properties.decode(text) == expected
 
 

@@ -66,7 +66,7 @@ def test_a_security_token_travels_and_is_signed() -> None:
 
 
 def test_secrets_do_not_show() -> None:
-    """A log line or a traceback with locals would hand out the account."""
+    """A log line or a traceback with locals would show the secret."""
     assert "secret" not in repr(Signer("key", "secret-text", "secret-token"))
 
 

@@ -146,7 +146,7 @@ def test_bytes_that_are_no_frame_raise() -> None:
 
 
 def test_oneway_requests_are_numbered_too() -> None:
-    """Logs and hooks could not distinguish the two sides."""
+    """Two oneway requests would have one opaque, and logs could not distinguish them."""
     connection = Connection()
     numbers = [read(connection.encode_oneway(Command.request(10))).opaque for _ in range(3)]
     assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]

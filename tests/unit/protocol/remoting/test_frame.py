@@ -38,7 +38,7 @@ def test_any_chunking_yields_the_same_frames(cuts: list[int]) -> None:
 
 
 def test_all_frames_of_a_buffer_are_returned_together() -> None:
-    """The broker would handle one request a read and lose its speed."""
+    """The broker would handle one request for each read, and be much slower."""
     assert FrameDecoder().feed(STREAM + STREAM[:3]) == FRAMES
 
 
