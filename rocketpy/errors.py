@@ -102,7 +102,7 @@ class UsageError(RocketError):
 class TopicInvalid(UsageError):
     """Brokers reject this topic name.
 
-    What helps: use letters, digits, ``_``, ``-``, ``|`` and ``%``, at most 127, and no topic of the system.
+    What helps: use at most 127 letters, digits, ``_``, ``-``, ``|`` and ``%``, and do not use a system topic.
     """
 
 
@@ -266,6 +266,8 @@ class BrokerError(RocketError):
         remark: The peer's text.
         broker: The name or address of the peer.
     """
+
+    default_outcome = Outcome.NOT_SENT
 
     def __init__(
         self,

@@ -46,6 +46,18 @@ def made(kind: type[RocketError]) -> RocketError:
     return error
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(kind, BatchIncomplete)])
+def test_an_error_has_the_outcome_and_retry_that_its_class_documents(kind: type[RocketError]) -> None:
+    """The troubleshooting guide shows these defaults, and would be wrong about them."""
+    arguments: dict[type[RocketError], tuple[object, ...]] = {
+        BrokerError: (13, "no permission", "broker-a"),
+        BrokersFailed: ({"broker-a": RequestTimeout("too late")}, {}),
+    }
+    corrupt = (20, "its checksum is wrong") if issubclass(kind, RecordCorrupt) else ("what went wrong",)
+    error = kind(*arguments.get(kind, corrupt))  # type: ignore[arg-type]
+    assert (error.outcome, error.retry) == (kind.default_outcome, kind.default_retry)
+
+
 def pickled(error: RocketError) -> object:
     """Return the error as another process gets it."""
     return pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
