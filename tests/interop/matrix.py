@@ -1,7 +1,7 @@
-"""docs/compatibility.md: what ran with which RocketMQ, from the results of `make interop-all`.
+"""docs/compatibility.md: tested features by version of RocketMQ, from the results of `make interop-all`.
 
-The results of all runs are kept in build/, so that a long run can be made in parts. The page counts the cases
-that exist: one that is gone counts no more, and one that did not run yet does not count as passed.
+The results of all runs are kept in build/, so that a long run can be split. The page counts only cases that
+still exist, and a case that has not run does not count as passed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _FEATURES: Final = {
 }
 _HEAD: Final = """# Compatibility
 
-What runs with which version of RocketMQ. `make interop-all` writes this page from its results; a number is
-that of the cases that passed. [Differences](differences.md) lists what rocketpy does in another way.
+Features that were tested with each version of RocketMQ. `make interop-all` writes this page from its results.
+Each number counts the test cases that passed. [Differences](differences.md) lists what rocketpy does
+differently.
 
 ## rocketpy's clients with RocketMQ's servers
 
@@ -63,6 +64,10 @@ _TAIL: Final = """
   may change their order ([sending](guides/sending.md#many-in-flight)).
 - rocketpy uses the remoting protocol, which name servers and brokers of 5.x serve, and not the gRPC proxy.
 """
+
+_PAIRING_WORDS: Final = (
+    '"our" means rocketpy\'s and "java" RocketMQ\'s. "SDK" means the clients, "namesrv" the name server.'
+)
 
 
 def add_results(results: Results) -> Results:
@@ -96,7 +101,7 @@ def _features(ours: dict[str, dict[str, list[str]]]) -> Iterator[str]:
 
 
 def _directions(others: dict[str, list[str]]) -> Iterator[str]:
-    yield "\n## All other pairings\n\n| Pairing | Cases |\n|---|---|\n"
+    yield f"\n## All other pairings\n\n{_PAIRING_WORDS}\n\n| Pairing | Cases |\n|---|---|\n"
     for direction, outcomes in sorted(others.items()):
         yield f"| {direction} | {_cell(outcomes)} |\n"
 
