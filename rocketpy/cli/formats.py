@@ -104,7 +104,10 @@ def _user_properties(message: MessageExt) -> dict[str, str]:
 
 
 def _time(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # producers may set any time
+        return f"{timestamp_ms} ms"
 
 
 _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
