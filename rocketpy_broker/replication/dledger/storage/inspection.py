@@ -1,4 +1,4 @@
-"""Read-only access to the files of a store on a ledger; see `rocketpy_broker.store.inspect.inspection`."""
+"""Read-only access to the files of a store with a ledger; see `rocketpy_broker.store.inspect.inspection`."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ class StoredLedgerFiles(ReadOnlyStore):
         super().__init__(config, force=force)
 
     def _open_log(self) -> LogFiles:
+        """Open the ledger, and the commit log from before the switch to DLedger; see `entry_records`."""
         directory = self.config.commit_log_directory
         if self._disk.is_dir(directory):
-            self._old = self._load_log(directory)
+            self._old_log = self._load_log(directory)
         else:
-            self._old = MappedFileQueue(self._disk, directory, self.config.commit_log.segment_bytes)
+            self._old_log = MappedFileQueue(self._disk, directory, self.config.commit_log.segment_bytes)
         self._data = self._load_log(self._directory / "data")
         self._index = self._load_log(self._directory / "index")
         self._state = self._read_state()
-        return JoinedFiles(self._old, self._data)
+        return JoinedFiles(self._old_log, self._data)
 
     def _read_state(self) -> tuple[TermState, LedgerCheckpoint]:
         term, checkpoint = TermState(), LedgerCheckpoint()
@@ -72,9 +73,9 @@ class StoredLedgerFiles(ReadOnlyStore):
         """Scan the committed records. start: position of a record or an entry."""
         until = max((queue.max_physical_offset for queue in self.queues.values()), default=0)
         until = max(until, self._committed_end())
-        if self._is_record(start):
+        if self._is_record_start(start):
             start -= HEADER_BYTES
-        return EntryRecordScan(self._old, self._data, start, until, check_crc=check_crc)
+        return EntryRecordScan(self._old_log, self._data, start, until, check_crc=check_crc)
 
     def _committed_end(self) -> int:
         """End of the last entry that is committed according to the checkpoint; 0 if unknown."""
@@ -84,7 +85,7 @@ class StoredLedgerFiles(ReadOnlyStore):
             return 0
         return int.from_bytes(unit[4:12], "big") + int.from_bytes(unit[12:16], "big")
 
-    def _is_record(self, offset: int) -> bool:
+    def _is_record_start(self, offset: int) -> bool:
         """Whether the body of an entry starts at this offset."""
         pos = offset - HEADER_BYTES
         file = self._data.find(pos) if pos >= self._data.min_offset else None
@@ -96,10 +97,10 @@ class StoredLedgerFiles(ReadOnlyStore):
         entries = EntryScan(self._data, self._data.min_offset, check_record)
         read = self._index.read
         for entry in entries:
+            if len(problems) == _PROBLEMS_MAX:
+                continue  # only look for the end of the entries
             if read(entry.index * INDEX_UNIT_BYTES, INDEX_UNIT_BYTES) != encode_index_unit(entry):
                 problems.append(f"ledger: the index does not match entry {entry.index} at {entry.pos}")
-                if len(problems) == _PROBLEMS_MAX:
-                    break
         end, stop = entries.end, entries.stop
         if end < scan.end:
             reason = stop.reason if stop is not None else "there are only zeros"
@@ -134,5 +135,5 @@ class StoredLedgerFiles(ReadOnlyStore):
         }
 
     def _close_log(self) -> None:
-        for files in (self._old, self._data, self._index):
+        for files in (self._old_log, self._data, self._index):
             files.close()

@@ -560,6 +560,23 @@ def test_an_index_with_another_position_is_named(tmp_path: Path, capsys: pytest.
     assert f"the index does not match entry 50 at {solo.store.ledger.get(50).pos}" in text
 
 
+def test_a_check_that_stops_at_many_problems_reports_no_damage_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ledger whose index alone is wrong would be taken for a damaged one, and copied from another peer."""
+    solo = Solo(tmp_path)
+    solo.put(*range(150))
+    solo.close()
+    with (solo.directory / "index" / f"{0:020d}").open("r+b") as file:
+        for index in range(150):
+            file.seek(index * 32 + 31)
+            file.write(b"\7")  # the entry's term
+    status, text = said(capsys, "check", tmp_path)
+    assert status == 1
+    assert text.count("ledger: the index does not match entry") == 100
+    assert "damaged" not in text
+
+
 def test_a_peer_that_never_had_an_entry_shows_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
