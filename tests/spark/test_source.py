@@ -99,7 +99,7 @@ def test_a_range_by_time_begins_with_the_first_message_of_its_millisecond(place:
     given = {"nameServer": place.namesrv, "topic": topic, "startingTimestamp": stored}
     planner = Planner(SourceOptions.read(given, streaming=False))
     try:
-        assert planner.starting() == {(topic, place.broker.name, 0): first}
+        assert planner.starting_offsets() == {(topic, place.broker.name, 0): first}
     finally:
         planner.close()
 

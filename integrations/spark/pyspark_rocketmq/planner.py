@@ -17,7 +17,7 @@ from rocketpy.sync import PullConsumer
 
 _PAGE: Final = 32
 """Messages per pull, when messages are searched by time."""
-_PAUSE_S: Final = 0.2
+_RETRY_PAUSE_S: Final = 0.2
 _CONCURRENCY: Final = 16
 """Maximum number of concurrent requests about queues: a topic may have hundreds."""
 
@@ -33,8 +33,8 @@ class DataLoss(RuntimeError):
 class Planner:
     """Looks up queues and their offsets.
 
-    Methods raise RocketError if a server stays unavailable for `deliveryTimeoutMs`, as tasks do. `ends` and
-    `commit` do not retry; they log a warning for each unavailable queue.
+    Methods raise RocketError if a server stays unavailable for `deliveryTimeoutMs`, as tasks do.
+    `available_ends` and `commit` do not retry; they log a warning for each unavailable queue.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -48,17 +48,17 @@ class Planner:
         """Disconnect."""
         self._consumer.close()
 
-    def starting(self) -> Offsets:
+    def starting_offsets(self) -> Offsets:
         """Return the starting offsets of a stream, resolved from the options. Raises ConfigInvalid."""
         self._check_filter()
-        return self._starting(self._queues())
+        return self._starting_offsets(self._queues())
 
     def batch_ranges(self) -> list[QueueRange]:
         """Return the ranges of a batch read. Raises ConfigInvalid, DataLoss."""
         self._check_filter()
         # List queues once, so that each has both a start and an end.
         queues = self._queues()
-        start = self._starting(queues)
+        start = self._starting_offsets(queues)
         end = self._resolve(self._options.ending, queues)
         reversed_ = [queue for queue, stop in end.items() if stop < start[queue]]
         for queue, last in self._each(self._consumer.max_offset, reversed_).items():
@@ -67,16 +67,17 @@ class Planner:
                 end[queue] = start[queue]
         return self.ranges(start, end)
 
-    def now(self) -> Offsets:
+    def latest_offsets(self) -> Offsets:
         """Return the current end of every queue."""
         return self._resolve(Position("", LATEST), self._queues())
 
-    def ends(self, known: Mapping[QueueName, int]) -> Offsets:
+    def available_ends(self, known: Mapping[QueueName, int]) -> Offsets:
         """Return the current ends of the available queues.
 
-        Queues of a broker that does not respond are omitted. known: offsets that were read. If a slave
-        reports a smaller end, the master is asked. If the queues of a topic cannot be looked up, raises
-        RocketError, unless some are known or a pattern selects the topic.
+        Queues of a broker that does not respond are omitted. known: the next offset to read of each queue;
+        if a slave reports a lower end, the master is asked. If the queues of a topic cannot be looked up, the
+        topic is omitted. Raises RocketError instead if no pattern selects the topic and `known` has no queue
+        of it.
         """
         queues: list[QueueName] = []
         for topic in self._topics_or_known(known):
@@ -108,7 +109,7 @@ class Planner:
         # A slave may lag behind the master; only the master's end proves a loss.
         return end if end >= read else self._consumer.max_offset(queue, of_master=True)
 
-    def firsts(self, queues: Collection[QueueName]) -> Offsets:
+    def earliest_offsets(self, queues: Collection[QueueName]) -> Offsets:
         """Return the oldest offsets of queues."""
         return self._each(self._consumer.min_offset, queues)
 
@@ -135,12 +136,12 @@ class Planner:
                 f"{queue} ends at {end[queue]}, but was read up to {start[queue]}; "
                 "was the topic deleted and created again?",
             )
-        begins = {**start, **self.firsts([*(end.keys() - start.keys()), *shrunk])}
+        begins = {**start, **self.earliest_offsets([*(end.keys() - start.keys()), *shrunk])}
         return [
             QueueRange(queue, begins[queue], max(begins[queue], stop)) for queue, stop in sorted(end.items())
         ]
 
-    def _starting(self, queues: Collection[QueueName]) -> Offsets:
+    def _starting_offsets(self, queues: Collection[QueueName]) -> Offsets:
         options = self._options
         return self._resolve(options.starting, queues, needs_match=options.needs_match)
 
@@ -168,14 +169,15 @@ class Planner:
                 return offset
 
             return self._each(first_since, queues)
-        oldest = self.firsts([queue for queue in queues if wanted[queue] == EARLIEST])
+        oldest = self.earliest_offsets([queue for queue in queues if wanted[queue] == EARLIEST])
         last = self._each(self._consumer.max_offset, [queue for queue in queues if wanted[queue] == LATEST])
         return {queue: wanted[queue] for queue in queues} | oldest | last
 
     def _first_since(self, queue: MessageQueue, time_ms: int) -> tuple[int, bool]:
         """Return (offset, True) of the first message stored at or after a time, or (end of the queue, False).
 
-        A broker's search returns the nearest message on either side, and any of several in one millisecond.
+        A broker's search returns the message nearest to the time, which may be an earlier one. Of several
+        messages stored in the same millisecond, it may return any.
         """
         oldest = self._consumer.min_offset(queue)
         offset = max(oldest, self._consumer.search_offset(queue, time_ms))
@@ -214,10 +216,10 @@ class Planner:
     def _check_filter(self) -> None:
         """Let brokers compile the condition: an invalid one would fail every task. Raises ConfigInvalid."""
         sql = self._options.sql
-        until = self._until()
-        for topic in _with_retries(self._topics, until) if sql else ():
+        deadline = self._deadline()
+        for topic in _with_retries(self._topics, deadline) if sql else ():
             try:
-                _with_retries(partial(self._consumer.check_filter, topic, Sql(sql)), until)
+                _with_retries(partial(self._consumer.check_filter, topic, Sql(sql)), deadline)
             except BrokerError as error:
                 raise ConfigInvalid(
                     f"option subExpression is {sql!r}, which {error.broker} does not accept: {error.remark} "
@@ -245,10 +247,10 @@ class Planner:
 
     def _queues(self) -> list[QueueName]:
         """Return the queues to read. Raises ConfigInvalid if an assigned one is missing."""
-        until = self._until()
-        topics = _with_retries(self._topics, until)
+        deadline = self._deadline()
+        topics = _with_retries(self._topics, deadline)
         queues = [
-            queue for topic in topics for queue in _with_retries(partial(self._queues_of, topic), until)
+            queue for topic in topics for queue in _with_retries(partial(self._queues_of, topic), deadline)
         ]
         if missing := sorted(self._options.assigned.difference(queues)):
             text = ", ".join(map(str, missing))
@@ -257,29 +259,29 @@ class Planner:
 
     def _each(self, request: Callable[[MessageQueue], int], queues: Collection[QueueName]) -> Offsets:
         """Make a request about each queue, several at the same time, with retries. Raises RocketError."""
-        until = self._until()
+        deadline = self._deadline()
 
         def request_one(queue: QueueName) -> int:
-            return _with_retries(partial(request, _queue(queue)), until)
+            return _with_retries(partial(request, _queue(queue)), deadline)
 
         with ThreadPoolExecutor(_CONCURRENCY) as threads:
             return dict(zip(queues, threads.map(request_one, queues), strict=True))
 
-    def _until(self) -> float:
+    def _deadline(self) -> float:
         """Return the monotonic time after which the requests of a call are not retried, in seconds."""
         return monotonic() + self._options.delivery_timeout_ms / 1000
 
 
-def _with_retries(request: Callable[[], T], until: float) -> T:
-    """Make a request, with retries until `until`. Raises RocketError then, or if a retry cannot help."""
+def _with_retries(request: Callable[[], T], deadline: float) -> T:
+    """Make a request, with retries until the deadline. Raises RocketError then, or if a retry cannot help."""
     while True:
         try:
             return request()
         except RocketError as error:
-            if error.retry is Retry.NONE or monotonic() > until:
+            if error.retry is Retry.NONE or monotonic() > deadline:
                 raise
             log.info("retrying: %s", error)
-        sleep(_PAUSE_S)
+        sleep(_RETRY_PAUSE_S)
 
 
 def report_loss(options: SourceOptions, loss: str) -> None:

@@ -117,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._last_seen() if start is None else from_json(start)
         ends = self._known_ends(known)
         if isinstance(limit, ReadMaxRows):
-            begins = known | self._planning().firsts(ends.keys() - known.keys())
+            begins = known | self._planning().earliest_offsets(ends.keys() - known.keys())
             if self._waits(begins, ends):
                 return to_json(known)
             # `partitions` reports an end before its start as data loss.
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """End the query at the current ends of the queues."""
-        self._stop_at = self._planning().now()
+        self._stop_at = self._planning().latest_offsets()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """Return the ranges of a micro-batch. Raises RocketError, DataLoss."""
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _last_seen(self) -> Offsets:
         """Return the end of the last micro-batch that Spark planned, or the starting offsets."""
         if self._seen is None:
-            self._seen = self._planning().starting()
+            self._seen = self._planning().starting_offsets()
         return self._seen
 
     def _waits(self, begins: Mapping[QueueName, int], ends: Mapping[QueueName, int]) -> bool:
@@ -185,14 +185,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _known_ends(self, known: Offsets) -> Offsets:
         if self._stop_at is None:
-            self._found_ends = self._planning().ends(known)
+            self._found_ends = self._planning().available_ends(known)
             return known | self._found_ends
         self._found_ends = self._stop_at
         ends = known | self._stop_at
         behind = {queue: offset for queue, offset in known.items() if ends[queue] < offset}
         if behind:
             # `partitions` reports the loss, unless the ends came from a lagging slave.
-            found = known | self._planning().ends(known)
+            found = known | self._planning().available_ends(known)
             ends |= {queue: min(offset, found[queue]) for queue, offset in behind.items()}
         return ends
 
