@@ -2,11 +2,11 @@
 
     a > 5 AND b = 'x'      c BETWEEN 1 AND 9      d IN ('x', 'y')      e IS NOT NULL      NOT (f = 'z')
 
-NOT binds more tightly than a comparison, as in 4.6.0. AND, OR and NOT have three values because a part may be
-NULL. A message passes only for True.
+NOT binds more tightly than a comparison, as in 4.6.0. AND, OR and NOT use three-valued logic, since an
+operand may be NULL. A message matches only if the result is True.
 
 Source: the grammar of RocketMQ 4.6.0's SelectorParser. Differs: text after the end of an expression is an
-error, which 4.6.0 ignores; depth and size have limits.
+error (4.6.0 ignores it); depth and size have limits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Expression:
         self._evaluate = evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message with these properties passes."""
+        """Whether a message with these properties matches."""
         try:
             return self._evaluate(properties) is True
         except NotComparable:
@@ -76,9 +76,9 @@ _compiled: Final = CompileCache(_compile, EXPRESSION_CHARACTERS_MAX)
 class _Parser:
     """Recursive descent parser with one method for each level of the grammar. For one expression."""
 
-    def __init__(self, found: Iterator[Token]) -> None:
-        self._found = found
-        self._token = next(found)
+    def __init__(self, tokens_: Iterator[Token]) -> None:
+        self._tokens = tokens_
+        self._token = next(tokens_)
         """Current token."""
         self._ahead: Token | None = None
         """Next token, after `_look_ahead`."""
@@ -86,28 +86,28 @@ class _Parser:
         self._nodes = 0
 
     def whole(self) -> _Node:
-        node = self._boolean(self._any())
+        node = self._boolean(self._or_expression())
         if self._token.kind != "end":
             raise self._error("unexpected text after the expression")
         return node
 
-    # -- levels, from the lowest precedence----------------------------------------------------------
+    # -- levels, from the lowest precedence on -------------------------------------------------------
 
-    def _any(self) -> _Node:
+    def _or_expression(self) -> _Node:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise self._error(f"nested deeper than {_DEPTH_MAX}")
-        node = self._chain("OR", self._all, _any_of)
+        node = self._chain("OR", self._and_expression, _any_of)
         self._depth -= 1
         return node
 
-    def _all(self) -> _Node:
+    def _and_expression(self) -> _Node:
         return self._chain("AND", self._equality, _all_of)
 
     def _chain(
         self, word: str, part: Callable[[], _Node], join: Callable[[list[Evaluate]], Evaluate]
     ) -> _Node:
-        """Parse parts joined by one word. A loop without nesting: a long list needs no deep stack."""
+        """Parse operands joined by AND or OR. Not recursive: a long list needs no deep stack."""
         first = part()
         if self._token[:2] != ("word", word):
             return first
@@ -168,7 +168,7 @@ class _Parser:
     def _primary(self) -> _Node:
         token = self._token
         if self._accept("symbol", "("):
-            node = self._any()
+            node = self._or_expression()
             self._expect("symbol", ")")
             return node
         node = self._value(token)
@@ -195,9 +195,8 @@ class _Parser:
         for node in (left, right):
             if node.kind == "constant" and node.value is None:
                 raise self._error("NULL cannot be compared; write IS NULL")
-        if left.kind == right.kind == "constant" and isinstance(left.value, bool) > isinstance(
-            right.value, bool
-        ):
+        are_constants = left.kind == right.kind == "constant"
+        if are_constants and isinstance(left.value, bool) and not isinstance(right.value, bool):
             raise self._error(f"{left.value} cannot be compared with {right.value!r}")
         return self._node("boolean", _equals(left.evaluate, right.evaluate), 1 + max(left.depth, right.depth))
 
@@ -244,15 +243,13 @@ class _Parser:
         return self._node("boolean", _inverted(node.evaluate), node.depth + 1)
 
     def _boolean(self, node: _Node) -> _Node:
-        """Return a truth value. A property is False, as a text is not a truth value, or NULL if it is
-        missing.
-        """
+        """Return a node with a boolean value. A property becomes False (it is a text), or NULL if missing."""
         if node.kind == "property":
             return self._node("boolean", _as_boolean(node.evaluate), 2)
-        is_truth = node.kind == "constant" and (node.value is None or isinstance(node.value, bool))
-        if node.kind == "boolean" or is_truth:
+        is_literal = node.kind == "constant" and (node.value is None or isinstance(node.value, bool))
+        if node.kind == "boolean" or is_literal:
             return node
-        raise self._error("a truth value is expected")
+        raise self._error("a boolean is expected")
 
     def _constant(self, value: Value) -> _Node:
         return self._node("constant", lambda _: value, value=value)
@@ -269,7 +266,7 @@ class _Parser:
             raise self._error(f"{token.text[:30]} is too large")
         return value
 
-    # -- nodes and tokens------------------------------------------------------------------------
+    # -- nodes and tokens -----------------------------------------------------------------------
 
     def _node(self, kind: str, evaluate: Evaluate, depth: int = 1, *, value: Value = None) -> _Node:
         if depth > _DEPTH_MAX:
@@ -283,12 +280,12 @@ class _Parser:
             raise self._error(f"more than {_NODES_MAX} parts")
 
     def _advance(self) -> None:
-        self._token, self._ahead = self._ahead or next(self._found), None
+        self._token, self._ahead = self._ahead or next(self._tokens), None
 
     def _look_ahead(self) -> Token:
         """Return the token after the current one, which must not be the end."""
         if self._ahead is None:
-            self._ahead = next(self._found)
+            self._ahead = next(self._tokens)
         return self._ahead
 
     def _accept(self, kind: str, text: str) -> bool:
@@ -339,15 +336,18 @@ def _orders(holds: Callable[[int], bool], left: Evaluate, right: Evaluate) -> Ev
 
 
 def _all_of(parts: list[Evaluate]) -> Evaluate:
-    return _first_of(parts, decisive=False)
+    return _combined(parts, decisive=False)
 
 
 def _any_of(parts: list[Evaluate]) -> Evaluate:
-    return _first_of(parts, decisive=True)
+    return _combined(parts, decisive=True)
 
 
-def _first_of(parts: list[Evaluate], *, decisive: bool) -> Evaluate:
-    """Return `decisive` at the first part with this value; else NULL if a part is NULL; else its opposite."""
+def _combined(parts: list[Evaluate], *, decisive: bool) -> Evaluate:
+    """Combine operands by three-valued AND (decisive=False) or OR (decisive=True).
+
+    The result is `decisive` if an operand has this value, else NULL if one is NULL, else the opposite.
+    """
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         result: Value = not decisive

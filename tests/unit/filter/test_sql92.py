@@ -101,7 +101,7 @@ def test_dropped_messages(expression: str) -> None:
 def test_invalid_expressions(expression: str) -> None:
     """A user would notice a typing error only by missing messages."""
     if expression == "a":
-        assert not matches(expression)  # a property alone is a truth value that is never true
+        assert not matches(expression)  # a property alone is never True
         return
     with pytest.raises(ExpressionInvalid):
         compile_expression(expression)
