@@ -118,7 +118,7 @@ class DLedgerReplication:
     def follow(self, ha_address: str) -> None:
         """Do nothing: followers know their leader from the group."""
 
-    def park(self, responses: SendResponses, are_before: Callable[[], bool]) -> None:
+    def park(self, responses: SendResponses, has_unflushed: Callable[[], bool]) -> None:
         """Return None: sends do not wait for HA slaves, but for `commits`."""
 
     def slaves(self) -> list[SlaveState]:

@@ -177,10 +177,10 @@ class HaReplication:
     def commits(self, responses: SendResponses) -> None:
         """Return None: sends do not wait for a majority."""
 
-    def park(self, responses: SendResponses, are_before: Callable[[], bool]) -> ParkResponses | None:
+    def park(self, responses: SendResponses, has_unflushed: Callable[[], bool]) -> ParkResponses | None:
         """Return the function that parks responses until a slave has the messages; None without SYNC_MASTER.
 
-        are_before: whether sends wait for a flush, after which they are parked here.
+        has_unflushed: whether sends wait for a flush, after which they are parked here.
         """
         if self._config.ha.role is not BrokerRole.SYNC_MASTER:
             return None
@@ -189,7 +189,7 @@ class HaReplication:
             responses,
             self._tasks,
             timeout_ms=self._config.store.flush.sync_timeout_ms,
-            are_before=are_before,
+            has_unflushed=has_unflushed,
             poke=self.server.schedule_send,
             on_visible=self._driver.schedule_dispatch,
         )

@@ -1,7 +1,8 @@
 """Changes the role of a broker when its DLedger group elects a leader.
 
 Source: BrokerController.changeToMaster, changeToSlave of RocketMQ 4.6.0. Differs: a new master knows all
-topics and groups with messages. A master of 4.6.0 responds TOPIC_NOT_EXIST until the next copy (QUIRKS 68).
+topics and groups with messages. A new master of 4.6.0 responds TOPIC_NOT_EXIST for topics that it had
+not copied from the old one (QUIRKS 68).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from rocketpy_broker.services.metadata.lost_state import restore_topics
 log = logging.getLogger("rocketpy.broker.dledger")
 
 _REGISTER_AGAIN_S: Final = (0.5, 2.0, 5.0, 10.0)
-"""Times after a change of the leader at which a broker registers again. Responses contain the address of the
-new master once that has registered."""
+"""Delays in seconds after a change of the leader, at which a broker registers again. The responses of name
+servers contain the address of the new master once it has registered."""
 
 
 @dataclass(eq=False)

@@ -224,7 +224,7 @@ class Node:
             behind_bytes_max=world.behind_bytes_max, joined_only=world.joined_only
         )
         self.waiting = SyncWaiters(
-            self.connected, timeout_ms=world.timeout_ms, are_before=lambda: bool(self.unflushed)
+            self.connected, timeout_ms=world.timeout_ms, has_unflushed=lambda: bool(self.unflushed)
         )
         self.store.dispatcher.limit = self.waiting.limit
         world.begins_to_lead(self, self.store.max_physical_offset)
@@ -262,7 +262,7 @@ class Node:
     def acked(self) -> None:
         """A slave may have more than before."""
         if self.waiting is not None:
-            self.respond(self.waiting.acked())
+            self.respond(self.waiting.release_acked())
 
     def respond(self, results: list[ReplicationResult[Sent]]) -> None:
         """Respond to the sends."""

@@ -71,23 +71,23 @@ class ReplyHandler:
         message.body = request.body
         message.properties = (header.properties or "").encode()
         delivery = _Delivery(channel, request, queue_id, self.config)
-        delivery.begin_push(self._push(header, message))
+        delivery.watch_push(self._push(header, message))
         if self.config.store_replies:
             try:
                 receipt = self.send.append(message, partial(delivery.stored, message))
             except RocketError as error:
-                log.warning("a reply is not stored: %s", error)
+                log.warning("a reply was not stored: %s", error)
             else:
                 delivery.stored_as = (
                     message_id(self.store_host, receipt.physical_offset),
                     receipt.queue_offset,
                 )
-                delivery.waits_for += 1
-        delivery.step()
+                delivery.unfinished += 1
+        delivery.step_finished()
         return None
 
     def _push(self, header: SendMessageRequestHeader, message: MessageInner) -> asyncio.Future[Command] | str:
-        """Push a reply to the requester; return the future of its response, or the reason for not pushing."""
+        """Push a reply to the requester; return the future of its response, or why it was not pushed."""
         properties = props.decode(message.properties)
         client_id = properties.get(props.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if client_id is None:
@@ -122,15 +122,16 @@ class _Delivery:
         self._failure: str | None = None
         self.stored_as: tuple[str, int] | None = None
         """Message id and queue offset of the stored reply."""
-        self.waits_for = 1
-        """Number of unfinished steps; the last one to finish sends the response."""
+        self.unfinished = 1
+        """Number of unfinished steps, of which the handler itself is the first. The last to finish sends the
+        response."""
 
-    def begin_push(self, push: asyncio.Future[Command] | str) -> None:
-        """Wait for the requester's response."""
+    def watch_push(self, push: asyncio.Future[Command] | str) -> None:
+        """Wait for the requester's response to a push, or record why the reply was not pushed."""
         if isinstance(push, str):
             self._failure = push
         else:
-            self.waits_for += 1
+            self.unfinished += 1
             push.add_done_callback(self._pushed)
 
     def _pushed(self, push: asyncio.Future[Command]) -> None:
@@ -139,19 +140,19 @@ class _Delivery:
             self._failure = f"push reply message fail. {error or 'the connection is closing'}"
         elif (response := push.result()).code != ResponseCode.SUCCESS:
             self._failure = f"push reply message fail. {response.remark}"
-        self.step()
+        self.step_finished()
 
     def stored(self, message: MessageInner, error: StoreError | None) -> None:
         """Handle the result of storing the reply."""
         if error is not None:
-            log.warning("a reply in %s is not stored: %s", message.topic, error)
+            log.warning("a reply in %s was not stored: %s", message.topic, error)
             self.stored_as = None
-        self.step()
+        self.step_finished()
 
-    def step(self) -> None:
-        """Count one step as finished."""
-        self.waits_for -= 1
-        if self.waits_for == 0 and not self._request.is_oneway:
+    def step_finished(self) -> None:
+        """Count one step as finished; respond after the last one."""
+        self.unfinished -= 1
+        if self.unfinished == 0 and not self._request.is_oneway:
             self._channel.reply(self._response())
 
     def _response(self) -> Command:
@@ -160,7 +161,7 @@ class _Delivery:
             msg_region=self._config.region_id, trace_on=self._config.trace_on
         )
         if self.stored_as is not None or self._failure is None:
-            record_id, offset = self.stored_as or ("0", 0)  # clients parse a number
+            record_id, offset = self.stored_as or ("0", 0)  # not stored: clients cannot decode absent fields
             header = SendMessageResponseHeader(
                 msg_region=self._config.region_id,
                 trace_on=self._config.trace_on,

@@ -165,23 +165,25 @@ class FlushWaiters(ResponseWaiters):
 class ReplicaWaiters(ResponseWaiters):
     """SYNC_MASTER: parks responses until a slave has their messages; `SyncWaiters` decides.
 
-    are_before: see `SyncWaiters`. poke: sends new messages to the slaves.
+    has_unflushed: see `SyncWaiters`. poke: sends new messages to the slaves.
     on_visible: called when consumers may read more; see `limit`.
     """
 
     def __init__(
         self,
-        replicas: SlaveAcks,
+        slaves: SlaveAcks,
         responses: SendResponses,
         tasks: Tasks,
         *,
         timeout_ms: int,
-        are_before: Callable[[], bool],
+        has_unflushed: Callable[[], bool],
         poke: Callable[[], None],
         on_visible: Callable[[], None],
     ) -> None:
         super().__init__(responses, tasks, timeout_ms=timeout_ms)
-        self._waiting = SyncWaiters[ParkedResponse](replicas, timeout_ms=timeout_ms, are_before=are_before)
+        self._waiting = SyncWaiters[ParkedResponse](
+            slaves, timeout_ms=timeout_ms, has_unflushed=has_unflushed
+        )
         self._poke = poke
         self._on_visible = on_visible
         self.limit = self._waiting.limit
@@ -195,7 +197,7 @@ class ReplicaWaiters(ResponseWaiters):
 
     def acked(self) -> None:
         """Send the responses that wait for what a slave has acknowledged by now."""
-        self._release(self._waiting.acked())
+        self._release(self._waiting.release_acked())
 
     def fail(self) -> None:
         """Respond FLUSH_SLAVE_TIMEOUT to all parked sends, as the broker stops."""

@@ -49,14 +49,14 @@ class _Group(Generic[T]):
 class SyncWaiters(Generic[T]):
     """Waiting sends in the order of the log; each gets exactly one result.
 
-    timeout_ms: time after which a send gets FLUSH_SLAVE_TIMEOUT. are_before: whether other sends still wait
-    for the disk and will be parked later; consumers must not read those either.
+    timeout_ms: time after which a send gets FLUSH_SLAVE_TIMEOUT. has_unflushed: whether sends still wait for
+    their flush, after which they are parked here. Consumers must not read their messages until then.
     """
 
-    def __init__(self, replicas: SlaveAcks, *, timeout_ms: float, are_before: Callable[[], bool]) -> None:
-        self._replicas = replicas
+    def __init__(self, slaves: SlaveAcks, *, timeout_ms: float, has_unflushed: Callable[[], bool]) -> None:
+        self._slaves = slaves
         self._timeout_ms = timeout_ms
-        self._are_before = are_before
+        self._has_unflushed = has_unflushed
         self._groups: deque[_Group[T]] = deque()
         self._visible = 0
 
@@ -67,33 +67,34 @@ class SyncWaiters(Generic[T]):
 
     def limit(self) -> int:
         """Return the log offset up to which consumers may read; everything while no send waits."""
-        return self._visible if self._groups or self._are_before() else _ALL
+        return self._visible if self._groups or self._has_unflushed() else _ALL
 
     def park(self, sends: list[T], until: int, now_ms: float) -> list[ReplicationResult[T]]:
         """Park sends until a slave has everything up to `until`; return the results that are known now.
 
-        With an empty list, consumers may not read beyond the earlier messages until then.
+        `sends` may be empty, for messages without a waiting sender: consumers do not read these either until
+        a slave has them.
         """
-        if self._replicas.is_slave_ok(until):
+        if self._slaves.is_slave_ok(until):
             self._groups.append(_Group(sends, until, now_ms + self._timeout_ms))
-            return self.acked()
+            return self.release_acked()
         if self._groups:  # consumers must not read these messages before those of the waiting sends
             self._groups[-1].until = max(self._groups[-1].until, until)
         else:
             self._visible = max(self._visible, until)
         return [ReplicationResult(sends, ResponseCode.SLAVE_NOT_AVAILABLE)]
 
-    def acked(self) -> list[ReplicationResult[T]]:
-        """Return the results of sends that a slave has acknowledged."""
-        acked = self._replicas.acked
+    def release_acked(self) -> list[ReplicationResult[T]]:
+        """Remove the sends that a slave has acknowledged; return their results."""
+        acked = self._slaves.acked
         return self._release(lambda group: group.until <= acked, ResponseCode.SUCCESS)
 
     def expire(self, now_ms: float) -> list[ReplicationResult[T]]:
-        """Return the results of sends that have timed out."""
+        """Remove the sends that have timed out; return their results."""
         return self._release(lambda group: group.deadline_ms <= now_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def fail(self) -> list[ReplicationResult[T]]:
-        """Return results for all sends: this broker stops, or is no longer the master."""
+        """Remove all sends and return their results: this broker stops, or is no longer the master."""
         return self._release(lambda _: True, ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     def _release(self, is_done: Callable[[_Group[T]], bool], code: int) -> list[ReplicationResult[T]]:

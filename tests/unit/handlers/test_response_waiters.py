@@ -130,7 +130,7 @@ async def test_a_slave_that_is_too_slow_times_out() -> None:
         RESPONSES,
         Tasks("the test"),
         timeout_ms=20,
-        are_before=lambda: False,
+        has_unflushed=lambda: False,
         poke=lambda: None,
         on_visible=lambda: visible.append(waiters.limit()),
     )

@@ -17,7 +17,7 @@ class Slaves:
 def test_readers_stop_at_the_first_waiting_send() -> None:
     """A reader would get a message whose send may still fail, or never get the messages after it."""
     slaves = Slaves()
-    waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
+    waiting = SyncWaiters[str](slaves, timeout_ms=100, has_unflushed=lambda: True)
     assert waiting.park(["a"], 10, 0) == []
     assert waiting.park(["b"], 20, 1) == []
     assert waiting.deadline_ms == 100
@@ -25,7 +25,7 @@ def test_readers_stop_at_the_first_waiting_send() -> None:
     assert waiting.park(["c"], 30, 2) == [ReplicationResult(["c"], ResponseCode.SLAVE_NOT_AVAILABLE)]
     assert waiting.limit() == 0
     slaves.acked = 10
-    assert waiting.acked() == [ReplicationResult(["a"], ResponseCode.SUCCESS)]
+    assert waiting.release_acked() == [ReplicationResult(["a"], ResponseCode.SUCCESS)]
     assert waiting.limit() == 10
     assert waiting.deadline_ms == 101
     assert waiting.expire(101) == [ReplicationResult(["b"], ResponseCode.FLUSH_SLAVE_TIMEOUT)]
@@ -37,7 +37,7 @@ def test_readers_stop_at_the_first_waiting_send() -> None:
 def test_a_single_send_that_waits_holds_back_later_ones() -> None:
     """With one sender in flight when the last slave goes, the next send would be shown before it, or fail."""
     slaves = Slaves()
-    waiting = SyncWaiters[str](slaves, timeout_ms=100, are_before=lambda: True)
+    waiting = SyncWaiters[str](slaves, timeout_ms=100, has_unflushed=lambda: True)
     waiting.park(["a"], 10, 0)
     slaves.is_there = False
     waiting.park(["b"], 20, 1)
