@@ -1,8 +1,8 @@
 """``rocketpy-broker promote``: makes a stopped slave the master after its master has failed.
 
 Run it with the configuration file of the stopped slave. It queries the other brokers with the same brokerName
-that the name servers know. It promotes the slave only if it has all messages of the others, and if the
-master does not respond. A stopped slave cannot respond: start all slaves, then stop only the one to promote.
+that the name servers know. It promotes the slave only if the master does not respond, and if every other
+slave responds and has no more messages. So start all slaves, then stop only the one to promote.
 
 The command changes brokerRole and brokerId in the file, and starts a new epoch. The other slaves follow the
 new master, and reject the old one because of its epoch. The old master can return as a slave, with
@@ -43,7 +43,7 @@ def add_promote_command(commands: Any) -> None:
     promote.add_argument(
         "--force",
         action="store_true",
-        help="promote even if others may have more messages: acknowledged messages may be lost",
+        help="promote without asking the other brokers: acknowledged messages may be lost",
     )
     promote.set_defaults(action=_run)
 
@@ -71,7 +71,7 @@ def _promote(config: BrokerConfig, *, force: bool) -> int:
         epochs.load()
         end = store.max_physical_offset
         if not force:
-            reasons = [] if epochs.state.epochs else ["it has never followed a master of rocketpy"]
+            reasons = [] if epochs.state.epochs else ["it has never followed a rocketpy master"]
             reasons += _reasons(config, rank(epochs.state, end))
             if reasons:
                 raise StoreError(f"not promoted (--force overrides): {'; '.join(reasons)}")
@@ -100,5 +100,6 @@ def _reason(replica: BrokerReport, own_rank: tuple[int, int]) -> Iterator[str]:
     elif not replica.responds:
         yield f"{who} does not respond: {replica.problem}"
     elif (replica.rank if replica.role else (own_rank[0], replica.max_offset)) > own_rank:
+        # An empty role means a broker of RocketMQ, which has no epochs: only the offsets are compared.
         other = f"epoch {replica.epoch}, offset {replica.max_offset}"
         yield f"{who} has more messages ({other}) than this one (epoch {own_rank[0]}, offset {own_rank[1]})"

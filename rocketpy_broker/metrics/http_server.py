@@ -1,4 +1,4 @@
-"""A small HTTP server for metrics and probes: GET and HEAD of a few pages, one request a connection.
+"""A small HTTP server for metrics and probes: GET and HEAD of a few pages, one request per connection.
 
 It runs in the event loop of the server, so a response shows that the loop works. It is plain HTTP without a
 password: use it on this machine only, or behind a proxy. Bytes, time and connections are limited. At the
@@ -22,7 +22,7 @@ _HEAD_BYTES_MAX: Final = 8192
 _REQUEST_S_MAX: Final = 5.0
 """Maximum duration of a connection, with request and response."""
 _CONNECTIONS_MAX: Final = 32
-"""One more connection closes the oldest. A scraper or a prober needs a few milliseconds."""
+"""Above this number, a new connection closes the oldest. Scrapers and probes need a few milliseconds."""
 _TEXT: Final = "text/plain; charset=utf-8"
 
 

@@ -53,7 +53,7 @@ class ConsumerOffsets:
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._commit_times: dict[str, dict[int, int]] = {}
-        """Commit times in ms; missing for offsets of a file without them."""
+        """Commit times in ms since 1970. Offsets from a file of RocketMQ have none."""
         self._from_master: dict[str, dict[int, int]] = {}
         """The last received offsets of a master that sends no commit times."""
         self._is_changed = False
