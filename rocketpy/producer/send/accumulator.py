@@ -4,7 +4,7 @@ A send joins the open batch of its topic. The batch is sent at the end of the ev
 `linger_ms` after it was opened if that is set; a full batch is sent immediately. The queue is chosen for the
 batch, not for each message. So an iteration makes one batch, instead of one for each queue; batches go to the
 queues in turn. Sends to a queue that the caller chose have batches of their own. A batch of one message
-becomes a plain send; while messages come one after the other, each is sent immediately.
+becomes a plain send. After it, a send that finds nothing in flight is not batched: it is sent immediately.
 
 Order: before a send that cannot join (another wait_store, a delay, a body to be compressed), the open batches
 of its topic are sent. So messages of one queue are sent in the order in which they were accepted.
@@ -35,10 +35,11 @@ _RECORD_BYTES = 384
 class Accumulator:
     """The open batches of one producer: one for each topic, and one for each queue that callers chose.
 
-    last_batch_was_single: whether the last batch had one message. Then a send is not batched while nothing is
-    in flight. limiter: counts messages from the moment they join. encoder: gets the batches to send.
+    last_batch_was_single: whether the last batch had one message; True before the first batch, always False
+    with `linger_ms`. If it is True, a send is not batched while nothing is in flight. limiter: counts
+    messages from the moment they join. encoder: gets the batches to send.
     check_loop: called when a batch is opened while the event loop does not run, since it would never be sent.
-    tasks: of the client; a bug in a timer fails them.
+    tasks: of the client. An exception in a timer fails the client.
     """
 
     config: InitVar[BatchConfig]
@@ -72,12 +73,12 @@ class Accumulator:
         wire_bytes = size + len(other_properties) * 4 + _RECORD_BYTES
         if (
             batch is None
-            or batch.wait is not message.wait_store
+            or batch.wait_store is not message.wait_store
             or batch.wire_bytes + wire_bytes > self._max_bytes
-            or (event is not None and not batch.events)  # telemetry was switched on: one event a message
-            or (batch.timeout_ms != timeout_ms and not _join_times(batch, timeout_ms))
+            or (event is not None and not batch.events)  # it was opened before there were listeners
+            or (batch.timeout_ms != timeout_ms and not _merge_timeouts(batch, timeout_ms))
         ):
-            batch = self._new(publish_info, queue, timeout_ms, wait=message.wait_store)
+            batch = self._new(publish_info, queue, timeout_ms, wait_store=message.wait_store)
         messages = batch.messages
         messages.append(message)
         batch.futures.append(future)
@@ -107,14 +108,14 @@ class Accumulator:
         self._send(batches)
 
     def _new(
-        self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait: bool
+        self, publish_info: TopicPublishInfo, queue: MessageQueue | None, timeout_ms: int, *, wait_store: bool
     ) -> BatchBuilder:
         """Open a batch, after sending the open batches that it must not overtake."""
         if not self._loop.is_running():
             self.check_loop()
         if queue is None or publish_info in self._open or queue in self._open:
             self.flush_topic(publish_info)
-        batch = BatchBuilder(publish_info, queue, timeout_ms, wait=wait)
+        batch = BatchBuilder(publish_info, queue, timeout_ms, wait_store=wait_store)
         self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
@@ -130,8 +131,8 @@ class Accumulator:
             self.encoder.send_batches(batches)
 
 
-def _join_times(batch: BatchBuilder, timeout_ms: int) -> bool:
-    """Return whether a send with this time-out may join. If so, the batch gets the longer of both time-outs.
+def _merge_timeouts(batch: BatchBuilder, timeout_ms: int) -> bool:
+    """Return whether a send with this timeout may join. If so, the batch gets the longer of both timeouts.
 
     They may differ by 10 %: sends that waited for the limiter have slightly different times left.
     """

@@ -23,8 +23,8 @@ class BatchBuilder:
     """An open batch of sends, with one entry for each message in the lists.
 
     chosen_queue: the queue that the callers chose, or None. other_properties: all except UNIQ_KEY and WAIT.
-    events: empty without listeners. has_ids: whether a message has a unique id of its own. wait: wait_store
-    of the messages. timeout_ms: the longest time-out of the sends. size: bytes of the bodies. wire_bytes:
+    events: empty without listeners. has_ids: whether a message has a unique id of its own. wait_store: that
+    of all its messages. timeout_ms: the longest timeout of the sends. size: bytes of the bodies. wire_bytes:
     upper estimate of the stored records, in bytes.
     """
 
@@ -34,12 +34,12 @@ class BatchBuilder:
         chosen_queue: MessageQueue | None,
         timeout_ms: int,
         *,
-        wait: bool,
+        wait_store: bool,
     ) -> None:
         self.publish_info = publish_info
         self.chosen_queue = chosen_queue
         self.timeout_ms = timeout_ms
-        self.wait = wait
+        self.wait_store = wait_store
         self.messages: list[Message] = []
         self.futures: list[asyncio.Future[SendResult]] = []
         self.other_properties: list[str] = []

@@ -241,10 +241,10 @@ class MessageEncoder:
         return ProducerBatch(
             batch.messages,
             _own_ids(batch.messages, ids) if batch.has_ids else ids,
-            _BATCH_PROPERTIES[batch.wait],
+            _BATCH_PROPERTIES[batch.wait_store],
             batch.futures,
             batch.other_properties,
-            batch.wait,
+            batch.wait_store,
             on_attempt_end=self._on_attempt_end,
             publish_info=batch.publish_info,
             size=batch.size,

@@ -36,8 +36,9 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     on_attempt_end: called with the results or the error of each attempt. size: bytes of the bodies. count:
     number of messages. The in-flight limiter counts both. chosen_queue: the caller's queue, or None. choose:
     the caller's selector, until it has chosen. born_ms: in ms since 1970; other times are of the event loop's
-    clock, in ms. attempts: those that did not end in SEND_OK. queue: of the current attempt. sent_ms: when it
-    began, if latencies are measured. on_wire: whether it waits for its response. sys_flag: compression bits.
+    clock, in ms. attempts: those that did not end in SEND_OK. queue: of the current attempt. sent_ms: when
+    this attempt began, if latencies are measured. on_wire: whether its request waits for a response.
+    sys_flag: compression bits.
     """
 
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
@@ -72,7 +73,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
         return all(future.done() for future in self.futures)
 
     def rules(self, retry: RetryConfig) -> SendRules:
-        """Return what `retry.decide` needs to know of it."""
+        """Return the limits of this send, for `rocketpy.producer.send.retry.decide`."""
         return SendRules(self.accepted_ms, self.deadline_ms, retry, self.chosen_queue)
 
     def frame(self, queue_id: int, opaque: int) -> bytes:
@@ -112,7 +113,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
         return False
 
     def set_result(self, response: Command) -> None:
-        """Take the broker's response."""
+        """Handle the broker's response."""
         self.on_wire = False
         queue = self.queue
         if queue is None:
@@ -125,7 +126,7 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
         self.on_attempt_end(self, end)
 
     def set_exception(self, error: RocketError) -> None:
-        """Take the reason why there is no response."""
+        """Handle the error of a request that gets no response."""
         self.on_wire = False
         self.on_attempt_end(self, error)
 
@@ -296,18 +297,18 @@ class CancelledMessages(NamedTuple):
 class ProducerBatch(BatchRequest[SendResult]):
     """Sends of several callers in one request; each caller gets a result of its own.
 
-    other_properties, wait: as in `BatchBuilder`.
+    other_properties, wait_store: as in `BatchBuilder`.
     """
 
     messages: list[Message]
     message_ids: list[str]
     futures: list[asyncio.Future[SendResult]]
     other_properties: list[str]
-    wait: bool
+    wait_store: bool
 
     def encode_body(self) -> bytes:
         """Return the body, built for each attempt and not kept."""
-        properties = encoded_properties(self.message_ids, self.other_properties, wait_store=self.wait)
+        properties = encoded_properties(self.message_ids, self.other_properties, wait_store=self.wait_store)
         return encode_batch(
             [
                 (message.flag, message.body, text)

@@ -14,7 +14,7 @@ import pytest
 from rocketpy.config import BatchConfig, ProducerConfig
 from rocketpy.errors import MessageTooLarge
 from rocketpy.message import Message, MessageQueue
-from rocketpy.producer.send.accumulator import Accumulator, _join_times
+from rocketpy.producer.send.accumulator import Accumulator, _merge_timeouts
 from rocketpy.producer.send.batch_builder import BatchBuilder
 from rocketpy.producer.send.encoder import MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
@@ -147,7 +147,7 @@ async def test_a_message_that_cannot_join_lets_the_others_leave_first() -> None:
     rig.add(b"5", timeout_ms=100)
     await asyncio.sleep(0)
     assert rig.bodies == [[b"1"], [b"2"], [b"3"], [b"4"], [b"5"]]
-    assert [batch.wait for batch in rig.batches] == [True, False, True, True, True]
+    assert [batch.wait_store for batch in rig.batches] == [True, False, True, True, True]
 
 
 async def test_similar_timeouts_travel_together() -> None:
@@ -202,8 +202,8 @@ async def test_sends_with_about_the_same_time_travel_together(
     first: int, second: int, *, together: bool
 ) -> None:
     """A send with a short timeout would wait as long as one with a long one."""
-    batch = BatchBuilder(cast(TopicPublishInfo, Topic("T")), None, first, wait=True)
-    assert _join_times(batch, second) is together
+    batch = BatchBuilder(cast(TopicPublishInfo, Topic("T")), None, first, wait_store=True)
+    assert _merge_timeouts(batch, second) is together
     assert batch.timeout_ms == (max(first, second) if together else first)
 
 
