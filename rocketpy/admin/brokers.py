@@ -47,8 +47,8 @@ class BrokerSummary:
         broker_id: 0 for a master.
         address: Its address for clients.
         version: Its version, such as ``V4_6_0``; None if it did not respond.
-        in_per_second: Messages stored in a second, over the last 10 s; None if it did not respond.
-        out_per_second: Messages delivered in a second, over the last 10 s; None if it did not respond.
+        in_per_second: Messages stored per second, over the last 10 s; None if it did not respond.
+        out_per_second: Messages delivered per second, over the last 10 s; None if it did not respond.
         error: The error of its request for this summary; None if it responded.
     """
 
@@ -151,7 +151,7 @@ class Brokers:
         )
 
     async def runtime(self, address: str) -> dict[str, str]:
-        """Return the state of a broker: texts by RocketMQ's names, such as ``msgPutTotalTodayNow``.
+        """Return the runtime info of a broker: texts by RocketMQ's names, such as ``msgPutTotalTodayNow``.
 
         Args:
             address: The address of the broker, as in `BrokerSummary.address`.

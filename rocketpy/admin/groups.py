@@ -209,7 +209,7 @@ class Groups:
     async def create(
         self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
     ) -> None:
-        """Create a consumer group. An existing group gets these settings.
+        """Create a consumer group. An existing group gets these settings, and the defaults for all others.
 
         Only brokers with autoCreateSubscriptionGroup=false need this. Others create a group when its first
         member joins.
@@ -378,7 +378,7 @@ class Groups:
 
         Raises:
             UsageError: `to` is an offset, and members of the group are online.
-            BrokerError: No broker has the group, or offsets of it.
+            BrokerError: No broker knows the group: it has neither settings nor offsets.
             RouteNotFound: No name server knows the topic.
         """
         requests = self._requests
@@ -422,7 +422,7 @@ class Groups:
             src_group=requests.wrap(source),
             dest_group=requests.wrap(check_group(target)),
             topic=requests.wrap(topic),
-            offline=True,  # also while the source is online with other topics
+            offline=True,  # also if online members of the source do not subscribe to the topic
         )
         masters = await requests.masters_of(topic)
         if not await self._consumes(source, topic, masters):
@@ -468,7 +468,7 @@ class Groups:
         return ConsumerConnection() if found is None else found
 
     async def _clients(self, group: str) -> dict[MessageQueue, str]:
-        """Return the client id of each queue's member. Topics of queues have their namespace."""
+        """Return the client id of each queue's member. Topics contain the client namespace."""
         members = await self.members(group)
         masters = await self._requests.masters()
         queues = await asyncio.gather(
@@ -518,7 +518,7 @@ def _raw_group(body: bytes, name: str) -> dict[str, object] | None:
     """Return the settings of a group, including any that only newer brokers know; None without the group."""
     SubscriptionGroupWrapper.decode(body)  # raises if the body is not a table of groups
     config: dict[str, object] | None = fastjson.loads(body)["subscriptionGroupTable"].get(name)
-    # 5.x expects changes of attributes, in another syntax, and keeps the attributes that are not sent.
+    # RocketMQ 5.x accepts attributes only as changes ("+key": value), and keeps those that are not sent.
     return (
         None if config is None else {field: value for field, value in config.items() if field != "attributes"}
     )

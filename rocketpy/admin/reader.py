@@ -60,8 +60,8 @@ class Reader(ToolsConsumer):
 
         Args:
             queues: The queues to look up.
-            begin_ms: Begin with the first message stored at or after this time (ms since 1970), or with an
-                earlier message.
+            begin_ms: Include all messages stored at or after this time (ms since 1970). The range may begin
+                with earlier messages.
             offsets: Begin at these offsets, or at a queue's minimum if that is higher.
             of_master: Ask only the master for the end of a queue. Otherwise a slave may answer.
 
@@ -73,8 +73,8 @@ class Reader(ToolsConsumer):
             begin = await self.min_offset(queue)
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
-                # Brokers return the message nearest to a time, and any of several with exactly that time.
-                # A search for 1 ms earlier finds the first message of the range, or an earlier one.
+                # Brokers return the message nearest to a time. Of several with exactly that time, they may
+                # return any. A search for 1 ms earlier finds the first message wanted or an earlier one.
                 begin = max(begin, await self.search_offset(queue, begin_ms - 1))
             return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end)
 
@@ -90,15 +90,15 @@ class Reader(ToolsConsumer):
         messages = [message for message in pulled.messages if message.queue_offset < end]
         return ReadResult(messages, min(pulled.next_offset, end))
 
-    async def messages(self, offsets: OffsetRange, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
+    async def messages(self, range_: OffsetRange, begin_ms: int, end_ms: int) -> AsyncIterator[MessageExt]:
         """Yield the messages of a range that were stored between two times; stop at the first later message.
 
         begin_ms, end_ms: ms since 1970; both are included.
         """
-        offset, previous = offsets.begin, -1
-        while previous < offset < offsets.end:
+        offset, previous = range_.begin, -1
+        while previous < offset < range_.end:
             previous = offset
-            messages, offset = await self.read(offsets.queue, offset, offsets.end)
+            messages, offset = await self.read(range_.queue, offset, range_.end)
             for message in messages:
                 if message.store_timestamp > end_ms:
                     return

@@ -45,8 +45,8 @@ def consume(
             "--from",
             metavar="POSITION",
             help="begin, end, an offset, -N (the last N of each queue), an age (30s, 10m, 2h, 1d) or a time "
-            "(2026-01-31T12:00). Default: begin, with --follow end. A new group begins at the first "
-            "message of each queue that still has it, and at POSITION in other queues.",
+            "(2026-01-31T12:00). Default: begin; with --follow: end. A new group begins at POSITION, except "
+            "in a queue that still has its first message: it begins at offset 0 there.",
         ),
     ] = None,
     tags: Annotated[
@@ -64,7 +64,7 @@ def consume(
         typer.Option("--format", metavar="FORMAT", help="text, json, or a template such as '{tags} {body}'."),
     ] = "text",
 ) -> None:
-    """Print messages as they arrive; each pull is flushed.
+    """Print messages as they arrive; the output is flushed after each pull.
 
     Without --group no offset is committed, so reading does not disturb consumers.
     """

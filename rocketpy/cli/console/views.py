@@ -23,7 +23,7 @@ PAGE_SIZE: Final = 50
 
 
 class Page(NamedTuple, Generic[T]):
-    """One page of a list. number: this page's, from 1. pages, total: the numbers of all pages and items."""
+    """One page of a list. number: of this page, from 1. pages: number of pages. total: length of the list."""
 
     items: Sequence[T]
     number: int
@@ -72,7 +72,7 @@ def link(path: str, **parameters: object) -> str:
 def page_of(items: Sequence[T], number: str) -> Page[T]:
     """Return one page of a list. Raises ConfigInvalid.
 
-    number: the number in the URL; empty for the first page. A larger number than the last selects the last.
+    number: the number in the URL; empty for the first page. A number beyond the last page selects the last.
     """
     pages = max(1, -(-len(items) // PAGE_SIZE))
     wanted = min(max(whole_number("page", number or "1"), 1), pages)
@@ -80,7 +80,7 @@ def page_of(items: Sequence[T], number: str) -> Page[T]:
 
 
 def whole_number(name: str, text: str) -> int:
-    """Return the whole number in a text, 0 or more. Raises ConfigInvalid. name: for its message."""
+    """Return the whole number in a text, 0 or more. Raises ConfigInvalid. name: for the error text."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise ConfigInvalid(f"{name} is {text!r}; a whole number is expected")
     return int(text)

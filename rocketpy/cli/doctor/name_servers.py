@@ -42,10 +42,10 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
     addresses = client.name_servers.addresses
     found = await asyncio.gather(*(_check(findings, client, address) for address in addresses))
     known = {address: view for address, view in zip(addresses, found, strict=True) if view is not None}
-    names = sorted({name for view in known.values() for name in view.routes})[:_ROUTES_MAX]
+    topics = sorted({topic for view in known.values() for topic in view.routes})[:_ROUTES_MAX]
     for address, view in known.items():
         try:
-            await _read_routes(client, address, view, names)
+            await _read_routes(client, address, view, topics)
         except RocketError as error:
             findings.not_checked("routes", f"name server {address}", error)
             return known
@@ -104,7 +104,8 @@ async def _explain(findings: Findings, subject: str, address: Address, error: Ro
         findings.problem("tls", subject, f"{mismatch}: {text}", remedy)
     elif address.scheme == "tls" and "cert" in text.lower():
         remedy = (
-            "Set tls_ca in the profile to the authority of its certificate, and tls_cert if it requires one"
+            "Set tls_ca in the profile to the CA of its certificate, and tls_cert if it requires a client "
+            "certificate"
         )
         findings.problem("tls", subject, text, remedy)
     elif isinstance(error, ConnectFailed):
@@ -116,12 +117,12 @@ async def _explain(findings: Findings, subject: str, address: Address, error: Ro
     else:
         remedy = "Check that it is a name server of RocketMQ, and that it is not overloaded"
         findings.problem(
-            "name server", subject, f"it accepts connections and does not respond: {text}", remedy
+            "name server", subject, f"it accepts connections, but does not respond: {text}", remedy
         )
 
 
 async def _responds_with_other_scheme(address: Address) -> bool:
-    """Return whether a server responds with TLS where the address has none, or without TLS where it has."""
+    """Return whether a server responds to the other scheme: to TLS for tcp://, to plain TCP for tls://."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # only detects the protocol; nothing confidential is sent
@@ -143,7 +144,7 @@ async def _responds_with_other_scheme(address: Address) -> bool:
 
 
 async def _read_routes(
-    client: ClientInstance, address: str, view: NameServerView, names: Sequence[str]
+    client: ClientInstance, address: str, view: NameServerView, topics: Sequence[str]
 ) -> None:
     """Put the routes of topics into a view."""
     limit = asyncio.Semaphore(_CONCURRENCY)
@@ -155,7 +156,7 @@ async def _read_routes(
         if response.code == ResponseCode.SUCCESS:
             view.routes[topic] = TopicRouteData.decode(response.body)
 
-    await asyncio.gather(*map(read, names))
+    await asyncio.gather(*map(read, topics))
 
 
 # -- agreement --------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ def put(
     ] = None,
     default_topic: Annotated[
         str | None,
-        typer.Option(metavar="RIGHT", help=f"The right to topics without their own right: {_Right}."),
+        typer.Option(metavar="RIGHT", help=f"The right to topics that have no right of their own: {_Right}."),
     ] = None,
     default_group: Annotated[
-        str | None, typer.Option(metavar="RIGHT", help="The right to groups without their own right.")
+        str | None, typer.Option(metavar="RIGHT", help="The right to groups that have no right of their own.")
     ] = None,
     topics: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ def put(
 
     async def change(client: AdminClient) -> None:
         is_admin = admin
-        if is_admin is None:  # the request always sets it, so send the present value
+        if is_admin is None:  # the request always sets it, so send the current value
             known = await client.accounts.list(cluster)
             values = {
                 access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
@@ -123,8 +123,12 @@ def version(options: Options, cluster: OfCluster = None) -> None:
     """Show the version of each broker's rules, which rises with each change."""
     found = options.run_admin(lambda admin: admin.accounts.versions(cluster))
     rows = (
-        {"broker_name": broker, "version": one.counter, "changed_timestamp": one.changed_ms}
-        for broker, one in found.items()
+        {
+            "broker_name": broker,
+            "version": rules_version.counter,
+            "changed_timestamp": rules_version.changed_ms,
+        }
+        for broker, rules_version in found.items()
     )
     print_rows(options, rows)
 

@@ -65,7 +65,7 @@ def list_brokers(options: Options, cluster: OfCluster = None) -> None:
 
 @broker_app.command(epilog="Example: rocketpy broker runtime broker-a")
 def runtime(options: Options, broker: _Broker) -> None:
-    """Show the state of a broker, by RocketMQ's names."""
+    """Show the runtime info of a broker, with RocketMQ's names."""
     found = options.run_admin(lambda admin: _call_broker(admin, broker, admin.brokers.runtime))
     print_fields(options, dict(sorted(found.items())))
 
@@ -179,8 +179,10 @@ def drain(
 async def _drain(options: Options, broker: str, wait_s: float, timeout_s: float) -> None:
     """Drain a broker, and show its progress on a terminal."""
     last: DrainProgress | None = None
-    shows = sys.stderr.isatty() and not options.as_json
-    with Console(stderr=True).status("waiting for fresh routes") if shows else nullcontext() as status:
+    shows_progress = sys.stderr.isatty() and not options.as_json
+    with (
+        Console(stderr=True).status("waiting for fresh routes") if shows_progress else nullcontext() as status
+    ):
 
         def note(progress: DrainProgress) -> None:
             nonlocal last
