@@ -78,9 +78,9 @@ class Blocking(Generic[C]):
             return None
         return self._background
 
-    def _configure(self, setting: Callable[[], None]) -> None:
-        """Change a setting of the inner client: directly before the start, in its event loop afterwards."""
+    def _configure(self, change: Callable[[], None]) -> None:
+        """Call `change` to change the inner client. After the start, it runs in the client's event loop."""
         if self._background is None:
-            setting()
+            change()
         else:
-            self._background.run(as_coroutine(setting))
+            self._background.run(as_coroutine(change))

@@ -38,10 +38,10 @@ OUTCOME: Final = "rocketpy.outcome"
 TRANSACTION_STATE: Final = "rocketpy.transaction.state"
 """How a local transaction ended; not in the conventions."""
 TRANSACTION_ASKED: Final = "rocketpy.transaction.asked"
-"""Whether it ended because of a broker's check; not in the conventions."""
+"""Whether the end was sent in response to a broker's check; not in the conventions."""
 
 EVENT_RETRY: Final = "retry"
-"""A failed attempt of a send or nack, with its error, and for a send with its queue."""
+"""Name of the event of a failed attempt. Its attributes are the error, and for a send also the queue."""
 
 OPERATION_DURATION: Final = "messaging.client.operation.duration"
 PROCESS_DURATION: Final = "messaging.process.duration"

@@ -21,7 +21,7 @@ class GroupList(Body, kw_only=True):
 
 
 class BrokerStatsItem(Body, kw_only=True):
-    """Sum, rate a second and average of one period; None where Java has NaN."""
+    """Sum, rate per second and average of one period; None where Java has NaN."""
 
     sum: Int64 = always_encoded(0)
     tps: float | None = None
@@ -72,7 +72,7 @@ def decode_settings(body: bytes) -> dict[str, str]:
 
 
 def _escaped(text: str) -> str:
-    r"""Write every character as \uXXXX that might have a meaning in a properties file, or is not ASCII."""
+    r"""Return a text for a properties file: all but ASCII letters, digits and -._/,@ is written as \uXXXX."""
     units = text.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(

@@ -143,7 +143,7 @@ class ProcessQueueInfo(Body, kw_only=True):
 
 
 class ConsumeStatus(Body, kw_only=True):
-    """Rates of one topic in a consumer: messages a second, and ms (rt). None where Java has NaN."""
+    """Rates of one topic in a consumer: messages per second, and ms (rt). None where Java has NaN."""
 
     pull_rt: float | None = field(name="pullRT", default=None)
     pull_tps: float | None = field(name="pullTPS", default=None)

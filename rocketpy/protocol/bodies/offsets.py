@@ -41,7 +41,7 @@ class OffsetWrapper(Body, kw_only=True):
 
 
 class ConsumeStats(Body, kw_only=True):
-    """The response to GET_CONSUME_STATS. consume_tps: messages a second, None where Java has NaN."""
+    """The response to GET_CONSUME_STATS. consume_tps: messages per second, None where Java has NaN."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = always_encoded({})
     consume_tps: float | None = None

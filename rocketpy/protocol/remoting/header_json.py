@@ -80,7 +80,10 @@ def _decode_lenient(header: bytes, first_error: Exception) -> _ReadHeader:
 
 
 def decode_ext(text: bytes) -> dict[str, str]:
-    """Return ext fields from their JSON text; numbers and booleans become text."""
+    """Return ext fields from their JSON text; numbers and booleans become text, null values are left out.
+
+    Raises RemoteProtocolError.
+    """
     try:
         fields = _decode_text_fields(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
