@@ -52,7 +52,7 @@ class AdminRequests:
         return unwrap(self.running().config.namespace, name)
 
     def unwrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """Return a queue with its topic as the application knows it."""
+        """Return a queue with its topic without the client's namespace."""
         return unwrap_queue(self.running().config.namespace, queue)
 
     def own(self, names: Iterable[str]) -> tuple[str, ...]:

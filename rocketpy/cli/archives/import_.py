@@ -1,9 +1,9 @@
 """``rocketpy import``: sends an exported topic to a topic, and resumes after an interruption.
 
 Each queue file of the archive is sent to one queue of the topic, one request at a time. So the stored
-messages are always the first ones of the file. The state, which is saved every second, has an offset of the
-target queue; all messages that are sent after the save get this offset or a higher one. After a kill or a
-failed request, the import reads the target from that offset on to find out which messages are stored.
+messages are always the first ones of the file. The state is saved every second, and has an offset of
+the target queue. All messages that are sent after the save get this offset or a higher one. After a kill or
+a failed request, the import reads the target from that offset on to find out which messages are stored.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The offset to commit is that of the first cached message. If no message is cache
 pull: every message before it was handled, or did not match the subscription.
 
 Source: RocketMQ 4.6 ProcessQueue. Differs: RocketMQ commits nothing before the first message of a queue was
-handled or a pull found nothing; here the offset where consumption began is committed immediately.
+handled or a pull found nothing. Here the offset where consumption began is committed immediately.
 """
 
 from __future__ import annotations

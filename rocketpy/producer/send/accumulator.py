@@ -1,7 +1,7 @@
 """Batching on the fly: sends of one event loop iteration to one topic become one request.
 
 A send joins the open batch of its topic. The batch is sent at the end of the event loop iteration, or
-`linger_ms` after it was opened if that is set; a full batch is sent immediately. The queue is chosen for the
+`linger_ms` after it was opened if that is set. A full batch is sent immediately. The queue is chosen for the
 batch, not for each message. So an iteration makes one batch, instead of one for each queue; batches go to the
 queues in turn. Sends to a queue that the caller chose have batches of their own. A batch of one message
 becomes a plain send. After it, a send that finds nothing in flight is not batched: it is sent immediately.

@@ -15,8 +15,8 @@ All numbers are big-endian, timestamps are ms since 1970. With IPv4 hosts::
                                                  89+b+t     2  properties length
                                                  91+b+t     p  properties, see `properties`
 
-An IPv6 host is 16 + 4 bytes and moves later fields by 12; sysFlag bit 0x10 says so for the born host,
-0x20 for the store host (QUIRKS 51). The end of a commit log file is a blank record: i32 bytes left in the
+An IPv6 host is 16 + 4 bytes and moves later fields by 12. SysFlag bit 0x10 marks an IPv6 born host,
+0x20 an IPv6 store host (QUIRKS 51). The end of a commit log file is a blank record: i32 bytes left in the
 file, i32 0xCBD43194, then undefined bytes (QUIRKS 43).
 
 Source: RocketMQ 4.6 CommitLog (append, check) and MessageDecoder (decode).
@@ -388,8 +388,8 @@ def decode_packed(
 def salvage(data: bytes, offset: int, topic: str) -> Record | None:
     """Read a record that `decode` rejects, as far as possible; None when its length is not reliable.
 
-    The length is reliable when the lengths inside the record agree with it, or when this record ends where
-    the data ends or another record begins. In the second case topic, properties and body cannot be separated.
+    The length is reliable when the lengths inside the record agree with it. It is also reliable when the
+    data ends, or another record begins, at the end of this record. In the second case topic, properties and body cannot be separated.
     Then the topic is `topic`, there are no properties, and the body is all bytes after the head.
     """
     try:

@@ -1,8 +1,8 @@
 """The topics of one broker: topics.json, system topics, and topics that sends create.
 
-Source: TopicConfigManager of RocketMQ 4.6.0. Differs: not only clients, but also the broker checks names
-(CVE-2019-17572); clients cannot write several system topics (#1976); topics that are created in a burst are
-saved together; the number of topics is limited.
+Source: TopicConfigManager of RocketMQ 4.6.0. Differs: the broker checks names, too, not only clients
+(CVE-2019-17572). Clients cannot write several system topics (#1976). Topics that are created in a burst are
+saved together. The number of topics is limited.
 """
 
 from __future__ import annotations

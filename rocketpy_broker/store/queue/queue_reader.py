@@ -333,7 +333,7 @@ def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
 def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
     """Return the queue offset of the message whose store timestamp is nearest to `timestamp` (ms).
 
-    Only one file of the queue is searched: the oldest one that was last written at or after that time, or the
+    Only one file of the queue is searched: the oldest one whose last write was at or after that time, or the
     newest file. Of two messages that are equally near, the earlier one is returned. As in 4.6.0, the result
     is 0 if the queue has no messages, or if a record cannot be read.
     """

@@ -4,7 +4,7 @@ Safety depends on the match index: up to it, the ledger is known to equal that o
 APPEND adds only the entry directly after it. The match index, not the end of the ledger, limits the committed
 index (openmessaging/dledger #278). Entries up to the match index or the committed index are never truncated
 (#316), so late or repeated pushes are harmless. DLedger 0.1 has no match index: it appends any entry with the
-next index, and truncates where a push says.
+next index, and truncates after the entry of any TRUNCATE.
 
 Source: DLedgerEntryPusher.EntryHandler of DLedger 0.1.
 """
