@@ -388,9 +388,10 @@ def decode_packed(
 def salvage(data: bytes, offset: int, topic: str) -> Record | None:
     """Read a record that `decode` rejects, as far as possible; None when its length is not reliable.
 
-    The length is reliable when the lengths inside the record agree with it. It is also reliable when the
-    data ends, or another record begins, at the end of this record. In the second case topic, properties and body cannot be separated.
-    Then the topic is `topic`, there are no properties, and the body is all bytes after the head.
+    The length is reliable when the lengths inside the record agree with it. It is also reliable when the data
+    ends, or another record begins, at the end of this record. In the second case topic, properties and body
+    cannot be separated. Then the topic is `topic`, there are no properties, and the body is all bytes after
+    the head.
     """
     try:
         fields = _head(data, offset)
