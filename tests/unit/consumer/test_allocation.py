@@ -136,7 +136,7 @@ def test_a_member_takes_and_drops() -> None:
     assert Rebalance.unsubscribed({"T"}, held) == (held[2],)
 
 
-def test_nothing_changes_on_a_guess() -> None:
+def test_unknown_queues_or_members_change_nothing() -> None:
     """A whole group would drop its queues because one name server or broker does not respond."""
     held = queues(4)
     assert rebalance().changes("T", None, members(2), held) == AssignmentChanges((), ())

@@ -73,9 +73,7 @@ def test_columns_have_the_properties_of_their_messages(given_rows: list[Any]) ->
         (BODIES, {"properties": {"KEYS": ["x", "y"]}}, "reserved"),
     ],
 )
-def test_values_that_are_no_message_are_rejected(
-    bodies: list[Any], columns: dict[str, Any], words: str
-) -> None:
+def test_invalid_values_are_rejected(bodies: list[Any], columns: dict[str, Any], words: str) -> None:
     """One bad value would make a broker refuse the batch, or readers see other properties."""
     with pytest.raises(MessageInvalid, match=words):
         MessageColumns("T", bodies, **columns)

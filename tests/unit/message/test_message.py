@@ -171,8 +171,8 @@ def test_a_received_message_shows_whether_its_producer_waited(text: str, *, wait
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "-1", "", "x", "1.5"])
-def test_a_delay_level_that_is_none_is_no_error(text: str) -> None:
-    """Any sender could make consumers fail that read it: Python parses no number of 5,000 digits."""
+def test_an_invalid_delay_level_reads_as_0(text: str) -> None:
+    """One message could make consumers fail: Python parses no number of 5,000 digits."""
     record = msgspec.structs.replace(golden_record(), properties=f"DELAY\x01{text}\x02".encode())
     assert MessageExt(record, MessageQueue("T", "a", 0), b"x").delay_level == 0
 
@@ -220,7 +220,7 @@ def test_values_of_a_wrong_kind(options: dict[str, Any], said: str) -> None:
         Message("T", b"x", **options)
 
 
-def test_a_topic_that_is_no_text() -> None:
+def test_a_topic_of_another_type_is_rejected() -> None:
     """The error would be that a list cannot be hashed."""
     with pytest.raises(TopicInvalid, match="topic"):
         Message(["T"], b"x")  # type: ignore[arg-type]

@@ -32,11 +32,11 @@ def test_numbers_hash_as_integer_and_long(value: int, expected: int) -> None:
     assert java_hash(value) == expected
 
 
-def test_anything_has_a_place() -> None:
+def test_an_argument_of_any_type_has_a_queue() -> None:
     """A selector would fail for an argument of another type, or choose different queues for it."""
     for arg in (None, True, ("a", 1), 1.5):
         assert by_hash(QUEUES, MESSAGE, arg) == QUEUES[abs(java_hash(str(arg))) % 4]
-    # The one text whose hash has no positive counterpart in Java.
+    # The hash of this text has no positive counterpart in Java.
     assert java_hash("polygenelubricants") == -(2**31)
     assert by_hash(QUEUES[:3], MESSAGE, "polygenelubricants") == QUEUES[2**31 % 3]
 
@@ -46,7 +46,7 @@ def test_random_reaches_every_queue() -> None:
     assert {by_random(QUEUES, MESSAGE, None) for _ in range(500)} == set(QUEUES)
 
 
-def test_turns_are_a_topics_own() -> None:
+def test_each_topic_has_its_own_turn() -> None:
     """With two topics in one producer each would skip queues, and half of them could stay empty."""
     turns = RoundRobin()
     other = Message("Other", b"x")

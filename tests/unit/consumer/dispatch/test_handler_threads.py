@@ -22,7 +22,7 @@ def test_as_many_as_are_needed() -> None:
     threads.shutdown()
 
 
-def test_an_end_begins_nothing_more() -> None:
+def test_a_close_starts_no_waiting_call() -> None:
     """A closed consumer would still start calls that were waiting."""
     threads = HandlerThreadPool(1)
     began, go = threading.Event(), threading.Event()

@@ -72,12 +72,6 @@ class Rig:
         """Let a blocked handler end."""
         self._gates[offset].set()
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait for something that handlers do."""
-        async with asyncio.timeout(LIMIT_S):
-            while not condition():  # noqa: ASYNC110 - threads are waited for, too
-                await asyncio.sleep(0.001)
-
     def _batch(self, kind: str) -> Any:
         async def handle_async(messages: list[MessageExt]) -> Any:
             for one in messages:
@@ -99,7 +93,7 @@ class Rig:
         self.works()
         self.handled.append(one.queue_offset)
         if one.queue_offset in self.held_up:
-            await self.until(self._gates[one.queue_offset].is_set)
+            await until(self._gates[one.queue_offset].is_set)
         return self._said(one)
 
     def _said(self, one: MessageExt) -> object:
@@ -132,9 +126,9 @@ async def test_a_blocked_handler_blocks_no_other(rig: Rig) -> None:
     rig.held_up = {2}
     rig.submit(*range(5))
     rig.submit(*range(5, 8))
-    await rig.until(lambda: rig.done == [0, 1, 3, 4, 5, 6, 7])
+    await until(lambda: rig.done == [0, 1, 3, 4, 5, 6, 7])
     rig.free(2)
-    await rig.until(lambda: rig.done == list(range(8)))
+    await until(lambda: rig.done == list(range(8)))
     assert sorted(rig.handled) == list(range(8))
 
 
@@ -148,7 +142,7 @@ async def test_only_the_failed_message_is_delivered_again(rig: Rig) -> None:
         7: "?",
     }
     rig.submit(*range(9))
-    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 9)
+    await until(lambda: sum(len(ended.messages) for ended in rig.ended) == 9)
     assert rig.done == [0, 2, 4, 5, 8]
     assert sum(ended.calls for ended in rig.ended) == 9
     levels = {
@@ -163,10 +157,10 @@ async def test_a_cancellation_inside_a_handler_counts_as_its_failure(rig: Rig) -
     """The message would stay in progress, and in the end nothing more of its queue would be pulled."""
     rig.says = {1: asyncio.CancelledError(), 3: asyncio.CancelledError()}
     rig.submit(*range(5))
-    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    await until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
     assert rig.done == [0, 2, 4]
     rig.submit(*range(5, 9))
-    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
+    await until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
 
 
 class Stop(BaseException):
@@ -178,21 +172,21 @@ async def test_a_handler_that_raises_no_exception_has_failed_too(rig: Rig) -> No
     error = Stop() if isinstance(rig.runner, LoopRunner) else SystemExit(3)
     rig.says = {1: error, 3: error}
     rig.submit(*range(5))
-    await rig.until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
+    await until(lambda: sum(len(ended.messages) for ended in rig.ended) == 5)
     assert rig.done == [0, 2, 4]
     rig.submit(*range(5, 9))
-    await rig.until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
+    await until(lambda: rig.done == [0, 2, 4, 5, 6, 7, 8])
 
 
 async def test_messages_of_a_revoked_queue_are_not_handled(rig: Rig) -> None:
     """Messages of a revoked queue would be handled here as well, long after."""
     rig.held_up = {1, 2}
     rig.submit(*range(6))
-    await rig.until(lambda: len(rig.handled) == 3)
+    await until(lambda: len(rig.handled) == 3)
     rig.puller.process_queue.dropped = True
     rig.free(1)
     rig.free(2)
-    await rig.until(lambda: rig.done == [0, 1, 2])
+    await until(lambda: rig.done == [0, 1, 2])
     await rig.close()
     assert sorted(rig.handled) == [0, 1, 2]
 
@@ -201,23 +195,23 @@ async def test_results_for_a_revoked_queue_do_not_count(rig: Rig) -> None:
     """A message that was sent back while its handler ran would count twice, or the next one with it."""
     rig.held_up = {1}
     rig.submit(0, 1)
-    await rig.until(lambda: rig.done == [0] and rig.runner.running())
+    await until(lambda: rig.done == [0] and rig.runner.running())
     (work,) = rig.runner.running()
     assert [one.queue_offset for one in work.abandon()] == [1]
     assert not work.abandon()
     rig.free(1)
     rig.submit(*range(10, 15))
-    await rig.until(lambda: rig.done == [0, *range(10, 15)])
+    await until(lambda: rig.done == [0, *range(10, 15)])
     rig.submit(*range(20, 25))
-    await rig.until(lambda: rig.done == [0, *range(10, 15), *range(20, 25)])
+    await until(lambda: rig.done == [0, *range(10, 15), *range(20, 25)])
 
 
-async def test_closing_begins_nothing_more(rig: Rig) -> None:
+async def test_a_close_starts_no_further_handler(rig: Rig) -> None:
     """A consumer that leaves would begin with messages that the next owner has already."""
     rig.held_up = {1, 2}
     rig.submit(*range(6))
     rig.submit(*range(6, 9))
-    await rig.until(lambda: len(rig.handled) == 3)
+    await until(lambda: len(rig.handled) == 3)
     closing = asyncio.ensure_future(rig.runner.close(30))
     await asyncio.sleep(0)
     rig.free(1)
@@ -255,9 +249,9 @@ async def test_batches_that_are_blocked(kind: str) -> None:
     rig = Rig(kind, batch=3)
     rig.held_up = {4}
     rig.submit(*range(10))
-    await rig.until(lambda: rig.done == [0, 1, 2, 6, 7, 8, 9])
+    await until(lambda: rig.done == [0, 1, 2, 6, 7, 8, 9])
     rig.free(4)
-    await rig.until(lambda: rig.done == list(range(10)))
+    await until(lambda: rig.done == list(range(10)))
     assert sum(ended.calls for ended in rig.ended) == 4
     await rig.close()
 

@@ -59,7 +59,7 @@ def test_pulls_are_finished_in_any_order() -> None:
     assert (queue.commit_offset, queue.count, queue.size, queue.span) == (80, 0, 0, 0)
 
 
-def test_filtered_messages_are_behind() -> None:
+def test_filtered_messages_count_as_finished() -> None:
     """A group that filters by a rare tag would read the messages of other tags again after each restart."""
     queue, messages = held(7, 9, start=5)
     queue.finish(list(messages.values()), 1)

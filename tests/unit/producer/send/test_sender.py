@@ -396,10 +396,11 @@ async def test_sends_before_and_after_telemetry_is_switched_on_end(monkeypatch: 
         names.routes["T"] = {"a": broker.address}
         async with Producer("g", names.address, config=config, telemetry=telemetry) as producer:
             sends = [producer.send_nowait(Message("T", b"before"))]
+            listeners = producer._listeners
+            assert listeners is not None
             telemetry.is_on = True
-            for _ in range(5):  # the telemetry is checked meanwhile
-                await asyncio.sleep(0.005)
-                sends.append(producer.send_nowait(Message("T", b"after")))
+            await until(lambda: not listeners.dormant)
+            sends += [producer.send_nowait(Message("T", b"after")) for _ in range(5)]
             async with asyncio.timeout(LIMIT_S):
                 await asyncio.gather(*sends)
             assert producer.health().ok

@@ -44,7 +44,7 @@ def test_broker_message_id(vector: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "Z" * 32, "0" * 33, "0" * 57, " " + "0" * 31, "00 " * 16])
-def test_texts_that_are_no_message_id(text: str) -> None:
+def test_an_invalid_message_id_is_rejected(text: str) -> None:
     """A mistyped id would be looked up at a random offset."""
     with pytest.raises(RemoteProtocolError, match="not a message id"):
         decode_message_id(text)
@@ -103,7 +103,7 @@ def test_two_generators_differ() -> None:
     assert first.next(1795253749550) != second.next(1795253749550)
 
 
-def test_texts_that_are_no_address_or_unique_id() -> None:
+def test_an_invalid_address_or_unique_id_is_rejected() -> None:
     """A wrong address would give ids that no tool can read."""
     with pytest.raises(LocalProtocolError, match="4 or 16 bytes, not 8"):
         UniqueIdGenerator(bytes(8))

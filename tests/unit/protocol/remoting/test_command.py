@@ -164,7 +164,7 @@ def test_headers_of_clients_in_other_languages(header: bytes) -> None:
         b'{"code":1,"extFields":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
-def test_json_that_is_no_header(header: bytes) -> None:
+def test_an_invalid_json_header_is_rejected(header: bytes) -> None:
     """Hostile JSON would raise an error that is not caught, and end the task of its connection."""
     with pytest.raises(RemoteProtocolError):
         decode_command(Frame(CODEC_JSON, header, b"")).ext_fields()
@@ -177,7 +177,7 @@ def test_json_that_is_no_header(header: bytes) -> None:
         {5: 7}, {5: b"\xff"}, {6: []}, {6: "x"}, {6: {"a": 1}}, {6: {1: "a"}}, {6: {"a": "b", "c": None}},
     ],
 )  # fmt: skip
-def test_msgpack_that_is_no_header(changes: dict[int, object]) -> None:
+def test_an_invalid_msgpack_header_is_rejected(changes: dict[int, object]) -> None:
     """A number or a nested value would reach a handler as if it were a text."""
     good: list[object] = [105, 1, 0, 395, 1, "remark", {"topic": "T"}]
     assert decode_command(Frame(CODEC_MSGPACK, msgpack.packb(good), b"")).ext_fields() == {"topic": "T"}
@@ -230,7 +230,7 @@ def test_an_unknown_codec_is_rejected() -> None:
         encode_command(Command(1), codec=5)
 
 
-def test_ext_fields_that_are_no_map_of_texts() -> None:
+def test_nested_ext_fields_are_rejected() -> None:
     """A nested value would reach a handler as if it were a text."""
     command = Command(1, ext=msgspec.json.encode({"a": {"b": 1}}))
     with pytest.raises(RemoteProtocolError, match="'a' is a dict"):

@@ -139,7 +139,7 @@ def test_msgpack_waits_until_the_peer_announced_it() -> None:
     assert read(connection.encode_request(Command.request(10), Wait(), 100)).codec == CODEC_MSGPACK
 
 
-def test_bytes_that_are_no_frame_raise() -> None:
+def test_bytes_without_a_frame_are_rejected() -> None:
     """Garbage on the wire would be ignored and the connection hang."""
     with pytest.raises(RemoteProtocolError):
         Connection().receive(b"GET / HTTP/1.1\r\n\r\n")

@@ -35,7 +35,7 @@ def test_a_damaged_header_is_seen(at: int, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [bytes(64), encode_blank(7) + bytes(64)])
-def test_zeros_and_impossible_blanks_are_no_entries(data: bytes) -> None:
+def test_zeros_and_impossible_blanks_are_rejected(data: bytes) -> None:
     """Recovery would never end in the unwritten part of a file."""
     with pytest.raises(RecordCorrupt):
         decode_entry(data, 0, 0)

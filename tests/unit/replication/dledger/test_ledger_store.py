@@ -287,7 +287,7 @@ async def test_a_peer_that_has_just_stopped_rejects_messages(tmp_path: Path) -> 
         solo.close()
 
 
-def test_an_offset_inside_a_message_is_none(tmp_path: Path) -> None:
+def test_an_offset_inside_a_message_finds_nothing(tmp_path: Path) -> None:
     """A mistyped message id would make the broker read up to a whole file."""
     solo = Solo(tmp_path)
     receipt = solo.store.append(message(1, body=b"\x00\x00\x07\x07" * 1000))

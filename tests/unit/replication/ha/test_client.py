@@ -227,7 +227,7 @@ async def test_a_slave_flushes_on_a_machine_that_runs_for_years(
 async def test_data_received_during_a_disk_wait_is_kept(tmp_path: Path) -> None:
     """A slave with a busy disk would drop a piece of the log, and start over each time it connects."""
     async with leading(tmp_path / "master") as master:
-        master.put(4 * BURST)  # several pieces
+        master.put(4 * BURST)  # more than one frame
         async with following(tmp_path / "slave", MEMORY, HaSettings()) as slave:
 
             async def keep_busy() -> None:

@@ -264,7 +264,7 @@ def test_a_slave_counts_from_its_first_report(*, handshake: bool) -> None:
     assert pair.slave.master_offset == -1
 
 
-def test_a_losing_master_is_truncated_to_the_common_prefix() -> None:
+def test_a_former_master_is_truncated_to_the_common_prefix() -> None:
     """A former master that returns would serve messages that its successor never had."""
     ours = MemoryLog(
         TEXT[:5000] + b"A" * 1000, epochs=EpochState(epochs=(FIRST, Epoch(2, 5000, "new")), seen=2)
@@ -289,7 +289,7 @@ def test_an_old_master_is_not_followed() -> None:
     assert len(slave.data) == 6000
 
 
-def test_a_log_that_is_no_copy_is_rejected() -> None:
+def test_a_log_with_other_content_is_rejected() -> None:
     """The store of another broker, or a damaged one, would be continued."""
     for target in (
         MemoryLog(b"x" * 100),
@@ -337,7 +337,7 @@ def test_a_plain_slave_gets_nothing_from_a_master_with_a_secret() -> None:
     assert isinstance(master.step(DataReceived(REPORT.pack(0)), 1)[-1], Close)
 
 
-def test_a_proof_that_is_no_ascii_is_rejected() -> None:
+def test_a_proof_outside_ascii_is_rejected() -> None:
     """Anyone could fill the log with tracebacks."""
     master = MasterSession(MemoryLog(TEXT), HaSettings(secret=KNOWN), "n", 0)
     master.step(DataReceived(REPORT.pack(CONTROL)), 1)
@@ -348,7 +348,7 @@ def test_a_proof_that_is_no_ascii_is_rejected() -> None:
     assert isinstance(master.step(DataReceived(encode_control(join)), 2)[-1], Close)
 
 
-def test_a_note_that_is_no_text_is_rejected() -> None:
+def test_a_malformed_note_is_rejected() -> None:
     """Bytes that are not UTF-8 in the name of a note, or unterminated brackets, left a traceback each."""
     for note in (
         b'{"type":"jo\x9din"}',

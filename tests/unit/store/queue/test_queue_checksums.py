@@ -121,7 +121,7 @@ def test_a_damaged_queue_whose_messages_expired_keeps_its_offsets(
     store.close()
 
 
-def test_sums_of_another_stop_count_for_nothing(tmp_path: Path) -> None:
+def test_checksums_of_another_stop_are_ignored(tmp_path: Path) -> None:
     """A healthy store would be read from its first file, and an operator alarmed."""
     stopped(tmp_path)
     old = (tmp_path / "queuesums").read_bytes()
@@ -167,7 +167,7 @@ def test_no_false_alarm(tmp_path: Path, seed: int) -> None:
     store.close()
 
 
-def test_the_rest_keeps_its_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unverified_queues_keep_their_checksums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that verifies part of a large store would forget the checksums of the rest."""
     directory = stopped(tmp_path)
     monkeypatch.setattr(recovery, "CHECKSUM_BYTES_MAX", 1700)  # of the last file and the one before

@@ -103,8 +103,8 @@ def test_a_run_leaves_the_files_that_single_messages_leave(tmp_path: Path, slots
 
 
 @pytest.mark.parametrize("run", [1, 64])
-def test_messages_of_no_queue_make_none(tmp_path: Path, run: int) -> None:
-    """A topic of which nothing can be read would be shown with a queue."""
+def test_messages_without_a_queue_create_none(tmp_path: Path, run: int) -> None:
+    """A topic without readable messages would be shown with a queue."""
     with MessageStore(small_config(tmp_path)) as store:
         _put_in_runs(store, [MessageInner("T", 0, b"x", sys_flag=12)] * 64, run)
         assert store.queues.queues == {}
@@ -216,7 +216,7 @@ def test_hashes_of_many_keys_are_java_s_of_each() -> None:
         assert key_hashes([utf8_hash(topic) for topic in topics], keys) == expected
 
 
-def test_the_hash_that_has_no_positive_number() -> None:
+def test_the_hash_without_a_positive_counterpart() -> None:
     """One key in four billion could not be stored, and would stop the dispatch of all messages."""
     key = b"polygenelubricants"
     assert utf8_hash(key) == -(2**31)

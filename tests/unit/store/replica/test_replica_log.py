@@ -179,7 +179,7 @@ def test_a_java_masters_stream_makes_the_files_of_a_java_slave(tmp_path: Path, n
             assert ours.rstrip(b"\0") == theirs.rstrip(b"\0")[: len(ours)], path
 
 
-def test_bytes_that_are_no_record_are_not_written(master: MessageStore, tmp_path: Path) -> None:
+def test_invalid_records_are_not_written(master: MessageStore, tmp_path: Path) -> None:
     """A damaged master, or one with other file sizes, would damage its slaves."""
     data = log_bytes(master)
     late = len(data) - 500  # in a record of a queue that is known by then
