@@ -1,6 +1,6 @@
 """Request-reply: a message to which another program replies with a message.
 
-The request carries a correlation id, the requester's client id and its time-out. The replier sends its reply
+The request carries a correlation id, the requester's client id and its timeout. The replier sends its reply
 to the reply topic of the request's cluster. The broker that gets the reply pushes it to the requester, over
 the connection on which the requester sends heartbeats. So a requester connects to every master of the cluster
 before its first request. A broker without such a connection returns an error to the replier, which tries the
@@ -86,7 +86,7 @@ def create_reply_message(
 
 
 Send = Callable[[Message, int], Coroutine[Any, Any, SendResult]]
-"""Sends one message, never in a batch, within a time-out in ms."""
+"""Sends one message, never in a batch, within a timeout in ms."""
 
 
 class Requester:

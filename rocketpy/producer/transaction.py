@@ -112,7 +112,7 @@ class HalfMessage(NamedTuple):
 
 
 SendHalf = Callable[[Message, int | None], Awaitable[tuple[SendResult, Mapping[str, str]]]]
-"""Sends a half message with a time-out in ms; returns also the properties that listeners added."""
+"""Sends a half message with a timeout in ms; returns also the properties that listeners added."""
 
 
 @dataclass(eq=False)
@@ -120,7 +120,7 @@ class Transactions:
     """The transactions of one producer.
 
     group: with its namespace. settle_listeners: notified when a transaction ends. timeout_ms: for repeating
-    the end of a half message that was sent without a time-out of its own.
+    the end of a half message that was sent without a timeout of its own.
     """
 
     client: ClientInstance

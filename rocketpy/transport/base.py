@@ -87,7 +87,7 @@ class ChannelOptions:
     max_unanswered: int = 4096
     """Unanswered requests above which reading from the peer pauses."""
     connect_timeout_ms: int = 3000
-    """Time-out for connecting, including the TLS handshake."""
+    """Timeout for connecting, including the TLS handshake."""
     idle_timeout_ms: int = 120_000
     """A server closes a connection without input for this long (RocketMQ: 120 s). Its peer has the same time
     again to read unsent bytes."""

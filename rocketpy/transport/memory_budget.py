@@ -55,7 +55,7 @@ class MemoryBudget:
     def evict_silent(self) -> bool:
         """Close the oldest connection that has not sent a complete frame; return False if there is none.
 
-        Otherwise such connections could use all places until their idle time-out.
+        Otherwise such connections could use all places until their idle timeout.
         """
         while self._silent:
             connection = next(iter(self._silent))

@@ -21,7 +21,7 @@ class ControlClient:
     """Sends a message every 20 ms until the block ends, then reads all of them back.
 
     Asks the name server for the route every 100 ms. Raises Failure when a send gets no response within its
-    time-out or a message does not come back as it was sent.
+    timeout or a message does not come back as it was sent.
     """
 
     def __init__(self, namesrv: str) -> None:

@@ -89,7 +89,7 @@ def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place)
             wait_until(lambda: stored(place, topic) >= ROWS, "half of the rows", WAIT_S, 0.2)
             os.kill(place.broker.pid, signal.SIGSTOP)
             go_on.set()
-            time.sleep(2)  # several requests' time-outs
+            time.sleep(2)  # several requests' timeouts
             assert not sending.done()
         finally:
             go_on.set()
@@ -125,7 +125,7 @@ def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stan
             wait_until(lambda: stored(place, topic) > 0, "the first rows", WAIT_S, 0.2)
             os.kill(place.broker.pid, signal.SIGSTOP)
             go_on.set()
-            time.sleep(2)  # several requests' time-outs
+            time.sleep(2)  # several requests' timeouts
             os.kill(place.broker.pid, signal.SIGCONT)
         report = sending.result(WAIT_S)
     messages = place.messages(topic)

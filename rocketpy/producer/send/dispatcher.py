@@ -49,7 +49,7 @@ R = TypeVar("R")
 class SendDispatcher:
     """Checks one producer's messages and passes them on.
 
-    batching: whether sends may share a request. Time-outs are in ms; None stands for that of the producer.
+    batching: whether sends may share a request. Timeouts are in ms; None stands for that of the producer.
     """
 
     client: ClientInstance
@@ -217,7 +217,7 @@ class SendDispatcher:
         self._check_queue(queue, message.topic)
         return queue
 
-    # -- checks and time-outs -----------------------------------------------------------------
+    # -- checks and timeouts ------------------------------------------------------------------
 
     def _check_single(self, size: int) -> None:
         """Raise MessageTooLarge for the body of a message that is sent individually.
@@ -243,7 +243,7 @@ class SendDispatcher:
             )
 
     async def wait_for_limiter(self, content: Message | BatchPart, timeout_ms: int | None) -> int | None:
-        """Wait until the in-flight limiter allows a body; return the rest of the time-out in ms.
+        """Wait until the in-flight limiter allows a body; return the rest of the timeout in ms.
 
         Returns None when `timeout_ms` is None and there was no wait. Raises FlowControlled, ClientClosed.
         """
@@ -254,7 +254,7 @@ class SendDispatcher:
         return timeout_ms
 
     def _time_for(self, timeout_ms: int | None) -> int:
-        """Return the caller's time-out, or that of the producer. Raises ConfigInvalid."""
+        """Return the caller's timeout, or that of the producer. Raises ConfigInvalid."""
         return self.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
 
 

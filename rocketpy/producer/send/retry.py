@@ -2,7 +2,7 @@
 
 | What happened | Next step |
 |---|---|
-| the time-out has passed | give up |
+| the timeout has passed | give up |
 | no route yet, or the given queue's broker is not in it | request the route once, then give up |
 | no broker in the route, or not the given queue's broker, has a master now | request it after each pause |
 | a transport error (no connection, connection lost) | another attempt |
@@ -14,7 +14,7 @@
 | a later request of a long batch, which was not sent | another attempt to the same queue, after a pause |
 
 A topic without a master usually gets one soon, by an election or a restart. So sends wait for a master until
-their time-out, without counting an attempt. Another attempt goes to another broker immediately. If the topic
+their timeout, without counting an attempt. Another attempt goes to another broker immediately. If the topic
 has only one broker, the attempt goes to the same one after a pause. The error of a send that gives up covers
 all its attempts. If any attempt may have stored the message, the outcome is UNKNOWN.
 

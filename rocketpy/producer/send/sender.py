@@ -63,7 +63,7 @@ Send = PendingSend[Any]
 
 _FOREVER_MS: Final = 10**9
 _SWEEP_MS: Final = 10
-"""Resolution of time-outs of parked sends."""
+"""Resolution of timeouts of parked sends."""
 _FLUSH_EVERY: Final = 64
 """Number of blocked sends between two flushes, once their broker reads again."""
 _BROKER_ERRORS: Final = (TransportError, BrokerError, RemoteProtocolError)

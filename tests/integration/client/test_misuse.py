@@ -79,7 +79,7 @@ async def test_an_invalid_queue_is_rejected() -> None:
             await producer.send(MESSAGE, queue=3)  # type: ignore[arg-type]
 
 
-# -- time-outs ----------------------------------------------------------------------------------------------
+# -- timeouts -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", ["5", 0, -1, float("nan"), float("inf"), True, 10**30], ids=repr)
