@@ -128,9 +128,9 @@ def _wrapper(part: Part, node: ast.AsyncFunctionDef | ast.FunctionDef) -> str:
     call = f"self._inner.{node.name}({', '.join(_passed(node.args))})"
     if _is_iterator(node):
         result = result.removeprefix("Async")
-        body = f"return iterate(self._loop(), {call})"
+        body = f"return iterate(self._loop_thread(), {call})"
     else:
-        body = ("" if result == "None" else "return ") + f"self._loop().run({call})"
+        body = ("" if result == "None" else "return ") + f"self._loop_thread().run({call})"
     return (
         f"    def {node.name}({ast.unparse(node.args)}) -> {result}:\n"
         f'        """See `{part.module}.{part.definition.name}.{node.name}`."""\n'

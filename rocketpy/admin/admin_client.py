@@ -45,7 +45,7 @@ class AdminClient(AdminApi, BoundToClient):
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__("the admin client", namesrv, client)
-        requests = AdminRequests(self._running)
+        requests = AdminRequests(self._running_client)
         self.topics: Topics = Topics(requests)
         self.messages: Messages = Messages(requests)
         self.dead_letters: DeadLetterQueues = DeadLetterQueues(requests)

@@ -45,7 +45,7 @@ class Reader(ToolsConsumer):
         super().__init__()
         self._get_instance = get_instance
 
-    def _running(self) -> ClientInstance:
+    def _running_client(self) -> ClientInstance:
         return self._get_instance()
 
     async def ranges(

@@ -50,7 +50,7 @@ class AdminApi(Lifecycle):
 
     async def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that messages of a topic may be sent to, from the name server's current route."""
-        client = self._running()
+        client = self._running_client()
         route = await client.route(wrap(client.config.namespace, topic), fresh=True)
         return publish_route(topic, route).queues
 
@@ -73,7 +73,7 @@ class AdminApi(Lifecycle):
             TopicInvalid: The name of the topic is not valid.
             RequestTimeout: The topic was created, but the name server does not know it after 6 s.
         """
-        client = self._running()
+        client = self._running_client()
         check_number("queue_count", queue_count, 1)
         name = wrap(client.config.namespace, check_topic(topic))
         masters = [
@@ -156,7 +156,7 @@ class AdminApi(Lifecycle):
         """
         if topic is None:
             return await self._view_by_offset(message_id)
-        found = await MessageIndex(self._running(), partial=True).by_unique_id(topic, message_id)
+        found = await MessageIndex(self._running_client(), partial=True).by_unique_id(topic, message_id)
         if found is not None:
             return found
         try:
@@ -183,7 +183,7 @@ class AdminApi(Lifecycle):
             begin_ms: The earliest store time, in ms since 1970.
             end_ms: The latest store time, in ms since 1970.
         """
-        index = MessageIndex(self._running(), partial=True)
+        index = MessageIndex(self._running_client(), partial=True)
         return await index.by_key(topic, key, max_count, begin_ms, end_ms)
 
     async def _view_by_offset(self, message_id: str, *, only_known: bool = False) -> MessageExt:
@@ -194,10 +194,10 @@ class AdminApi(Lifecycle):
     # -- internals ----------------------------------------------------------------------------
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
-        return wrap_queue(self._running().config.namespace, queue)
+        return wrap_queue(self._running_client().config.namespace, queue)
 
     def _broker_api(self) -> BrokerApi:
-        return BrokerApi(self._running(), _TIMEOUT_MS)
+        return BrokerApi(self._running_client(), _TIMEOUT_MS)
 
 
 async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]) -> None:

@@ -47,7 +47,7 @@ class Lifecycle:
             self._is_starting = False
         return self._client
 
-    def _running(self) -> ClientInstance:
+    def _running_client(self) -> ClientInstance:
         """Return the client instance. Raises ClientClosed unless it runs in the current event loop."""
         raise NotImplementedError
 
@@ -118,7 +118,7 @@ class BoundToClient(Lifecycle):
         """Return the state of its connections. Raises ClientClosed."""
         return self._require_open().health()
 
-    def _running(self) -> ClientInstance:
+    def _running_client(self) -> ClientInstance:
         client = self._require_open()
         client.check_loop()
         return client

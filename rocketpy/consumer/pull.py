@@ -90,11 +90,11 @@ class PullConsumer(BoundToClient):
 
         Topics that brokers create themselves are left out, including those of retries and dead letters.
         """
-        return own_names(self._namespace, await self._running().topics())
+        return own_names(self._namespace, await self._running_client().topics())
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the readable queues of a topic, from a fresh route of the name server."""
-        return subscribe_queues(topic, await self._running().route(self._wrapped(topic), fresh=True))
+        return subscribe_queues(topic, await self._running_client().route(self._wrapped(topic), fresh=True))
 
     async def pull(
         self,
@@ -203,7 +203,7 @@ class PullConsumer(BoundToClient):
         started_ns: int,
         end: list[MessageExt] | BaseException,
     ) -> None:
-        client = self._running()
+        client = self._running_client()
         address = client.cached_address(name.topic, name.broker_name)
         event = ReceiveEvent(queue, self.group, client.client_id, started_ns, time.time_ns(), address, end)
         self._listeners.notify(lambda listener: listener.received(event))
@@ -362,11 +362,11 @@ class PullConsumer(BoundToClient):
 
     def _wrapped(self, name: str) -> str:
         """Return the name of a topic or group with the namespace."""
-        return wrap(self._running().config.namespace, name)
+        return wrap(self._running_client().config.namespace, name)
 
     @property
     def _namespace(self) -> str:
-        return self._running().config.namespace
+        return self._running_client().config.namespace
 
     def _api(self) -> ConsumerApi:
-        return ConsumerApi(self._running(), self._wrapped(self.group), self.config.pull_timeout_ms)
+        return ConsumerApi(self._running_client(), self._wrapped(self.group), self.config.pull_timeout_ms)

@@ -116,7 +116,7 @@ class Producer(AdminApi):
 
         Args:
             wait: Wait until a name server responds, at most `ClientConfig.request_timeout_ms`. Without it
-                `start` returns immediately, sends wait for a name server until their time-out, and `health`
+                `start` returns immediately, sends wait for a name server until their timeout, and `health`
                 reports when none responds.
 
         Raises:
@@ -255,10 +255,10 @@ class Producer(AdminApi):
 
         Raises:
             UsageError: An argument is not valid, or FlowControlled: too much was in flight until the
-                time-out.
+                timeout.
             RouteNotFound: The topic has no queue to send to.
             BrokerError: The broker rejected the message.
-            TransportError: A connection failed, or the time-out has passed.
+            TransportError: A connection failed, or the timeout has passed.
 
         The `outcome` of an error tells whether the message may be stored.
         """
@@ -355,7 +355,7 @@ class Producer(AdminApi):
         """Wait until every message accepted so far has ended: stored, failed, or cancelled.
 
         Open batches are sent immediately. Messages accepted during the wait are not waited for. The wait ends
-        at the latest with the last time-out. A failed send does not make it raise.
+        at the latest with the last timeout. A failed send does not make it raise.
         """
         self._running_dispatcher().flush()
         await _started(self._sender).flush()
@@ -434,7 +434,7 @@ class Producer(AdminApi):
     ) -> MessageExt:
         """Send a message and wait for the reply of a consumer, which uses `create_reply_message`.
 
-        A reply that comes after the time-out is dropped and logged.
+        A reply that comes after the timeout is dropped and logged.
 
         Args:
             message: The request.
@@ -485,7 +485,7 @@ class Producer(AdminApi):
 
     # -- internals ----------------------------------------------------------------------------
 
-    def _running(self) -> ClientInstance:
+    def _running_client(self) -> ClientInstance:
         if self._client is None or self._closing is not None:
             raise ClientClosed("the producer was not started, or is closed")
         self._client.check_loop()

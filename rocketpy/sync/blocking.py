@@ -24,11 +24,11 @@ P = TypeVar("P")
 
 
 class BlockingPart(Generic[P]):
-    """Base class of the parts of a blocking client. loop: returns the thread that runs the asyncio client."""
+    """Base class of the parts of a blocking client. loop_thread: returns the thread of its event loop."""
 
-    def __init__(self, inner: P, loop: Callable[[], LoopThread]) -> None:
+    def __init__(self, inner: P, loop_thread: Callable[[], LoopThread]) -> None:
         self._inner = inner
-        self._loop = loop
+        self._loop_thread = loop_thread
 
 
 class Blocking(Generic[C]):
@@ -49,7 +49,7 @@ class Blocking(Generic[C]):
 
     def close(self) -> object:
         """Close the client. Does nothing in a forked child: the client belongs to the parent process."""
-        background = self._own_loop()
+        background = self._own_loop_thread()
         return background.run(self._inner.close()) if background is not None else None
 
     def __enter__(self) -> Self:
@@ -63,16 +63,16 @@ class Blocking(Generic[C]):
 
     def health(self) -> Health:
         """Return the state of the client."""
-        return self._loop().run(as_coroutine(self._inner.health))
+        return self._loop_thread().run(as_coroutine(self._inner.health))
 
-    def _loop(self) -> LoopThread:
+    def _loop_thread(self) -> LoopThread:
         """Return the thread that runs the client. Raises ClientClosed before the start, and after a fork."""
         if self._background is None:
             raise ClientClosed(f"this {type(self).__name__} was not started: use `with`, or its `start()`")
         self._background.check_process()
         return self._background
 
-    def _own_loop(self) -> LoopThread | None:
+    def _own_loop_thread(self) -> LoopThread | None:
         """Return the thread that runs the client; None before the start and in a forked child."""
         if self._background is None or self._background.is_forked_copy:
             return None

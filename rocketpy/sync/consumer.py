@@ -43,11 +43,11 @@ class _Member(_Consumer[M]):
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """See `rocketpy.PushConsumer.assignment`."""
-        return self._loop().run(as_coroutine(lambda: self._inner.assignment))
+        return self._loop_thread().run(as_coroutine(lambda: self._inner.assignment))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.PushConsumer.search_offset`."""
-        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+        return self._loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 
 
 class PushConsumer(_Member[consumer.PushConsumer]):
@@ -72,19 +72,19 @@ class PushConsumer(_Member[consumer.PushConsumer]):
 
     def pause(self) -> None:
         """See `rocketpy.PushConsumer.pause`."""
-        self._loop().run(as_coroutine(self._inner.pause))
+        self._loop_thread().run(as_coroutine(self._inner.pause))
 
     def resume(self) -> None:
         """See `rocketpy.PushConsumer.resume`."""
-        self._loop().run(as_coroutine(self._inner.resume))
+        self._loop_thread().run(as_coroutine(self._inner.resume))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.PushConsumer.seek`."""
-        self._loop().run(self._inner.seek(queue, offset))
+        self._loop_thread().run(self._inner.seek(queue, offset))
 
     def progress(self) -> dict[MessageQueue, int]:
         """See `rocketpy.PushConsumer.progress`."""
-        return self._loop().run(as_coroutine(self._inner.progress))
+        return self._loop_thread().run(as_coroutine(self._inner.progress))
 
 
 class LitePullConsumer(_Member[consumer.LitePullConsumer]):
@@ -101,30 +101,30 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.LitePullConsumer.fetch_queues`."""
-        return self._loop().run(self._inner.fetch_queues(topic))
+        return self._loop_thread().run(self._inner.fetch_queues(topic))
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See `rocketpy.LitePullConsumer.pause`."""
-        self._loop().run(as_coroutine(lambda: self._inner.pause(queues)))
+        self._loop_thread().run(as_coroutine(lambda: self._inner.pause(queues)))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See `rocketpy.LitePullConsumer.resume`."""
-        self._loop().run(as_coroutine(lambda: self._inner.resume(queues)))
+        self._loop_thread().run(as_coroutine(lambda: self._inner.resume(queues)))
 
     def poll(self, timeout_ms: int | None = None, *, max_count: int | None = None) -> list[MessageExt]:
         """See `rocketpy.LitePullConsumer.poll`."""
-        return self._loop().run(self._inner.poll(timeout_ms, max_count=max_count))
+        return self._loop_thread().run(self._inner.poll(timeout_ms, max_count=max_count))
 
     def getmany(
         self, timeout_ms: int | None = None, *, max_count: int | None = None
     ) -> dict[MessageQueue, list[MessageExt]]:
         """See `rocketpy.LitePullConsumer.getmany`."""
-        return self._loop().run(self._inner.getmany(timeout_ms, max_count=max_count))
+        return self._loop_thread().run(self._inner.getmany(timeout_ms, max_count=max_count))
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until the consumer is closed."""
         while True:
-            background = self._loop()  # raises before the start, and in a forked child
+            background = self._loop_thread()  # raises before the start, and in a forked child
             try:
                 messages = background.run(self._inner.poll())
             except ClientClosed:
@@ -133,27 +133,27 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """See `rocketpy.LitePullConsumer.commit`."""
-        self._loop().run(self._inner.commit(offsets))
+        self._loop_thread().run(self._inner.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See `rocketpy.LitePullConsumer.committed`."""
-        return self._loop().run(self._inner.committed(queue))
+        return self._loop_thread().run(self._inner.committed(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """See `rocketpy.LitePullConsumer.position`."""
-        return self._loop().run(as_coroutine(lambda: self._inner.position(queue)))
+        return self._loop_thread().run(as_coroutine(lambda: self._inner.position(queue)))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.LitePullConsumer.seek`."""
-        self._loop().run(self._inner.seek(queue, offset))
+        self._loop_thread().run(self._inner.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """See `rocketpy.LitePullConsumer.seek_to_begin`."""
-        self._loop().run(self._inner.seek_to_begin(queue))
+        self._loop_thread().run(self._inner.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """See `rocketpy.LitePullConsumer.seek_to_end`."""
-        self._loop().run(self._inner.seek_to_end(queue))
+        self._loop_thread().run(self._inner.seek_to_end(queue))
 
 
 class PullConsumer(_Consumer[consumer.PullConsumer]):
@@ -166,11 +166,11 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
 
     def fetch_topics(self) -> tuple[str, ...]:
         """See `rocketpy.PullConsumer.fetch_topics`."""
-        return self._loop().run(self._inner.fetch_topics())
+        return self._loop_thread().run(self._inner.fetch_topics())
 
     def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.PullConsumer.fetch_queues`."""
-        return self._loop().run(self._inner.fetch_queues(topic))
+        return self._loop_thread().run(self._inner.fetch_queues(topic))
 
     def pull(
         self,
@@ -182,7 +182,9 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
         expression: Expression = ALL,
     ) -> PullResult:
         """See `rocketpy.PullConsumer.pull`."""
-        return self._loop().run(self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression))
+        return self._loop_thread().run(
+            self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
+        )
 
     def pull_async(
         self,
@@ -197,7 +199,7 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
 
         An application can pull several queues or offsets at the same time.
         """
-        return self._loop().submit(
+        return self._loop_thread().submit(
             self._inner.pull(queue, offset, max_count, timeout_ms, expression=expression)
         )
 
@@ -205,32 +207,32 @@ class PullConsumer(_Consumer[consumer.PullConsumer]):
         self, queue: MessageQueue, ranges: Sequence[tuple[int, int]], *, expression: Expression = ALL
     ) -> Future[list[PullResponse | RocketError]]:
         """Start pulls and return the future of their responses. See `rocketpy.PullConsumer.pull_records`."""
-        return self._loop().submit(self._inner.pull_records(queue, ranges, expression=expression))
+        return self._loop_thread().submit(self._inner.pull_records(queue, ranges, expression=expression))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.PullConsumer.min_offset`."""
-        return self._loop().run(self._inner.min_offset(queue))
+        return self._loop_thread().run(self._inner.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue, *, of_master: bool = False) -> int:
         """See `rocketpy.PullConsumer.max_offset`."""
-        return self._loop().run(self._inner.max_offset(queue, of_master=of_master))
+        return self._loop_thread().run(self._inner.max_offset(queue, of_master=of_master))
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.PullConsumer.search_offset`."""
-        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+        return self._loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 
     def check_filter(self, topic: str, expression: Expression) -> None:
         """See `rocketpy.PullConsumer.check_filter`."""
-        self._loop().run(self._inner.check_filter(topic, expression))
+        self._loop_thread().run(self._inner.check_filter(topic, expression))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See `rocketpy.PullConsumer.committed`."""
-        return self._loop().run(self._inner.committed(queue))
+        return self._loop_thread().run(self._inner.committed(queue))
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
         """See `rocketpy.PullConsumer.commit`."""
-        self._loop().run(self._inner.commit(queue, offset))
+        self._loop_thread().run(self._inner.commit(queue, offset))
 
     def view_message(self, offset_message_id: str) -> MessageExt:
         """See `rocketpy.PullConsumer.view_message`."""
-        return self._loop().run(self._inner.view_message(offset_message_id))
+        return self._loop_thread().run(self._inner.view_message(offset_message_id))

@@ -81,39 +81,41 @@ class _AdminApi(Blocking[L]):
 
     def fetch_publish_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """See `rocketpy.AdminClient.fetch_publish_message_queues`."""
-        return self._loop().run(self._inner.fetch_publish_message_queues(topic))
+        return self._loop_thread().run(self._inner.fetch_publish_message_queues(topic))
 
     def create_topic(
         self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
     ) -> None:
         """See `rocketpy.AdminClient.create_topic`."""
-        self._loop().run(self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag))
+        self._loop_thread().run(
+            self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag)
+        )
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """See `rocketpy.AdminClient.search_offset`."""
-        return self._loop().run(self._inner.search_offset(queue, timestamp_ms))
+        return self._loop_thread().run(self._inner.search_offset(queue, timestamp_ms))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.max_offset`."""
-        return self._loop().run(self._inner.max_offset(queue))
+        return self._loop_thread().run(self._inner.max_offset(queue))
 
     def min_offset(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.min_offset`."""
-        return self._loop().run(self._inner.min_offset(queue))
+        return self._loop_thread().run(self._inner.min_offset(queue))
 
     def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """See `rocketpy.AdminClient.earliest_message_store_time`."""
-        return self._loop().run(self._inner.earliest_message_store_time(queue))
+        return self._loop_thread().run(self._inner.earliest_message_store_time(queue))
 
     def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
         """See `rocketpy.AdminClient.view_message`."""
-        return self._loop().run(self._inner.view_message(message_id, topic))
+        return self._loop_thread().run(self._inner.view_message(message_id, topic))
 
     def query_message(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = FOREVER_MS
     ) -> QueryResult:
         """See `rocketpy.AdminClient.query_message`."""
-        return self._loop().run(
+        return self._loop_thread().run(
             self._inner.query_message(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
         )
 
@@ -141,7 +143,7 @@ class Producer(_AdminApi[producer.Producer]):
 
     def close(self, timeout_ms: int | None = None) -> list[Unfinished]:
         """See `rocketpy.Producer.close`."""
-        if (background := self._own_loop()) is None:
+        if (background := self._own_loop_thread()) is None:
             return []
         unfinished = background.run(self._inner.close(timeout_ms))
         _started.discard(self)
@@ -152,12 +154,12 @@ class Producer(_AdminApi[producer.Producer]):
 
         Returns None if the producer was not started, and in a forked child, which must not close it.
         """
-        background = self._own_loop()
+        background = self._own_loop_thread()
         return background.submit(self._inner.close()) if background is not None else None
 
     def send(self, message: Message, **how: Unpack[SendOptions]) -> SendResult:
         """See `rocketpy.Producer.send`. A selector is called in the background thread."""
-        return self._loop().run(self._inner.send(message, **how))
+        return self._loop_thread().run(self._inner.send(message, **how))
 
     def send_async(
         self,
@@ -181,7 +183,7 @@ class Producer(_AdminApi[producer.Producer]):
         Raises:
             FlowControlled: Too many messages were in flight for the timeout. A callback does not wait.
         """
-        background = self._loop()
+        background = self._loop_thread()
         self._acquire_slot(how.get("timeout_ms"))
         future: Future[SendResult] = Future()
         self._track(future, callback)
@@ -209,7 +211,7 @@ class Producer(_AdminApi[producer.Producer]):
 
         Their futures are done then. The callbacks of these may still run in the background thread.
         """
-        self._loop().run(self._inner.flush())
+        self._loop_thread().run(self._inner.flush())
         wait(self._in_flight.copy())
 
     def send_oneway(self, message: Message, **where: Unpack[Where]) -> None:
@@ -219,13 +221,13 @@ class Producer(_AdminApi[producer.Producer]):
             await self._inner.drain()
             self._inner.send_oneway(message, **where)
 
-        self._loop().run(drain_and_send())
+        self._loop_thread().run(drain_and_send())
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> list[SendResult]:
         """See `rocketpy.Producer.send_batch`."""
-        return self._loop().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        return self._loop_thread().run(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
 
     def send_batch_async(
         self,
@@ -254,7 +256,9 @@ class Producer(_AdminApi[producer.Producer]):
         """
         self._acquire_slot(timeout_ms)
         try:
-            future = self._loop().submit(self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+            future = self._loop_thread().submit(
+                self._inner.send_batch(messages, queue=queue, timeout_ms=timeout_ms)
+            )
         except BaseException:  # no send was started
             self._slots.release()
             raise
@@ -274,7 +278,7 @@ class Producer(_AdminApi[producer.Producer]):
         timeout_ms: int | None = None,
     ) -> TransactionSendResult:
         """See `rocketpy.Producer.send_in_transaction`. `local_transaction` runs in the caller's thread."""
-        background = self._loop()
+        background = self._loop_thread()
         if check is not None:
             self.check_transactions(check)
 
@@ -287,7 +291,7 @@ class Producer(_AdminApi[producer.Producer]):
 
     def request(self, message: Message, **how: Unpack[RequestOptions]) -> MessageExt:
         """See `rocketpy.Producer.request`."""
-        return self._loop().run(self._inner.request(message, **how))
+        return self._loop_thread().run(self._inner.request(message, **how))
 
     def request_async(
         self,
@@ -305,7 +309,7 @@ class Producer(_AdminApi[producer.Producer]):
         Returns:
             The future of the reply.
         """
-        future = self._loop().submit(self._inner.request(message, **how))
+        future = self._loop_thread().submit(self._inner.request(message, **how))
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -328,7 +332,7 @@ class Producer(_AdminApi[producer.Producer]):
     def _acquire_slot(self, timeout_ms: int | None) -> None:
         """Wait until one more message may be in flight. Raises FlowControlled after the timeout."""
         time_ms = self._inner.config.send_timeout_ms if timeout_ms is None else check_timeout(timeout_ms)
-        timeout_s = 0 if self._loop().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
+        timeout_s = 0 if self._loop_thread().is_current else min(time_ms / 1000, threading.TIMEOUT_MAX)
         if not self._slots.acquire(timeout=timeout_s):
             raise FlowControlled(
                 f"the message was not sent: after {timeout_s} s, {self._inner.config.max_in_flight} messages "
@@ -341,25 +345,25 @@ class AdminClient(_AdminApi[admin_client.AdminClient]):
 
     def __init__(self, namesrv: str | None = None, *, client: ClientConfig | None = None) -> None:
         super().__init__(admin_client.AdminClient(namesrv, client=client))
-        self.topics: admin.Topics = admin.Topics(self._inner.topics, self._loop)
-        self.messages: admin.Messages = admin.Messages(self._inner.messages, self._loop)
+        self.topics: admin.Topics = admin.Topics(self._inner.topics, self._loop_thread)
+        self.messages: admin.Messages = admin.Messages(self._inner.messages, self._loop_thread)
         self.dead_letters: admin.DeadLetterQueues = admin.DeadLetterQueues(
-            self._inner.dead_letters, self._loop
+            self._inner.dead_letters, self._loop_thread
         )
-        self.brokers: admin.Brokers = admin.Brokers(self._inner.brokers, self._loop)
-        self.name_servers: admin.NameServers = admin.NameServers(self._inner.name_servers, self._loop)
-        self.accounts: admin.Accounts = admin.Accounts(self._inner.accounts, self._loop)
-        self.groups: admin.Groups = admin.Groups(self._inner.groups, self._loop)
+        self.brokers: admin.Brokers = admin.Brokers(self._inner.brokers, self._loop_thread)
+        self.name_servers: admin.NameServers = admin.NameServers(self._inner.name_servers, self._loop_thread)
+        self.accounts: admin.Accounts = admin.Accounts(self._inner.accounts, self._loop_thread)
+        self.groups: admin.Groups = admin.Groups(self._inner.groups, self._loop_thread)
 
     def fetch_dead_letters(
         self, group: str, max_count: int = 1000, *, offsets: Mapping[MessageQueue, int] | None = None
     ) -> DeadLetters:
         """See `rocketpy.AdminClient.fetch_dead_letters`."""
-        return self._loop().run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
+        return self._loop_thread().run(self._inner.fetch_dead_letters(group, max_count, offsets=offsets))
 
     def resend_dead_letter(self, message: MessageExt) -> SendResult:
         """See `rocketpy.AdminClient.resend_dead_letter`."""
-        return self._loop().run(self._inner.resend_dead_letter(message))
+        return self._loop_thread().run(self._inner.resend_dead_letter(message))
 
     def close(self) -> None:
         """See `rocketpy.AdminClient.close`."""

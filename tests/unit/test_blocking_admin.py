@@ -68,10 +68,10 @@ def test_wrappers_are_generated() -> None:
         "from rocketpy.sync.loop_thread import iterate\n",
         "class Things(BlockingPart[things.Things]):",
         "def find(self, name: str, *more: int, path: PathLike[str], limit: int=LIMIT, **on: bool) -> Found:",
-        "return self._loop().run(self._inner.find(name, *more, path=path, limit=limit, **on))",
+        "return self._loop_thread().run(self._inner.find(name, *more, path=path, limit=limit, **on))",
         "def read(self, name: str='x') -> Iterator[Found]:",
-        "return iterate(self._loop(), self._inner.read(name))",
-        "        self._loop().run(self._inner.drop())\n",
+        "return iterate(self._loop_thread(), self._inner.read(name))",
+        "        self._loop_thread().run(self._inner.drop())\n",
         '"""See `rocketpy.admin.things.Things.find`."""',
     ):
         assert line in text

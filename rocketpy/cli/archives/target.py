@@ -65,7 +65,7 @@ class TargetTopic(ToolsConsumer):
     async def queues(self) -> tuple[MessageQueue, ...]:
         """Return the writable queues of the topic. Raises RouteNotFound when there are none."""
         try:
-            route = await self._running().route(self._wrapped(self.topic), fresh=True)
+            route = await self._running_client().route(self._wrapped(self.topic), fresh=True)
         except RouteNotFound as error:
             raise RouteNotFound(f"{error}; create it: rocketpy topic create {self.topic}") from None
         found = publish_route(self.topic, route).queues
@@ -128,7 +128,7 @@ class TargetTopic(ToolsConsumer):
         )
 
     async def _request(self, queue: MessageQueue, command: Command, count: int) -> Receipt:
-        client = self._running()
+        client = self._running_client()
         name = wrap_queue(self._namespace, queue)
         address, _ = await client.find_broker(name.topic, name.broker_name, only=True)
         # Sent once: a repeated request might store the messages twice.

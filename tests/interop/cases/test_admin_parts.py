@@ -158,7 +158,7 @@ async def test_producers_are_listed(servers: Cluster) -> None:
             return next(iter(await admin.brokers.producers("shop")), None)
 
         member = await eventually(is_known)
-        assert (member.client_id, member.language) == (producer._running().client_id, "PYTHON")
+        assert (member.client_id, member.language) == (producer._running_client().client_id, "PYTHON")
         assert member.brokers == (str(servers.broker.conf["brokerName"]),)
 
 
