@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from rocketpy.protocol.remoting.command import Command, decode_command
+from rocketpy.protocol.remoting.frame import FrameDecoder
+
 GOLDEN = Path(__file__).parent / "golden"
 _STORE_FOLDERS = ("store", "ha", "dledger")
 
@@ -44,6 +47,16 @@ def frames(scenario: str, folder: str = "remoting") -> list[RecordedFrame]:
     data = (GOLDEN / folder / f"{scenario}.bin").read_bytes()
     infos = _read_json(GOLDEN / folder / f"{scenario}.json")
     return [RecordedFrame(info, data[info["offset"] : info["offset"] + info["length"]]) for info in infos]
+
+
+def requests(scenario: str, code: int) -> list[Command]:
+    """The requests of a recording that have this code, decoded by rocketpy, in order of time."""
+    found = (
+        frame.data
+        for frame in frames(scenario)
+        if frame.info["code"] == code and frame.info["kind"] != "response"
+    )
+    return [decode_command(FrameDecoder().feed(data)[0]) for data in found]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The layers that docs/internals/map.md promises, held against the imports in the code."""
+"""The layers that docs/internals/map.md promises, compared with the imports in the code."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""docs/reference/mqconsumer.md: complete, and each row held by a case that exists."""
+"""docs/reference/mqconsumer.md: complete, and each row covered by a case that exists."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JAVA_SETTINGS = re.findall(
 
 
 def rows() -> list[list[str]]:
-    """The cells of every row that a case holds."""
+    """The cells of every row that a case covers."""
     lines = [line for line in HELD.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 

@@ -1,4 +1,4 @@
-"""docs/guides/spark-from-kafka.md: complete, and each row held by a test that exists."""
+"""docs/guides/spark-from-kafka.md: complete, and each row covered by a test that exists."""
 
 from __future__ import annotations
 

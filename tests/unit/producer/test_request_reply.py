@@ -22,21 +22,11 @@ from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeaderV2
 from rocketpy.protocol.message.properties import decode
 from rocketpy.protocol.message.record import Record, host_bytes
-from rocketpy.protocol.remoting.command import Command, decode_command
-from rocketpy.protocol.remoting.frame import FrameDecoder
-from tests import golden_data
+from rocketpy.protocol.remoting.command import Command
+from tests.golden_data import requests
 from tests.integration.sdk_peers import Names, Peer, Script, refuses, silent, stored
 
 MESSAGE = Message("GoldenRequest", b"question 1", tags="TagR", keys="KR")
-
-
-def recorded(code: int) -> list[Command]:
-    """The recorded requests of a code, oldest first."""
-    found = [
-        frame for frame in golden_data.frames("json-rpc")
-        if frame.info["code"] == code and frame.info["kind"] != "response"
-    ]  # fmt: skip
-    return [decode_command(FrameDecoder().feed(frame.data)[0]) for frame in found]
 
 
 def request_message(**properties: str) -> MessageExt:
@@ -69,7 +59,7 @@ async def push_recorded(
     newer: as a broker of 4.9 writes the properties, without a separator at their end. sys_flag: bits to add.
     host: of requester and broker, instead of those of the recording.
     """
-    push = recorded(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
+    push = requests("json-rpc", RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)[0]
     header = push.header_as(ReplyMessageRequestHeader)
     properties = decode(header.properties or "")
     header.properties = (header.properties or "").replace(properties["CORRELATION_ID"], correlation_id)
@@ -92,7 +82,7 @@ async def test_a_request_is_that_of_a_java_producer() -> None:
         ours = decode(header.properties or "")
         response = await push_recorded(broker, ours["CORRELATION_ID"])
         reply = await asking
-    golden = recorded(RequestCode.SEND_MESSAGE_V2)[0].header_as(SendMessageRequestHeaderV2)
+    golden = requests("json-rpc", RequestCode.SEND_MESSAGE_V2)[0].header_as(SendMessageRequestHeaderV2)
     java = decode(golden.properties or "")
     changing = dict.fromkeys(("UNIQ_KEY", "CORRELATION_ID", "REPLY_TO_CLIENT"), "")
     assert {**ours, **changing} == {**java, **changing}
@@ -156,7 +146,7 @@ async def test_a_reply_that_cannot_be_decoded() -> None:
 
 async def test_a_reply_is_that_of_a_java_consumer() -> None:
     """A Java requester would never get a Python replier's reply."""
-    golden = recorded(RequestCode.SEND_REPLY_MESSAGE_V2)[0]
+    golden = requests("json-rpc", RequestCode.SEND_REPLY_MESSAGE_V2)[0]
     header = golden.header_as(SendMessageRequestHeaderV2)
     java = decode(header.properties or "")
     names = ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL")

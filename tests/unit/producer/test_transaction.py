@@ -20,10 +20,9 @@ from rocketpy.protocol.headers import (
 from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.properties import decode
 from rocketpy.protocol.message.record import host_bytes
-from rocketpy.protocol.remoting.command import Command, decode_command
-from rocketpy.protocol.remoting.frame import FrameDecoder
+from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
-from tests import golden_data
+from tests.golden_data import requests
 from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import until
 
@@ -34,15 +33,6 @@ COMMIT, ROLLBACK, UNKNOWN = (
 )
 OFFSET_ID = "7F00000100004E2A0000000000000BCF"  # 3023, as in the recording
 MESSAGE = Message("GoldenTopic", b"x", tags="TagTxC", keys="TXC")
-
-
-def recorded(code: int) -> list[Command]:
-    """The recorded requests of a code, oldest first."""
-    found = [
-        frame for frame in golden_data.frames("json-producer")
-        if frame.info["code"] == code and frame.info["kind"] != "response"
-    ]  # fmt: skip
-    return [decode_command(FrameDecoder().feed(frame.data)[0]) for frame in found]
 
 
 def says(state: LocalTransactionState) -> Callable[[Message], LocalTransactionState]:
@@ -94,7 +84,7 @@ async def test_requests_equal_those_of_a_java_producer() -> None:
             )
         ends = await broker.ends(3)
         half = broker.sends[0].header_as(SendMessageRequestHeaderV2)
-    theirs = recorded(RequestCode.SEND_MESSAGE_V2)
+    theirs = requests("json-producer", RequestCode.SEND_MESSAGE_V2)
     golden = next(
         header
         for command in theirs
@@ -103,7 +93,7 @@ async def test_requests_equal_those_of_a_java_producer() -> None:
     assert (half.sys_flag, half.batch, half.producer_group) == (golden.sys_flag, False, golden.producer_group)
     ours, java = decode(half.properties or ""), decode(golden.properties or "")
     assert {**ours, "UNIQ_KEY": ""} == {**java, "UNIQ_KEY": ""}
-    java_ends = [command.header_as(EndTransactionRequestHeader) for command in recorded(37)]
+    java_ends = [command.header_as(EndTransactionRequestHeader) for command in requests("json-producer", 37)]
     assert [end.commit_or_rollback for end in ends] == [end.commit_or_rollback for end in java_ends[:3]]
     assert ends[0].ext_fields() == {
         **java_ends[0].ext_fields(),
@@ -114,8 +104,10 @@ async def test_requests_equal_those_of_a_java_producer() -> None:
 
 async def test_a_recorded_check_gets_the_response_of_java() -> None:
     """The broker would never learn how a transaction ended, or apply the decision to another copy."""
-    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
-    expected = recorded(RequestCode.END_TRANSACTION)[3].header_as(EndTransactionRequestHeader)
+    (asked,) = requests("json-producer", RequestCode.CHECK_TRANSACTION_STATE)
+    expected = requests("json-producer", RequestCode.END_TRANSACTION)[3].header_as(
+        EndTransactionRequestHeader
+    )
     seen: list[MessageExt] = []
 
     def check(half: MessageExt) -> LocalTransactionState:
@@ -137,7 +129,7 @@ async def test_a_recorded_check_gets_the_response_of_java() -> None:
 
 async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixture) -> None:
     """While its database is unavailable, a producer would commit or roll back without knowing the state."""
-    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    (asked,) = requests("json-producer", RequestCode.CHECK_TRANSACTION_STATE)
 
     async def check(_half: MessageExt) -> LocalTransactionState:
         raise OSError("the database is away")
@@ -156,7 +148,7 @@ async def test_a_check_that_fails_leaves_it_open(caplog: pytest.LogCaptureFixtur
 
 async def test_a_check_that_waited_for_something_cancelled() -> None:
     """A cancelled task of the application would fail the client, and the broker would get no result."""
-    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    (asked,) = requests("json-producer", RequestCode.CHECK_TRANSACTION_STATE)
 
     async def check(_half: MessageExt) -> LocalTransactionState:
         query = asyncio.ensure_future(asyncio.sleep(60))
@@ -176,7 +168,7 @@ async def test_a_check_that_waited_for_something_cancelled() -> None:
 
 async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCaptureFixture) -> None:
     """A check would decide by bytes that are not the message."""
-    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    (asked,) = requests("json-producer", RequestCode.CHECK_TRANSACTION_STATE)
     compressed = asked.body[:39] + b"\x01" + asked.body[40:]
     async with running() as (producer, broker):
         producer.check_transactions(lambda _: COMMIT)
@@ -191,7 +183,7 @@ async def test_a_check_of_a_message_that_cannot_be_decoded(caplog: pytest.LogCap
 
 async def test_a_check_for_another_group_is_left_to_others(caplog: pytest.LogCaptureFixture) -> None:
     """A check function would be called for transactions of other producers."""
-    (asked,) = recorded(RequestCode.CHECK_TRANSACTION_STATE)
+    (asked,) = requests("json-producer", RequestCode.CHECK_TRANSACTION_STATE)
     async with running(group="others") as (producer, broker):
         producer.check_transactions(lambda _: COMMIT)
         await producer.send(Message("GoldenTopic", b"x"))

@@ -139,7 +139,7 @@ def test_followers_at_different_positions_share_reads(tmp_path: Path) -> None:
     files.close()
 
 
-def test_each_entry_that_is_read_ahead_is_held_against_the_index(tmp_path: Path) -> None:
+def test_each_entry_that_is_read_ahead_is_compared_with_the_index(tmp_path: Path) -> None:
     """An entry that is not the ledger's, as stale bytes are, would be sent to followers (I9)."""
     files = opened(tmp_path)
     entries = grown(files, [b"." * 60] * 8)
