@@ -179,8 +179,10 @@ def test_attempts_are_counted() -> None:
 def test_all_attempts_share_the_time() -> None:
     """A send with a timeout of 3 s would take 9."""
     assert isinstance(ended(after(LOST, now_ms=3000)), ConnectionLost)
-    error = ended(after(now_ms=3000, error=ConnectFailed("no name server")))
+    rules = SendRules(500, 3500, RetryConfig())
+    error = ended(after(now_ms=3500, error=ConnectFailed("no name server"), rules=rules))
     assert isinstance(error, RequestTimeout)
+    assert "timed out after 3000 ms" in str(error)
     assert error.outcome is Outcome.NOT_SENT
     assert "no name server" in str(error)
 
