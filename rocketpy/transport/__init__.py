@@ -1,4 +1,4 @@
-"""Transports: connections that carry bytes. The only package that uses sockets."""
+"""Transports: connections that carry bytes. All connections of RocketMQ's protocols are opened here."""
 
 from rocketpy.transport.base import Address, ChannelOptions, Listener, Transport
 from rocketpy.transport.channel import Channel, ClientOnlyEndpoint, Endpoint
