@@ -63,19 +63,20 @@ class ProcessQueue:
     """The cached messages of a queue.
 
     queue: with its namespace. next_offset: where the next pull begins. count: number of cached messages.
-    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. locked_ms:
-    when the broker last granted the lock, for orderly consumption. pulled_ms, consumed_ms: when the last pull
-    began, and when messages were last finished. All times are in ms of a monotonic clock.
+    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. pulled_ms,
+    consumed_ms: when the last pull began, and when messages were last finished. All times are in ms of a
+    monotonic clock.
     """
 
     __slots__ = (
         "_batches",
         "_last",
+        "_last_lock_ms",
+        "_locked_ms",
         "_waiting",
         "consumed_ms",
         "count",
         "dropped",
-        "locked_ms",
         "next_offset",
         "pulled_ms",
         "queue",
@@ -88,7 +89,8 @@ class ProcessQueue:
         self.count: int = 0
         self.size: int = 0
         self.dropped: bool = False
-        self.locked_ms: int | None = None
+        self._locked_ms: int | None = None
+        self._last_lock_ms = now_ms  # without a lock, the time of the assignment, as in RocketMQ
         self.pulled_ms: int = now_ms
         self.consumed_ms: int = now_ms
         self._batches: deque[_PulledBatch] = deque()
@@ -129,9 +131,20 @@ class ProcessQueue:
             or (limits.span is not None and next_offset - self.commit_offset > limits.span)
         )
 
+    @property
+    def locked_ms(self) -> int | None:
+        """When the broker last granted the lock, for orderly consumption; None without the lock."""
+        return self._locked_ms
+
+    @locked_ms.setter
+    def locked_ms(self, locked_ms: int | None) -> None:
+        self._locked_ms = locked_ms
+        if locked_ms is not None:
+            self._last_lock_ms = locked_ms
+
     def is_locked(self, now_ms: int) -> bool:
         """Return whether the broker's lock is still valid."""
-        return self.locked_ms is not None and now_ms - self.locked_ms <= LOCK_ALIVE_MS
+        return self._locked_ms is not None and now_ms - self._locked_ms <= LOCK_ALIVE_MS
 
     def add(self, messages: Sequence[MessageExt], next_offset: int) -> None:
         """Add the messages of a pull, in the order of offsets. The sequence must not change afterwards."""
@@ -206,7 +219,7 @@ class ProcessQueue:
             cached_msg_count=self.count,
             cached_msg_size_in_mib=self.size >> 20,
             locked=self.is_locked(now_ms),
-            last_lock_timestamp=0 if self.locked_ms is None else since_1970_ms + self.locked_ms,
+            last_lock_timestamp=since_1970_ms + self._last_lock_ms,
             droped=self.dropped,
             last_pull_timestamp=since_1970_ms + self.pulled_ms,
             last_consume_timestamp=since_1970_ms + self.consumed_ms,

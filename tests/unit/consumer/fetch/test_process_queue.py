@@ -138,8 +138,9 @@ def test_the_times_shown_to_operators_are_since_1970() -> None:
     queue.pulled_ms, queue.consumed_ms = 20, 30
     info = queue.info(100, 5_000_100)
     assert (info.last_pull_timestamp, info.last_consume_timestamp) == (5_000_020, 5_000_030)
-    assert info.last_lock_timestamp == 0
+    assert info.last_lock_timestamp == 5_000_000  # the assignment of the queue, as in RocketMQ
     queue.locked_ms = 40
+    queue.locked_ms = None  # the lock was lost
     assert queue.info(100, 5_000_100).last_lock_timestamp == 5_000_040
 
 
