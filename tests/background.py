@@ -34,6 +34,11 @@ async def kill(pattern: str, *owners: Tasks) -> None:
     waits_for.set_exception(Bug())
 
 
+def fails(*_args: object, **_kwargs: object) -> Any:
+    """Replaces a function by one with a bug."""
+    raise Bug
+
+
 def _waits_for(task: asyncio.Task[Any]) -> asyncio.Future[object] | None:
     future: asyncio.Future[object] | None = task._fut_waiter  # type: ignore[attr-defined]
     return None if future is None or future.done() else future

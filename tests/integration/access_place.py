@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
 
 class Servers:
-    """Both servers. conf: lines for both of their files. address, names: where they are."""
+    """A broker and its name server. conf: lines for both of their files."""
 
     def __init__(
         self, path: Path, monkeypatch: pytest.MonkeyPatch, *, conf: str = "", settings: Mapping[str, str] = {}
@@ -171,5 +171,5 @@ async def asked(
 
 
 def is_refused(response: Command) -> bool:
-    """Whether the gate refused it, and not a handler."""
+    """Whether access control rejected the request, and not a handler."""
     return (response.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")

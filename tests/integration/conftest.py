@@ -1,4 +1,4 @@
-"""Fixtures for the tests of producers and consumers with this project's servers."""
+"""Fixtures for the tests of producers and consumers with rocketpy's servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
 
 @pytest.fixture
 async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """A producer of that cluster whose messages go to one queue after the other."""
+    """A producer of that cluster, without batching: its messages go to the queues in turn."""
     config = ProducerConfig(batching=False)
     async with Producer("senders", cluster.namesrv_address, config=config) as started:
         yield started

@@ -25,7 +25,7 @@ SMALL = {
 
 
 def make(root: Path, name: str, namesrv: str, **settings: str) -> Broker:
-    """A broker of the pair; times that RocketMQ has fixed are short."""
+    """A broker of the pair; intervals that are fixed in RocketMQ are shortened."""
     given = {**SMALL, "namesrvAddr": namesrv, "storePathRootDir": str(root / name), **settings}
     config = load_broker_config(overrides=given)
     return Broker(replace(config, ha=replace(config.ha, reconnect_ms=50, sync_interval_ms=50)))
@@ -77,7 +77,7 @@ async def pair(root: Path) -> AsyncIterator[Pair]:
 
 
 async def caught_up(master: Broker, *slaves: Broker) -> None:
-    """Wait until slaves have all that the master has."""
+    """Wait until the slaves have all records of the master."""
     await until(
         lambda: all(slave.store.max_physical_offset == master.store.max_physical_offset for slave in slaves)
     )

@@ -1,8 +1,8 @@
-"""A name server and brokers of a DLedger group in this process, which elects only when a test wants that.
+"""A name server and brokers of a DLedger group in this process. Elections start only when a test wants them.
 
-A leader may be silent for a minute, since a busy machine or a slow disk holds this process up for seconds.
+The election timeout is a minute, since a busy machine or a slow disk can delay this process by seconds.
 Idle followers receive the committed index ten times as often as in RocketMQ, so that tests wait less for it.
-Where a leader is stopped, or loses its majority, the clock of the group's peers leaps over that minute.
+When a leader is stopped, or loses its majority, the clock of the group's peers jumps ahead by that minute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 class LedgerGroup:
-    """The parts of a test. Peers connect over memory://, clients over sockets.
+    """A running group. Peers connect over memory://, clients over sockets.
 
     commit_wait_ms: how long a leader waits for a majority before it asks senders to try again.
     """
@@ -90,7 +90,7 @@ class LedgerGroup:
         return broker
 
     async def stop(self, name: str) -> None:
-        """Stop one of the brokers. When it leads, the others elect at once."""
+        """Stop one of the brokers. If it is the leader, the others elect a new one at once."""
         broker = self.running.pop(name)
         is_master = broker.is_master
         await broker.close()
@@ -102,12 +102,12 @@ class LedgerGroup:
         return asyncio.get_running_loop().time() * 1000 + self._leapt_ms
 
     async def end_silence(self) -> None:
-        """Let the time pass for which followers wait for their leader, and a leader for its majority."""
-        for _ in range(100):  # pushes of a stopped leader arrive before that
+        """Move the clock past the election timeout of followers, and a leader's wait for its majority."""
+        for _ in range(100):  # until pushes of a stopped leader have arrived
             await asyncio.sleep(0)
         peers = [broker.ledger.peer for broker in self.running.values()]
         self._leapt_ms += max((peer.settings.election_timeout_ms + 1 for peer in peers), default=0)
-        for peer in peers:  # all of them now: one that still follows refuses its vote for as long again
+        for peer in peers:  # all at once: a peer that still follows would refuse its vote
             peer._step(Tick())
 
     def producer(self, client: ClientConfig | None = None) -> Producer:
@@ -148,10 +148,10 @@ async def ledger_group(
     roleless_ms: int = 10_000,
     commit_wait_ms: int = 60_000,
 ) -> AsyncIterator[LedgerGroup]:
-    """A group that runs; settings are broker.conf keys of every broker.
+    """A running group; settings are broker.conf keys of every broker.
 
     sync_ms: how often slaves copy topics, groups and offsets. roleless_ms: when a broker without a role
-    registers. commit_wait_ms: see `LedgerGroup`. RocketMQ has all three fixed.
+    registers. commit_wait_ms: see `LedgerGroup`. All three are constants in RocketMQ.
     """
     namesrv = NameServer(NamesrvConfig(listen=ListenConfig(address=Address("tcp", "127.0.0.1", 0))))
     await namesrv.start()
@@ -161,7 +161,7 @@ async def ledger_group(
             await made.start(name, settings)
         yield made
     finally:
-        # The leader first, while the others take what it still has to store.
+        # The leader stops first, while the others can still store its last entries.
         for broker in sorted(made.running.values(), key=lambda broker: not broker.is_master):
             await broker.close()
         await namesrv.close()

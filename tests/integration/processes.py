@@ -1,4 +1,4 @@
-"""The command rocketpy-broker in processes of their own."""
+"""Runs the command rocketpy-broker in separate processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMAND = (sys.executable, "-m", "rocketpy_broker.cli")
 
 
 async def start(*arguments: str) -> tuple[Process, str]:
-    """A server's process, and the address from the line that reports it as ready."""
+    """Start a server; return its process, and the address from its ready line."""
     process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):

@@ -1,6 +1,6 @@
 """A group of DLedger peers in this process, on sockets. Entries are kept in memory, or in files.
 
-A leader may be silent for a minute: see `ledger_group`.
+The election timeout is a minute: see `ledger_group`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Member:
 
 @dataclass
 class PeerTls:
-    """How peers do TLS: as servers, as clients, and the names that their certificates have."""
+    """TLS of peers: contexts of servers and of clients, and the names in their certificates."""
 
     listen: ChannelOptions
     connect: ChannelOptions
@@ -170,7 +170,7 @@ class Group:
         return member
 
     async def stop(self, name: str) -> None:
-        """Stop a peer. When it leads, the others elect at once."""
+        """Stop a peer. If it is the leader, the others elect a new one at once."""
         peer = self.members[name].peer
         is_leader = peer is not None and peer._is_running and peer.state.role is Role.LEADER
         await self._stop(name)
@@ -178,13 +178,13 @@ class Group:
             await self.end_silence(*self.running)
 
     async def end_silence(self, *members: Member) -> None:
-        """Let the time pass for which these wait for their leader, or a leader for its majority."""
-        for _ in range(100):  # pushes of a stopped leader arrive before that
+        """Move the clocks of these past the election timeout, and a leader's wait for its majority."""
+        for _ in range(100):  # until pushes of a stopped leader have arrived
             await asyncio.sleep(0)
         peers = [(member, member.peer) for member in members if member.peer is not None]
         for member, peer in peers:
             member.leapt_ms += peer.settings.election_timeout_ms + 1
-        for _, peer in peers:  # all of them now: one that still follows refuses its vote for as long again
+        for _, peer in peers:  # all at once: a peer that still follows would refuse its vote
             peer._step(Tick())
 
     async def close(self) -> None:
@@ -222,7 +222,7 @@ class Group:
         return found if found in self.leaders() else None
 
     async def append(self, peer: Peer, *bodies: bytes) -> Entry:
-        """Append at a leader; the last entry, once it is committed."""
+        """Append at a leader; return the last entry, once it is committed."""
         entry = [peer.append(body) for body in bodies][-1]
         await until(lambda: peer.committed_index >= entry.index)
         return entry
@@ -238,7 +238,7 @@ async def group(
     tls: PeerTls | None = None,
     **settings: object,
 ) -> AsyncIterator[Group]:
-    """A group that runs."""
+    """A running group."""
     made = Group(root, size, with_files=with_files, flush=flush, tls=tls, **settings)
     try:
         for name in made.members:

@@ -10,4 +10,4 @@ SMALL: Final = {
     "waitTimeMillsInSendQueue": "60000",
     "osPageCacheBusyTimeOutMills": "60000",
 }
-"""Small files, and patience. Tests of overload set their own limits."""
+"""Small files and long overload limits. Tests of overload set their own limits."""

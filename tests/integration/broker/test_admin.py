@@ -108,7 +108,7 @@ async def test_topics_and_groups_show_their_progress(client: RawClient) -> None:
     assert ConsumeStatsList.decode(response.body).total_diff == 1
 
 
-async def test_time_spans_and_groups_of_a_topic(client: RawClient) -> None:
+async def test_store_times_and_groups_of_a_topic_are_shown(client: RawClient) -> None:
     """An operator could not see how late a group is."""
     spans = QueryConsumeTimeSpanBody.decode(
         (
@@ -230,7 +230,7 @@ async def test_a_missing_member_is_reported(client: RawClient) -> None:
     assert (response.code, response.remark) == (1, "The Consumer <c> <c@9> not online")
 
 
-async def test_a_member_that_leaves_during_a_request(client: RawClient, member: RawClient) -> None:
+async def test_a_forwarded_request_fails_when_its_member_leaves(client: RawClient, member: RawClient) -> None:
     """The request would end with the timeout of the tool."""
     info = GetConsumerRunningInfoRequestHeader(consumer_group="c", client_id="c@1")
     await ask(client, Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, info))

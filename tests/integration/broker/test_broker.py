@@ -146,8 +146,8 @@ async def test_a_batch_is_rejected_for_a_delay_only(
 ) -> None:
     """A user's property whose name ends in DELAY, or a delay of 0, would make every batch with it fail.
 
-    Source: CommitLog.putMessages of RocketMQ 4.6.0, which looks at the request's DELAY; ours also at each
-    message's, which would be ignored.
+    Source: CommitLog.putMessages of RocketMQ 4.6.0, which checks the DELAY of the request. rocketpy also
+    checks each message's DELAY, which RocketMQ ignores.
     """
     body = encode_batch([(0, b"first", b""), (0, b"DELAY\x013\x02", text)])
     header = send_header(batch=True, text=shared)
@@ -157,8 +157,8 @@ async def test_a_batch_is_rejected_for_a_delay_only(
         assert [record.properties for record in await records(client)] == [b"", text]
 
 
-async def test_names_that_end_in_a_reserved_one_are_names_like_any(client: RawClient) -> None:
-    """A user's property such as MY_CLUSTER or SLA_DELAY would delay a message, or lose its neighbours."""
+async def test_property_names_may_end_in_a_reserved_name(client: RawClient) -> None:
+    """A user's property such as MY_CLUSTER or SLA_DELAY would delay a message, or remove other properties."""
     text = "SLA_DELAY\x015\x02NO_TRAN_MSG\x01true\x02MY_CLUSTER\x01c\x02empty\x01\x02MY_TAGS\x01t\x02"
     assert (await send(client, b"x", text=text)).code == 0
     (record,) = await records(client)
@@ -191,7 +191,7 @@ async def test_a_client_gets_responses_in_its_codec(client: RawClient, codec: in
     assert response.ext_fields()["queueOffset"] == "0"
 
 
-async def test_the_first_form_of_a_send_works(client: RawClient) -> None:
+async def test_sends_with_unabbreviated_headers_work(client: RawClient) -> None:
     """Clients with sendSmartMsg=false could not send."""
     header = SendMessageRequestHeader(
         producer_group="g", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=-1,
@@ -234,7 +234,7 @@ async def test_a_client_cannot_pose_as_another_cluster(client: RawClient) -> Non
     assert properties.decode(record.properties) == {"DELAY": "0", "a": "1", "CLUSTER": "DefaultCluster"}
 
 
-async def test_pull_codes(client: RawClient) -> None:
+async def test_each_outcome_of_a_pull_has_its_code(client: RawClient) -> None:
     """QUIRKS 34: a consumer would not know whether to wait, to retry or to move."""
     assert (await pull(client)).code == ResponseCode.TOPIC_NOT_EXIST
     await send(client, b"x", text="TAGS\x01a\x02")
@@ -257,7 +257,7 @@ async def test_pull_codes(client: RawClient) -> None:
     assert (await pull(client, queue_id=4)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_look_ups(client: RawClient) -> None:
+async def test_messages_are_found_by_id_key_and_time(client: RawClient) -> None:
     """A message could not be found by id, key or time."""
     await send(client, b"one", text="KEYS\x01k1\x02")
     position = decode_message_id((await send(client, b"two", text="KEYS\x01k2\x02")).ext_fields()["msgId"])[1]
@@ -296,7 +296,7 @@ async def test_offsets_of_groups_survive_a_restart(tmp_path: Path) -> None:
 
 
 async def test_unknown_and_forbidden_requests_get_responses(client: RawClient) -> None:
-    """Better than QUIRKS 6: a client would run into its timeout."""
+    """Unlike 4.6.0 (QUIRKS 6): a client would run into its timeout."""
     assert (await client.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert (
         await client.call(RequestCode.UPDATE_BROKER_CONFIG, body=b"a=b")
@@ -443,8 +443,8 @@ async def test_sync_flush_acknowledges_flushed_messages(tmp_path: Path) -> None:
                 assert len(await records(client)) == count
 
 
-async def test_a_closing_broker_rejects(cluster: EmbeddedCluster, client: RawClient) -> None:
-    """QUIRKS 39's code: a producer would wait for its timeout."""
+async def test_a_closing_broker_rejects_sends(cluster: EmbeddedCluster, client: RawClient) -> None:
+    """A producer would wait for its timeout; the code is that of QUIRKS 39."""
     broker = cluster.brokers[0]
     broker._endpoint.reject_all("the broker is shutting down")
     response = await send(client, b"x")

@@ -68,10 +68,10 @@ async def send(client: RawClient, properties: str = "", *, batch: bool = False) 
     return await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
 
 
-async def test_a_failing_fsync_ends_acknowledgement(tmp_path: Path) -> None:
-    """A broker that continues after a failed fsync would acknowledge messages that the disk has dropped."""
+async def test_a_broker_acknowledges_nothing_after_a_failed_fsync(tmp_path: Path) -> None:
+    """A broker would acknowledge messages that the disk has dropped."""
     disk = FaultyDisk(only="fdatasync", code=errno.EIO)
-    # Nothing else is flushed meanwhile: the flush that fails is the second message's own.
+    # Nothing else is flushed meanwhile, so the flush that fails is that of the second message.
     running = broker(tmp_path, disk, flushIntervalConsumeQueue="600000")
     await running.start()
     async with await RawClient.open(running.address) as client:
@@ -110,7 +110,7 @@ async def test_a_flush_beyond_its_timeout_is_reported_to_waiting_sends(tmp_path:
         assert running.store.flushed_offset < running.store.max_physical_offset
         disk.is_free.set()
         async with asyncio.timeout(LIMIT_S):
-            while running.store.max_offset_in_queue("T", 0) < 2:  # noqa: ASYNC110 - nothing tells when
+            while running.store.max_offset_in_queue("T", 0) < 2:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
         assert running.store.flushed_offset == running.store.max_physical_offset
     await running.close()
@@ -156,17 +156,21 @@ async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode:
     assert responses == dict.fromkeys(WAITING, code) | dict.fromkeys(NOT_WAITING, 0)
 
 
-async def test_a_store_that_cannot_keep_up_responds_system_busy(tmp_path: Path) -> None:
-    """RocketMQ's clients report this code to their callers at once, and do not wait for a timeout."""
+async def test_a_store_that_cannot_keep_up_responds_system_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers would wait for their timeout before they send to another broker."""
     running = broker(tmp_path, FaultyDisk())
     await running.start()
+    busy = StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy")
     async with await RawClient.open(running.address) as client:
-        running.store.reject(Reason.BUSY, StoreBusy("[TIMEOUT_CLEAN_QUEUE]broker busy"))
-        response = await send(client)
-        if response.code != 0:  # unless the watch has looked meanwhile
-            assert response.code == ResponseCode.SYSTEM_BUSY
-            assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (response.remark or "")
+        with monkeypatch.context() as patch:
+            patch.setattr(running.store.overload_detector, "sample", lambda _late_ms: busy)
+            running.store.reject(Reason.BUSY, busy)
+            response = await send(client)
+        assert response.code == ResponseCode.SYSTEM_BUSY
+        assert "[TIMEOUT_CLEAN_QUEUE]broker busy" in (response.remark or "")
         async with asyncio.timeout(LIMIT_S):
-            while (await send(client)).code != 0:  # noqa: ASYNC110 - nothing tells when
+            while (await send(client)).code != 0:  # noqa: ASYNC110 - until the next sample
                 await asyncio.sleep(0)
     await running.close()

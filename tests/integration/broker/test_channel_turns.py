@@ -39,7 +39,7 @@ class Handlers:
         self.order.append(request.code)
         self.moved.set()
         if request.code in (SLOW, HELD):
-            time.sleep(SLOW_S)  # the event loop stands still
+            time.sleep(SLOW_S)  # blocks the event loop
         if request.code == HELD:
             channel.exclude_from_unanswered()
             return None
@@ -71,7 +71,7 @@ async def server(handlers: Handlers) -> AsyncIterator[Server]:
 
 
 def frames(code: int, count: int) -> bytes:
-    """So many requests, numbered."""
+    """This many requests; their opaques are 0, 1, 2, …"""
     requests = [Command.request(code) for _ in range(count)]
     for opaque, request in enumerate(requests):
         request.opaque = opaque
@@ -79,7 +79,7 @@ def frames(code: int, count: int) -> bytes:
 
 
 async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server, handlers: Handlers) -> None:
-    """16 KB of pipelined requests for the state of a large topic stopped everyone for 150 s."""
+    """16 KB of pipelined requests for the state of a large topic blocked all clients for 150 s."""
     async with await RawClient.open(server.address) as hog, await RawClient.open(server.address) as other:
         await other.call(PING)
         hog.writer.write(frames(SLOW, 60))
@@ -94,7 +94,7 @@ async def test_slow_requests_of_one_buffer_let_others_in_between(server: Server,
 async def test_a_client_waits_for_few_of_many_connections_with_slow_requests(
     server: Server, handlers: Handlers
 ) -> None:
-    """A good client's request waited for one turn of each of them."""
+    """A request of another client waited for one turn of each connection."""
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(await RawClient.open(server.address))
         hogs = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(10)]
@@ -131,7 +131,7 @@ async def test_large_responses_are_made_as_their_peer_reads_them(server: Server,
             await handlers.moved.wait()
         for _ in range(20):
             await other.call(PING)
-        assert handlers.order.count(LARGE) < 40  # as much as the sockets' buffers take, and some
+        assert handlers.order.count(LARGE) < 40  # what fits into the sockets' buffers, with a margin
         (held,) = (channel for channel in server.channels if not channel.is_writable)
         assert held._transport is not None
         assert held._transport.get_write_buffer_size() <= 2 * LARGE_BYTES
@@ -187,7 +187,7 @@ async def test_a_response_larger_than_a_frame_is_rejected(server: Server) -> Non
 async def test_small_limits_of_received_bytes_reject_no_response(
     handlers: Handlers, limits: dict[str, int]
 ) -> None:
-    """A consumer, which takes large headers from brokers, could not respond to their requests."""
+    """A consumer could not respond to requests of brokers, from which it receives large headers."""
     server = await serve("127.0.0.1:0", handlers, ChannelOptions(**limits))  # type: ignore[arg-type] # from a dict
     try:
         async with await RawClient.open(server.address) as client:

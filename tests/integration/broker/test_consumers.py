@@ -235,7 +235,7 @@ async def test_a_push_consumer_needs_its_heartbeat_first(client: RawClient, prod
     assert newer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
-async def test_newer_tags_than_the_broker_has_do_not_block_a_consumer(
+async def test_tags_that_no_heartbeat_has_announced_do_not_block_a_consumer(
     client: RawClient, producer: RawClient
 ) -> None:
     """A client of 5.3.3 that drops a heartbeat would get no message for 20 s, or miss those of a new tag."""
@@ -268,7 +268,7 @@ async def test_properties_are_filtered_by_sql92(
             producer, b"%d" % number, f"n\x01{number}\x02color\x01{'red' if number % 2 else 'blue'}\x02"
         )
     found, offset = [], 0
-    while offset < 6:  # a pull that has asked a filter for some time responds with what it has
+    while offset < 6:  # a pull whose filter has used up its time returns what it found so far
         response = await pull(client, offset, sub="n > 2 AND color = 'red'", kind="SQL92")
         found += bodies(response)
         offset = int(response.ext_fields()["nextBeginOffset"])
@@ -332,7 +332,7 @@ EXPRESSION = "n = 1"
 
 @pytest.fixture
 def slow_filters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that advances by 0.2 ms with each reading, which follows each filtered message."""
+    """A clock that advances by 0.2 ms with each reading; the broker reads it after each filtered message."""
     times_ms = itertools.count()
     monkeypatch.setattr(broker.consumers._pull_handler, "now_ms", lambda: next(times_ms) / 5)
 
@@ -347,7 +347,7 @@ async def send_many(client: RawClient, texts: list[bytes]) -> None:
 
 
 @pytest.mark.usefixtures("slow_filters")
-async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: RawClient) -> None:
+async def test_the_next_pull_continues_a_slow_filter(client: RawClient, producer: RawClient) -> None:
     """A pull with 600 terms blocked all other clients for 1.7 s."""
     await send_many(producer, [b"x\x012\x02"] * 70 + [b"n\x011\x02"])
     offset, offsets = 0, []
@@ -361,7 +361,7 @@ async def test_a_slow_filter_is_sent_on_in_pieces(client: RawClient, producer: R
 
 
 @pytest.mark.usefixtures("slow_filters")
-async def test_a_held_pull_with_a_slow_filter_is_sent_on(
+async def test_a_held_pull_with_a_slow_filter_returns_before_it_has_read_all(
     broker: Broker, client: RawClient, producer: RawClient
 ) -> None:
     """Its consumer would get no message until its pull times out."""
@@ -417,10 +417,10 @@ async def consumer_ids(client: RawClient) -> list[str]:
 
 
 async def notified(client: RawClient) -> None:
-    """The next frame is NOTIFY_CONSUMER_IDS_CHANGED of the group."""
-    news = await client.next()
-    assert (news.code, news.is_oneway) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, True)
-    assert news.ext_fields() == {"consumerGroup": "c"}
+    """Check that the next frame is NOTIFY_CONSUMER_IDS_CHANGED for the group."""
+    notification = await client.next()
+    assert (notification.code, notification.is_oneway) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, True)
+    assert notification.ext_fields() == {"consumerGroup": "c"}
 
 
 async def test_members_of_a_group_are_notified_of_each_other(broker: Broker, client: RawClient) -> None:
@@ -431,7 +431,7 @@ async def test_members_of_a_group_are_notified_of_each_other(broker: Broker, cli
         assert {(await beat(other, "c@2")).code, (await other.next()).code} == {0, 40}
         await notified(client)
         assert await consumer_ids(client) == ["c@1", "c@2"]
-        assert (await beat(other, "c@2")).code == 0  # nothing new, so no news
+        assert (await beat(other, "c@2")).code == 0  # it changes nothing, so nobody is notified
     await notified(client)
     assert await consumer_ids(client) == ["c@1"]
     bye = UnregisterClientRequestHeader(client_id="c@1", consumer_group="c")
@@ -464,7 +464,7 @@ async def test_a_group_may_be_forbidden_to_consume(client: RawClient, producer: 
     assert (await pull(client)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_groups_are_only_made_where_that_is_allowed(tmp_path: Path) -> None:
+async def test_groups_are_only_created_automatically_if_configured(tmp_path: Path) -> None:
     """autoCreateSubscriptionGroup=false: a typing error would create a group."""
     settings = SMALL | {"autoCreateSubscriptionGroup": "false"}
     async with (

@@ -33,7 +33,7 @@ from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S
 
 SETTINGS = {
-    "brokerFastFailureEnable": "false",  # on a machine with much else to do it would refuse sends
+    "brokerFastFailureEnable": "false",  # on a busy machine the broker would reject sends
     "mappedFileSizeCommitLog": "1048576",
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
@@ -113,7 +113,7 @@ async def half(
 
 
 async def produce_as(client: RawClient, group: str, client_id: str = "me@1") -> None:
-    """Become a member of a producer group."""
+    """Join a producer group."""
     beat = HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)])
     assert (await client.call(RequestCode.HEART_BEAT, body=beat.encode())).code == 0
 
@@ -203,7 +203,7 @@ async def test_a_commit_delivers_and_a_rollback_does_not(client: RawClient) -> N
     assert props.decode(record.properties)["TRAN_MSG"] == "true"
 
 
-async def test_a_half_message_with_a_senseless_property_keeps_no_broker_from_its_start(
+async def test_a_broker_starts_despite_an_invalid_property_of_a_half_message(
     tmp_path: Path,
 ) -> None:
     """Any client could make a broker fail at each start, by one property of 5,000 digits."""
@@ -307,7 +307,7 @@ async def test_a_producer_checks_a_message_of_the_maximum_size(client: RawClient
 
 
 async def test_an_accepted_message_fits_its_real_topic(tmp_path: Path) -> None:
-    """A message is stored under a shorter topic first: with its own it would be too large, and lost."""
+    """A message that is first stored under a shorter topic would be too large for its own, and lost."""
     topic = "T" * 127
     async with (
         EmbeddedCluster(tmp_path / "store", settings=SETTINGS | {"maxMessageSize": "4096"}) as cluster,
@@ -329,7 +329,7 @@ async def test_an_accepted_message_fits_its_real_topic(tmp_path: Path) -> None:
 
 
 async def _largest(client: RawClient, text: str, topic: str, **header: object) -> Command:
-    """Send the largest message of that kind that is taken."""
+    """Send the largest message of this kind that the broker accepts; returns the response."""
     size = 4096
     while True:
         size -= 1
@@ -370,13 +370,15 @@ async def test_an_operator_resumes_the_check_of_a_transaction(tmp_path: Path) ->
 
 
 async def _arrive_in(client: RawClient, topic: str) -> list[Record]:
-    """As `arrive`, of a topic that is not there at first."""
+    """Like `arrive`, for a topic that may not exist yet."""
     await _grown(client, topic, 1)
     return await records(client, topic)
 
 
-async def test_a_producer_with_immunity_is_not_checked(client: RawClient, cluster: EmbeddedCluster) -> None:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS: a long transaction would be checked, and its commit not be known."""
+async def test_a_transaction_is_not_checked_within_its_immunity_time(
+    client: RawClient, cluster: EmbeddedCluster
+) -> None:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS: a long transaction would be checked before its producer decided."""
     await produce_as(client, "g")
     commit = await half(client, b"slow", "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
     await _grown(client, "RMQ_SYS_TRANS_HALF_TOPIC", 2)
@@ -427,8 +429,8 @@ async def test_a_returned_message_is_delivered_again_later(
     assert await _max_offset(client, "%DLQ%c") == 1
 
 
-async def test_a_poisonous_message_goes_to_the_dead_letters(client: RawClient) -> None:
-    """QUIRKS 37: a consumer could not get rid of a message."""
+async def test_a_message_without_retries_left_becomes_a_dead_letter(client: RawClient) -> None:
+    """QUIRKS 37: a message that always fails would be redelivered forever."""
     place = decode_message_id((await send(client, b"bad")).ext_fields()["msgId"])[1]
     header = ConsumerSendMsgBackRequestHeader(offset=place, group="c", delay_level=-1, max_reconsume_times=16)
     assert (await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code == 0
@@ -461,7 +463,7 @@ def _pull(topic: str, queue_id: int = 0, offset: int = 0) -> PullMessageRequestH
 async def _grown(client: RawClient, topic: str, count: int) -> None:
     """Wait until a queue has this many messages."""
     async with asyncio.timeout(LIMIT_S):
-        while await _max_offset(client, topic) < count:  # noqa: ASYNC110 - the broker tells nobody
+        while await _max_offset(client, topic) < count:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
 
 
@@ -589,8 +591,8 @@ async def _send_recorded(client: RawClient) -> None:
 
 
 Structure = dict[str, list[tuple[int, str, dict[str, str], int, bool]]]
-"""topic/queue -> of each message: tags code (in the schedule topic how long it waits), body, properties,
-sysFlag, whether it names a prepared offset."""
+"""topic/queue -> for each message: tags code (in the schedule topic the delay in ms), body, properties,
+sysFlag, and whether it has a prepared transaction offset."""
 
 
 def _our_structure(store: MessageStore) -> Structure:
@@ -629,7 +631,7 @@ def _recorded_structure() -> Structure:
 
 
 def _comparable(found: Structure) -> Structure:
-    """Without the properties that depend on the test's shorter delays: those of levels 2 and 3."""
+    """Replace the delays of levels 2 and 3, which are shorter in the test, by 0."""
     for name in ("SCHEDULE_TOPIC_XXXX/1", "SCHEDULE_TOPIC_XXXX/2"):
         found[name] = [(0, *entry[1:]) for entry in found[name]]
     return found

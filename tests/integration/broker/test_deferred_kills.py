@@ -1,4 +1,4 @@
-"""Brokers killed amid delayed, retried and transactional messages: none lost, early, or committed unasked."""
+"""Brokers are killed under load: no delayed, retried or transactional message is lost, early or published."""
 
 import asyncio
 import signal
@@ -50,7 +50,7 @@ async def broker(directory: Path) -> tuple[Process, str]:
 
 
 class Sent:
-    """What brokers took before they were killed, by body. The times are those before the request, in ms."""
+    """The messages that killed brokers had accepted, by body. Times are those before the request, in ms."""
 
     def __init__(self) -> None:
         self.delayed_ms: dict[bytes, float] = {}
@@ -130,21 +130,22 @@ def _delay_ms(body: bytes) -> int:
 
 
 async def _check_transactions(client: RawClient, address: str, sent: Sent) -> None:
-    """What was committed is there; the producer is asked about the open ones, and about no other."""
+    """Check that committed messages are delivered, and that only open transactions are checked."""
     async with await RawClient.open(address) as asked:
         assert sorted(one.body for one in await records(client)) == sorted(sent.committed)
         await produce_as(asked, "nobody")
         while sent.open:
             body = await _respond_to_check(asked)
-            sent.open.remove(body)  # KeyError: a check of one that had ended
+            sent.open.remove(body)  # KeyError: a check of a transaction that had ended
             sent.committed.add(body)
         found = await arrive(client, len(sent.committed))
         assert {one.body for one in found} == sent.committed
 
 
 async def _until_all(client: RawClient, bodies: set[bytes], topic: str) -> dict[bytes, tuple[int, int]]:
-    """How often each came back, and when it was stored in its own queue, the first time; after a kill that
-    may happen again.
+    """Wait for all bodies; return the retries and store timestamp (ms) of each one's first delivery.
+
+    A kill may cause further deliveries.
     """
     found: dict[bytes, tuple[int, int]] = {}
     async with asyncio.timeout(LIMIT_S):

@@ -1,4 +1,4 @@
-"""One broker under a flood of one kind of work: the other kinds are still done."""
+"""A broker under a flood of one kind of request still serves other clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_FLIGHT = 500
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
-    """Of a broker with topic T and a message in it."""
+    """The address of a broker whose topic T has one message."""
     async with EmbeddedCluster(settings=SMALL | {"mappedFileSizeCommitLog": str(64 << 20)}) as cluster:
         at = str(cluster.brokers[0].address)
         async with await RawClient.open(at) as client:
@@ -31,7 +31,7 @@ async def address() -> AsyncIterator[str]:
 
 
 class Flood:
-    """A connection that always has this many requests in flight. responses: their number."""
+    """A connection that always has IN_FLIGHT requests in flight. responses: how many it has received."""
 
     def __init__(self, client: RawClient, request: bytes) -> None:
         self.client = client
@@ -60,7 +60,7 @@ class Flood:
 
 @asynccontextmanager
 async def flooding(address: str, request: bytes, connections: int = 3) -> AsyncIterator[list[Flood]]:
-    """Floods of one request, all under way."""
+    """Floods of one request; each has received responses."""
     clients = [await RawClient.open(address) for _ in range(connections)]
     floods = [Flood(client, request) for client in clients]
     async with asyncio.TaskGroup() as group:
@@ -104,7 +104,7 @@ async def test_other_clients_are_served_during_a_flood(address: str, flood: str)
             assert (await pull(client)).code == 0
             assert (await send(client, b"y")).code in {0, ResponseCode.SYSTEM_BUSY}
             for one, was in zip(floods, before, strict=True):
-                # What a few requests waited for is bounded by what was in flight when they came.
+                # Three requests wait at most for those that were in flight when they arrived.
                 assert one.responses - was < 40 * IN_FLIGHT
         for one in floods:
             await one.until_responses(one.responses + IN_FLIGHT)

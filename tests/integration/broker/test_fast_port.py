@@ -1,4 +1,4 @@
-"""A broker's second port, listenPort - 2, where RocketMQ's followers and VIP clients ask."""
+"""A broker's second port, listenPort - 2, to which RocketMQ's followers and VIP clients connect."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def second_port(broker: Broker) -> int:
 async def test_topics_are_returned_at_the_second_port(
     tmp_path: Path, more: Mapping[str, str], port: int | None
 ) -> None:
-    """A Java follower or slave would never learn a topic, and deny every one once it leads."""
+    """A Java follower or slave would never copy topics, and reject all sends once it leads."""
     given = free_broker_port() if port is None else port
     async with running(tmp_path, given, **more) as broker:
         second = replace(broker.address, port=second_port(broker))
@@ -67,21 +67,21 @@ async def test_topics_are_returned_at_the_second_port(
 
 
 async def test_both_ports_share_the_limit_of_a_host(tmp_path: Path) -> None:
-    """One host could have twice as many connections as it was given."""
+    """One host could open twice as many connections as maxConnectionsPerHost allows."""
     async with running(tmp_path, 0, maxConnectionsPerHost="2") as broker:
         second = replace(broker.address, port=second_port(broker))
         async with await RawClient.open(second) as one, await RawClient.open(broker.address) as other:
             assert (await one.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
             assert (await other.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
             async with await RawClient.open(second) as refused:
-                async with asyncio.timeout(LIMIT_S):  # less than an idle connection has
+                async with asyncio.timeout(LIMIT_S):  # shorter than the idle timeout
                     assert await refused.reader.read() == b""
         await until(lambda: not broker.health().connections)
         async with await RawClient.open(second) as client:
             assert (await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == ResponseCode.SUCCESS
 
 
-async def test_it_can_be_closed(tmp_path: Path) -> None:
+async def test_the_second_port_can_be_switched_off(tmp_path: Path) -> None:
     """A machine with brokers at neighbouring ports could not run them."""
     async with running(tmp_path, free_broker_port(), vipChannelEnable="false") as broker:
         assert is_free(second_port(broker))

@@ -25,7 +25,7 @@ from tests.waiting import LIMIT_S, until
 
 FRAME_BYTES = 3 << 20
 COUNT = 25_000
-"""So many that a broker may keep them, may not add to them, and cannot register them in one frame."""
+"""More topics than maxTopics, so that a broker keeps them and adds none; they do not fit one frame either."""
 
 
 def many_topics(store: Path, count: int = COUNT) -> None:
@@ -80,7 +80,7 @@ async def test_more_topics_than_fit_a_frame_are_registered(
         broker.topics.version = broker.topics.version.next(2000)
         registrar.refresh(0)
         await until(lambda: names.routes.route("topic-77") is not None)
-        if compressed == "false":  # the compressed form has no room for it
+        if compressed == "false":  # the compressed form does not carry topicSysFlag
             assert len(names.routes.unit_topics()) == COUNT / 2
         async with await RawClient.open(broker.address) as client:
             # More topics than the limit are kept; none is added.

@@ -37,7 +37,7 @@ MAY_WAIT = frozenset({
     RequestCode.PULL_MESSAGE, RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, RequestCode.CONSUME_MESSAGE_DIRECTLY,
 })  # fmt: skip
-"""Requests that are held, or passed on to a client that is not there in a replay."""
+"""Requests that are held, or forwarded to a client that does not exist in a replay."""
 
 
 UNKNOWN_CODE = 9999
@@ -55,7 +55,7 @@ class Exchange(NamedTuple):
 
 @pytest.fixture(scope="module")
 def exchanges() -> list[Exchange]:
-    """All scenarios that build upon each other, sent once."""
+    """The exchanges of all scenarios, which build upon each other and are sent once."""
     return asyncio.run(replay_all())
 
 
@@ -96,7 +96,7 @@ async def replay(scenario: str, addresses: dict[str, Any]) -> list[Exchange]:
 async def response_to(client: RawClient, opaque: int, *, may_wait: bool) -> Command | None:
     """The response to a request; None when it is held. Requests of the broker are skipped.
 
-    A request that no broker knows gets a response at once, so it tells that the one before it is held.
+    A request with an unknown code follows: if its response arrives first, the request is held.
     """
     mark = Command.request(UNKNOWN_CODE)
     mark.opaque = next(MARKS)
@@ -109,7 +109,7 @@ async def response_to(client: RawClient, opaque: int, *, may_wait: bool) -> Comm
 
 
 def shape(body: bytes) -> set[str]:
-    """The names of the fields of a JSON body; derived texts that no reader reads are left out."""
+    """The names of the fields of a JSON object; empty for any other body."""
     if not body:
         return set()
     value = fastjson.loads(body)

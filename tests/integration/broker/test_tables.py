@@ -41,14 +41,14 @@ from tests.waiting import until
 
 
 class HeldDisk(OsDisk):
-    """A disk on which a new file is only made when that is allowed, or which is full."""
+    """A disk that blocks the creation of files until `may_go_on` is set, and fails it if `is_full`."""
 
     def __init__(self) -> None:
         self.waits, self.may_go_on = threading.Event(), threading.Event()
         self.is_full = False
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Open, when that is allowed."""
+        """Open a file, once that is allowed."""
         if create:
             self.waits.set()
             assert self.may_go_on.wait(60)
@@ -59,7 +59,7 @@ class HeldDisk(OsDisk):
 
 @pytest.fixture
 async def disk(broker: Broker) -> AsyncIterator[HeldDisk]:
-    """The disk that its table of topics is saved to from now on. It holds the first save."""
+    """The disk to which the broker saves its table of topics from now on. It blocks the first save."""
     held = HeldDisk()
     broker.topics._disk = held
     try:
@@ -130,7 +130,7 @@ async def test_a_heartbeat_with_too_many_new_groups_is_rejected(broker: Broker, 
 
 
 async def test_a_heartbeat_with_too_many_new_groups_is_not_read_further(client: RawClient) -> None:
-    """The subscriptions of 3,000 groups took the broker 3 to 12 ms, only to be refused."""
+    """The broker spent 3 to 12 ms on the subscriptions of 3,000 groups before it rejected them."""
     body = heartbeat(3000).replace(b'"subscriptionDataSet":[', b'"subscriptionDataSet":[7,')
     assert body != heartbeat(3000)
     response = await client.call(RequestCode.HEART_BEAT, body=body)
@@ -174,13 +174,13 @@ async def test_only_a_send_to_a_new_topic_waits_for_its_save(
 
 
 class SlowFiles(OsDisk):
-    """A disk that takes its time to make files of consume queues."""
+    """A disk that blocks the creation of consume queue files until that is allowed."""
 
     def __init__(self) -> None:
         self.waits, self.may_go_on = threading.Event(), threading.Event()
 
     def create(self, path: Path, size: int) -> int:
-        """Make the file, when that is allowed."""
+        """Make the file, once that is allowed."""
         if "consumequeue" in path.parts:
             self.waits.set()
             assert self.may_go_on.wait(60)
@@ -343,8 +343,8 @@ async def test_a_topic_that_cannot_be_saved_is_rejected(
     assert (await send(client, b"x", topic="New")).code == 0
 
 
-async def test_the_whole_tables_are_as_they_are_now(broker: Broker, client: RawClient) -> None:
-    """A slave would copy tables that are out of date, since a response is made once for each version."""
+async def test_responses_have_the_current_tables(broker: Broker, client: RawClient) -> None:
+    """A slave would copy outdated tables, since brokers cache the response for each version of a table."""
     seen = []
     for number in range(3):
         assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic(f"T{number}"))).code == 0
@@ -395,7 +395,7 @@ async def test_requests_about_a_large_topic_block_no_client() -> None:
 
 
 async def test_responses_that_fit_no_frame_are_not_made() -> None:
-    """A question about all groups of a broker could take seconds, and then more memory than a frame has."""
+    """A query of all groups of a broker could take seconds, and more memory than a frame may have."""
     async with (
         EmbeddedCluster(settings={**SMALL, "maxTopicQueues": "20000"}) as cluster,
         await RawClient.open(cluster.brokers[0].address) as client,
@@ -416,7 +416,7 @@ async def test_responses_that_fit_no_frame_are_not_made() -> None:
 
 
 async def test_an_administrators_change_survives_a_kill(tmp_path: Path) -> None:
-    """A broker that is killed right after its response to an operator would have lost the change."""
+    """A broker that is killed right after its response would lose an operator's change."""
     arguments = (
         "--listen",
         "127.0.0.1:0",

@@ -1,4 +1,4 @@
-"""Runs the command rocketpy in this process, or in its own where signals, pipes or its start matter."""
+"""Runs the command rocketpy in this process, or in a separate one where signals, pipes or startup matter."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.integration.cli.commands import run
 
 @pytest.mark.slow
 async def test_figures_of_a_run(cluster: EmbeddedCluster) -> None:
-    """Figures could be of other messages, or the topic be used without a question."""
+    """Figures could count other messages, or a topic be filled without a confirmation."""
     at = ("-n", cluster.namesrv_address)
     done = await run("bench", "Bench", *at)
     assert (done.status, done.out) == (2, "")

@@ -43,8 +43,8 @@ async def test_wrong_usage_is_status_2(line: str, says: str) -> None:
     assert says in done.err
 
 
-async def test_helps_are_not_broken_where_the_source_is() -> None:
-    """Helps would have lines of one word in terminals of most widths."""
+async def test_help_texts_are_wrapped_to_the_terminal() -> None:
+    """Line breaks of the source would leave lines of one word in most terminals."""
     done = await run("broker", "drain", "--help")
     assert "routes, the broker stores no more messages, and its slaves have all messages." in done.out
 
@@ -142,14 +142,14 @@ async def test_development_servers() -> None:
 
 
 def test_without_its_extra_the_command_names_it() -> None:
-    """A user who installed the SDK only would see a traceback about typer."""
+    """A user who installed rocketpy without the extra would see a traceback about typer."""
     program = "import sys; sys.modules['typer'] = None; from rocketpy.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == ('rocketpy: the command needs the package typer: pip install "rocketpy-mq[cli]"\n')
 
 
-def test_the_sdk_does_not_load_the_command() -> None:
+def test_importing_rocketpy_does_not_load_the_command() -> None:
     """Applications would need typer, and start more slowly."""
     program = (
         "import sys, rocketpy, rocketpy.sync; print({'typer', 'rich', 'rocketpy.cli'} & set(sys.modules))"

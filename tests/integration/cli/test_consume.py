@@ -36,7 +36,7 @@ async def committed(cluster: EmbeddedCluster, group: str) -> int:
 
 
 async def test_all_messages_to_the_end(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message could be missing, or the command wait for ever."""
+    """A message could be missing, or the command wait forever."""
     bodies = [b"message %d" % number for number in range(1000)]
     await asyncio.gather(*(producer.send(Message("T", body)) for body in bodies))
     done = await run_process("consume", "T", "-n", cluster.namesrv_address)
@@ -74,11 +74,11 @@ async def test_follow_prints_new_messages_at_once(
 
 
 async def test_follow_starts_at_the_end(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A look at what happens now would print the whole history first."""
+    """A user who watches new messages would first see all old ones."""
     await send(producer, b"old", queue=0)
     process = await start("consume", "T", "--follow", "--count", "1", "-n", cluster.namesrv_address)
     found = asyncio.ensure_future(finish(process))
-    while not found.done():  # the first of them may come before the start
+    while not found.done():  # the first messages may arrive before the command reads
         await send(producer, b"new", queue=0)
         await asyncio.sleep(0.1)
     assert await found == (0, "new\n", "")
@@ -94,7 +94,7 @@ async def test_follow_starts_at_the_end(cluster: EmbeddedCluster, producer: Prod
         ("-99", "0123456789"),
         ("99", ""),
         ("1h", "0123456789"),
-        # Names of their own: workers that collect different names refuse to run.
+        # Fixed names: pytest-xdist requires that all workers collect the same names.
         pytest.param((datetime.now(UTC) - timedelta(hours=1)).isoformat(), "0123456789", id="an hour ago"),
         pytest.param((datetime.now(UTC) + timedelta(hours=1)).isoformat(), "", id="in an hour"),
     ],
@@ -210,7 +210,7 @@ async def test_a_stopped_member_has_committed(cluster: EmbeddedCluster, producer
 
 
 async def test_without_a_group_no_offset_is_committed(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A look at a topic would take messages from its consumers."""
+    """Printing a topic would take messages from its consumers."""
     await send(producer, b"x")
     consumer = LitePullConsumer("g", cluster.namesrv_address, config=LitePullConfig(poll_timeout_ms=0))
     consumer.subscribe("T")
@@ -228,7 +228,9 @@ async def test_count(cluster: EmbeddedCluster, producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("options", ["", "--group g"])
-async def test_a_reader_that_has_enough(cluster: EmbeddedCluster, producer: Producer, options: str) -> None:
+async def test_a_reader_that_closes_the_pipe_ends_the_command(
+    cluster: EmbeddedCluster, producer: Producer, options: str
+) -> None:
     """`rocketpy consume T --follow | head` would print a traceback, or not end."""
     await asyncio.gather(*(producer.send(Message("T", b"x" * 1000)) for _ in range(500)))
     command = ["consume", "T", "--follow", "--from", "begin", *options.split(), "-n", cluster.namesrv_address]

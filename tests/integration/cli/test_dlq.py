@@ -84,7 +84,7 @@ async def test_chosen_dead_letters_are_sent_again(letters: EmbeddedCluster) -> N
 async def test_wrong_usage_sends_nothing(
     cluster: EmbeddedCluster, arguments: tuple[str, ...], says: str
 ) -> None:
-    """A slip could send thousands of messages again."""
+    """A mistake in the arguments could resend thousands of messages."""
     done = await dlq(cluster, "resend", "g", *arguments)
     assert (done.status, done.out) == (2, "")
     assert says in done.err

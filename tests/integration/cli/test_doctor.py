@@ -75,9 +75,9 @@ class Report(NamedTuple):
 
 
 async def examine(namesrv: str, *options: str, **environment: str) -> Report:
-    """What the command finds."""
-    # A machine's disk may be as full as it likes, except in the test of that.
-    # Python reads PYTHONPATH at its start.
+    """Run the command; return its findings."""
+    # --disk 100: only the test of that limit depends on how full this machine's disk is.
+    # PYTHONPATH needs a process, since Python reads it at startup.
     running = run_process if "PYTHONPATH" in environment else run
     done = await running(
         "doctor", "--json", "-n", namesrv, "--disk", "100", *options, given=b"", **environment
@@ -120,7 +120,7 @@ async def test_nothing_listens() -> None:
 
 
 async def test_a_broker_as_name_server(cluster: EmbeddedCluster) -> None:
-    """The commonest mistake of newcomers."""
+    """Newcomers who pass a broker's address, the most common mistake, would not learn that."""
     report = await examine(str(cluster.brokers[0].address))
     assert (report.status, report.only("problem").text) == (1, "it is a broker, not a name server")
     assert "9876" in report.only("problem").remedy
@@ -162,7 +162,7 @@ async def test_tls_that_is_not_spoken(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
-    """The profile lacks the authority."""
+    """A user would not learn that the profile lacks the certificate authority."""
     async with servers(tmp_path, tls_settings(trustme.CA(), tmp_path, "enforcing")) as (names, _):
         report = await examine(str(names.address))
     assert report.status == 1
@@ -193,7 +193,7 @@ async def test_name_servers_that_disagree(cluster: EmbeddedCluster) -> None:
 async def test_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
 ) -> None:
-    """All three look alike in the code of the response."""
+    """A user could not distinguish missing, unknown and wrong keys, which get the same response code."""
     async with Servers(tmp_path, monkeypatch) as place:
         report = await examine(str(place.names), **environment)
     line = report.of("access", "problem")
@@ -203,14 +203,14 @@ async def test_keys(
 
 
 async def test_the_right_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks would not be signed."""
+    """A doctor that does not sign its requests would report correct keys as wrong."""
     async with Servers(tmp_path, monkeypatch) as place:
         report = await examine(str(place.names), **ADMIN)
     assert (report.status, {line.level for line in report.lines}) == (0, {"ok"})
 
 
 async def test_the_keys_of_an_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its account may not read the state of brokers, which is not a fault of the cluster."""
+    """An account without the right to read broker state would be reported as a fault of the cluster."""
     keys = {"ROCKETPY_ACCESS_KEY": "my-account", "ROCKETPY_SECRET_KEY": "my-secret"}
     async with Servers(tmp_path, monkeypatch) as place:
         report = await examine(str(place.names), **keys)
@@ -246,7 +246,7 @@ async def broker_process(
 
 @pytest.mark.parametrize(("ahead_s", "says"), [(3600, "3600 s ahead of"), (-30, "30 s behind")])
 async def test_a_wrong_clock(tmp_path: Path, ahead_s: float, says: str) -> None:
-    """Messages would get wrong times, and nobody would look there."""
+    """Messages would get wrong times, and an operator would not check the clock."""
     async with broker_process(tmp_path, clock_ahead_s=ahead_s) as (namesrv, _):
         report = await examine(namesrv)
     assert report.status == 1
@@ -255,7 +255,7 @@ async def test_a_wrong_clock(tmp_path: Path, ahead_s: float, says: str) -> None:
 
 
 async def test_an_address_that_cannot_be_reached(tmp_path: Path) -> None:
-    """The classic of containers: routes have an address that only the broker knows."""
+    """With containers, routes often have an address that clients cannot reach; nothing would report it."""
     async with broker_process(tmp_path, "--set", "brokerIP1=127.0.0.2") as (namesrv, _):
         report = await examine(namesrv)
     line = report.of("reach", "problem")
@@ -264,7 +264,7 @@ async def test_an_address_that_cannot_be_reached(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_is_too_full(cluster: EmbeddedCluster) -> None:
-    """The broker would refuse messages at 90 %. Here the limit is lower than what the disk has."""
+    """An operator would notice a full disk only when the broker rejects messages, at 90 %."""
     report = await examine(cluster.namesrv_address, "--disk", "0")
     line = report.of("disk", "problem")
     assert report.status == 1
@@ -273,7 +273,7 @@ async def test_a_disk_that_is_too_full(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_master_that_is_gone(tmp_path: Path) -> None:
-    """Consumers read on from the slave, so that only producers notice."""
+    """A lost master would go unnoticed by consumers, which continue with the slave."""
     async with pair(tmp_path) as place:
         master = await place.master()
         await place.slave()
@@ -298,7 +298,7 @@ async def test_a_slave_that_stays_behind(tmp_path: Path) -> None:
 
 
 async def test_a_slave_that_copies(tmp_path: Path) -> None:
-    """A healthy pair would be reported."""
+    """A healthy pair would be reported as faulty."""
     async with pair(tmp_path) as place:
         await place.master()
         slave = await place.slave()
@@ -310,7 +310,7 @@ async def test_a_slave_that_copies(tmp_path: Path) -> None:
 
 
 async def test_a_wiped_write_permission(cluster: EmbeddedCluster) -> None:
-    """An operator forgot to undo it, and the broker gets no messages."""
+    """A broker whose write permission nobody restored would get no messages, without a reason."""
     async with AdminClient(cluster.namesrv_address) as admin:
         await admin.brokers.wipe_write_permission("broker-a")
     report = await examine(cluster.namesrv_address)
@@ -332,7 +332,7 @@ async def test_a_feature_that_is_off() -> None:
     ("version", "lacks"), [("V4_1_0", "batches"), ("V4_4_0", "requests"), ("V4_9_4", "")]
 )
 def test_an_old_version(version: str, lacks: str) -> None:
-    """Its errors name request codes. No server that old can run here, so its report is given."""
+    """A user would see an error with a request code. The test passes in the report of such an old server."""
     findings = Findings()
     _check_version(findings, BrokerAddress("a", 0, "h:1"), BrokerState({"brokerVersionDesc": version}, None))
     assert [lacks in finding.text and "Upgrade" in finding.remedy for finding in findings] == [True] * bool(
@@ -374,7 +374,7 @@ async def test_dead_letters_that_wait(cluster: EmbeddedCluster) -> None:
 
 
 async def test_the_other_package_of_the_name(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """The flight simulator has replaced files of this package; this is what pip leaves of it."""
+    """A user whose files were replaced by the flight simulator would see unrelated errors."""
     info = tmp_path / "rocketpy-1.9.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rocketpy\nVersion: 1.9.0\n")

@@ -77,7 +77,7 @@ def operated(path: Path, monkeypatch: pytest.MonkeyPatch, conf: str = "") -> Ite
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Repeat a command until it shows something."""
+    """Repeat a check until it holds."""
     end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end
@@ -125,7 +125,7 @@ def test_a_topic_is_altered(shell: Shell, admin: AdminClient) -> None:
 
 
 def test_a_topic_is_deleted_after_a_dry_run(shell: Shell, admin: AdminClient) -> None:
-    """A preview would delete the topic, or the command would keep it."""
+    """A dry run would delete the topic, or the command would keep it."""
     fill(shell, admin, "Deleted", "leavers")
     (shown,) = shell.rows("topic", "delete", "Deleted", "--dry-run")
     assert shown["queues"][0]["messages"] == 3
@@ -134,7 +134,7 @@ def test_a_topic_is_deleted_after_a_dry_run(shell: Shell, admin: AdminClient) ->
     assert "Deleted" not in admin.topics.list()
 
 
-def test_a_preview_shows_what_one_cluster_has(
+def test_a_dry_run_shows_what_one_cluster_has(
     shell: Shell, admin: AdminClient, running: EmbeddedCluster, tmp_path: Path
 ) -> None:
     """An operator would see queues that the deletion keeps, or be asked to delete from the wrong cluster."""
@@ -182,7 +182,7 @@ def test_lag(shell: Shell, admin: AdminClient) -> None:
 
 
 def test_a_dry_run_of_a_reset_changes_nothing(shell: Shell, admin: AdminClient) -> None:
-    """A group would skip or repeat messages after a preview."""
+    """A group would skip or repeat messages after a dry run."""
     fill(shell, admin, "Kept", "keepers")
     queue = MessageQueue("Kept", "broker-a", 0)
     change = {"topic": "Kept", "broker_name": "broker-a", "queue_id": 0, "old_offset": 2}
@@ -345,7 +345,7 @@ def test_who_consumed_a_message(shell: Shell, admin: AdminClient) -> None:
     with consumer:
         wait_until(lambda: shell.rows("group", "members", "handlers"))
         (member,) = shell.rows("group", "members", "handlers")
-        wait_until(lambda: len(seen) == 3)  # a new group reads the topic from its begin
+        wait_until(lambda: len(seen) == 3)  # a new group reads the topic from its first message
         (done,) = shell.rows("message", "deliver", ids[1], "--client", member["client_id"], *to)
         assert (done["status"], seen[-1]) == ("CR_SUCCESS", b"1")
         (done,) = shell.rows("message", "deliver", ids[0], *to)
@@ -412,7 +412,7 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
 def test_an_administrator_of_one_broker_stays_one(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, others: dict[str, Account]
 ) -> None:
-    """A change of another field would make it an administrator of all brokers."""
+    """A change of another field would make the account an administrator of all brokers."""
     administrators = {"mixed": Account("mixed", "", True, "", "", {}, {})}
     sent: list[object] = []
 
@@ -430,7 +430,7 @@ def test_an_administrator_of_one_broker_stays_one(
     assert sent == [False]
 
 
-def test_write_permission() -> None:
+def test_write_permission_is_wiped_and_restored() -> None:
     """Producers would go on sending to a broker that is about to stop."""
     with shared_cluster(brokers=2) as cluster, AdminClient(cluster.namesrv_address) as admin:
         shell = Shell(cluster.namesrv_address)

@@ -70,9 +70,9 @@ async def test_lines_of_standard_input(cluster: EmbeddedCluster) -> None:
 
 
 async def test_many_lines_keep_their_order_and_options(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    """Lines that travel in batches could change places in a queue, or lose what all of them have."""
+    """Lines sent in batches could be reordered within a queue, or lose the options given for all lines."""
     file = tmp_path / "lines"
-    long = {4000, 9000}  # these are compressed, which batches of lines leave to single sends
+    long = {4000, 9000}  # long lines are compressed and sent individually, not in batches
     lines = [f"{number}" + " x" * (3000 if number in long else 20) for number in range(20_000)]
     file.write_text("\n".join(lines), "utf-8")
     options = ("--tags", "t", "--key", "a", "--key", "b", "--property", "n=ä")

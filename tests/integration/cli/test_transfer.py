@@ -53,7 +53,7 @@ def exported(directory: Path) -> dict[tuple[str, int], bytes]:
 
 
 def copied(record: Record) -> Record:
-    """What a copy of a message has in common with it."""
+    """The parts of a message that its copy must have, too."""
     return msgspec.structs.replace(
         record, topic="", queue_offset=0, physical_offset=0, store_timestamp=0, born_host=b"", size=0
     )
@@ -152,7 +152,7 @@ async def test_killed_at_any_moment_nothing_is_lost_or_twice(
         assert list(map(copied, decode_all(copies[queue]))) == list(map(copied, decode_all(data)))
 
 
-async def test_a_finished_transfer_does_nothing_again(
+async def test_a_finished_transfer_is_not_repeated(
     cluster: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     """A script that repeats the command until it succeeds would send a topic twice."""
@@ -209,7 +209,7 @@ async def test_an_import_goes_on_among_messages_of_others(cluster: EmbeddedClust
         (("export", "Missing", "--to", "DIR"), "Missing"),
     ],
 )
-async def test_what_cannot_be_done(
+async def test_impossible_transfers_are_rejected(
     cluster: EmbeddedCluster, tmp_path: Path, command: tuple[str, ...], says: str
 ) -> None:
     """A mistyped name would look like an empty topic or archive."""

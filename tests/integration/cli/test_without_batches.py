@@ -22,7 +22,7 @@ REJECTED = {"A": ResponseCode.MESSAGE_ILLEGAL, "B": ResponseCode.REQUEST_CODE_NO
 
 
 class WithoutBatches:
-    """Gives the requests of clients to a broker, except batches."""
+    """Forwards requests of clients to a broker, and rejects batches."""
 
     def __init__(self, inner: Endpoint) -> None:
         self._inner = inner
@@ -42,7 +42,7 @@ class WithoutBatches:
 
 @pytest.fixture(scope="module")
 def endpoints() -> list[WithoutBatches]:
-    """Those of the brokers."""
+    """The endpoints of the brokers."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Clients that end at an unfavourable moment: their connections, shared instances and sends."""
+"""Clients that end while they start, close or send: their connections, shared instances and sends."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.integration.sdk_peers import Names, Peer
 from tests.waiting import LIMIT_S, until
 
 
-async def test_a_connection_in_use_by_a_waiter_is_not_dropped() -> None:
-    """A refresh of routes at that moment would leave a connection that is never closed."""
+async def test_a_connection_that_a_caller_waits_for_is_not_dropped() -> None:
+    """A refresh of routes while a connection is opened would leave a connection that is never closed."""
     async with Peer() as peer, pool_with(lambda _: None) as pool:
         connection = pool.get(peer.address)
         opening = asyncio.ensure_future(connection.open())
@@ -51,8 +51,8 @@ async def test_a_connection_in_use_by_a_waiter_is_not_dropped() -> None:
         assert pool.all() == []
 
 
-async def test_a_question_for_a_route_has_its_own_error() -> None:
-    """A caller would get the error that the client is closed although it is not."""
+async def test_a_route_request_made_by_a_callback_gets_its_own_error() -> None:
+    """A caller would get the error that the client is closed, although it is open."""
     async with Names() as names:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         topic = client.topic("Nowhere")
@@ -75,7 +75,7 @@ async def test_the_parts_of_a_split_batch_are_all_sent_to_a_broker_that_reads_sl
     quiet = Peer()
     async with one_broker(refuses_batches) as (producer, broker, names):
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(5)])
-        sender: Any = producer._sender  # what sockets cannot be made to do
+        sender: Any = producer._sender  # sockets cannot be made to block at exactly these sends
         assert sender._batch_support.rejecting == ("a",)
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         channel = client.connections.get(broker.address).channel
@@ -125,7 +125,7 @@ async def test_a_producer_whose_start_is_cancelled_releases_its_client(
 
 
 class BusyNames(Names):
-    """A name server that takes no more connections when it has `connections_max`."""
+    """A name server that aborts connections above `connections_max`."""
 
     connections_max = 1
 
@@ -207,7 +207,7 @@ async def test_a_cancelled_close_continues() -> None:
 
 
 async def test_a_client_that_was_never_closed_is_reported() -> None:
-    """The messages that were on their way are lost in silence, and sockets stay until the process ends."""
+    """Messages in flight would be lost without a report, and sockets stay open until the process ends."""
     async with Names() as names:
         shared = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         for make in (lambda: Producer("g", names.address), lambda: AdminClient(names.address)):

@@ -1,4 +1,4 @@
-"""Each background task of a client, ended by a bug: its user must see that, and must be able to close it."""
+"""A bug ends each background task of a client in turn: the client must report it, and can be closed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rocketpy import (
 from rocketpy.consumer.group.member import GroupMember
 from rocketpy.runtime.tasks import Tasks
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.background import Bug, assert_logged, kill, running
+from tests.background import Bug, assert_logged, fails, kill, running
 from tests.waiting import LIMIT_S, until
 
 LOOPS = [
@@ -65,7 +65,7 @@ async def consuming(cluster: EmbeddedCluster, **config: Any) -> AsyncIterator[Pu
 
 
 def owners_of(consumer: PushConsumer) -> tuple[Tasks, Tasks]:
-    """Where its tasks run."""
+    """The task groups of a consumer and of its client instance."""
     return consumer.member.tasks, consumer.member.client.tasks
 
 
@@ -81,7 +81,7 @@ async def fails_visibly(consumer: PushConsumer, caplog: pytest.LogCaptureFixture
 async def test_a_loop_that_ends(
     name: str, cluster: EmbeddedCluster, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer would be left without heartbeats, offsets or messages, and look well."""
+    """The consumer would be without heartbeats, offsets or messages, and report no problem."""
     async with consuming(cluster) as consumer:
         await producer.send(Message("T", b"wakes a handler"))
         await until(lambda: bool(running("handlers", *owners_of(consumer))))
@@ -143,7 +143,7 @@ ONCE: list[tuple[str, Part, str, Do]] = [
 
 
 @pytest.mark.parametrize(("name", "part", "method", "act"), ONCE, ids=[row[0] for row in ONCE])
-async def test_work_that_is_done_once(
+async def test_a_short_task_that_fails(
     name: str,
     part: Part,
     method: str,
@@ -154,10 +154,6 @@ async def test_work_that_is_done_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message would not be retried, or a queue would stay locked, without a report."""
-
-    def fails(*_args: object, **_kwargs: object) -> Any:
-        raise Bug
-
     async with consuming(cluster) as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(part(consumer.member), method, fails)
@@ -174,10 +170,6 @@ async def test_an_orderly_lane_that_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A queue would be held and locked, but its messages not be handled."""
-
-    def fails(*_args: object) -> Any:
-        raise Bug
-
     async with consuming(cluster, orderly=True) as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(consumer.member.consume_service, "_may_call", fails)
@@ -194,10 +186,6 @@ async def test_a_callback_of_handlers_that_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Messages would be handled and their offsets never stored."""
-
-    def fails() -> None:
-        raise Bug
-
     async with consuming(cluster) as consumer:
         with monkeypatch.context() as patch:
             patch.setattr(consumer.member.consume_service._runner, method, fails)  # type: ignore[union-attr]
@@ -205,18 +193,18 @@ async def test_a_callback_of_handlers_that_fails(
             await fails_visibly(consumer, caplog)
 
 
-async def test_an_introduction_to_brokers_that_ends(
+async def test_a_first_heartbeat_that_fails(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transaction checks would reach no producer, while health() reports no problem."""
     producer = Producer("g", cluster.namesrv_address)
     async with producer:
 
-        async def fails(*_args: object) -> Any:
+        async def fail(*_args: object) -> Any:
             raise Bug
 
         client = producer.transactions.client
-        monkeypatch.setattr(client, "ensure_registered", fails)
+        monkeypatch.setattr(client, "ensure_registered", fail)
         producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
         await until(lambda: not producer.health().ok)
         assert_logged(client.tasks.failure, caplog)
@@ -225,12 +213,8 @@ async def test_an_introduction_to_brokers_that_ends(
 async def test_a_send_that_breaks_an_invariant(
     cluster: EmbeddedCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callers would get an internal error, and no other place would report it."""
+    """Only the callers would get an internal error; neither the log nor health() would report it."""
     async with Producer("g", cluster.namesrv_address) as producer:
-
-        def fails(*_args: object) -> Any:
-            raise Bug
-
         await producer.send(Message("T", b"finds the route"))
         monkeypatch.setattr(producer._dispatcher.encoder, "_send_of_batch", fails)  # type: ignore[union-attr]
         with pytest.raises(Bug):

@@ -1,4 +1,4 @@
-"""Connections that end in the moment in which they were made, as while a broker restarts."""
+"""Connections that end right after they were opened, as while a broker restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def pool_with(opened: Callable[[PeerConnection], None]) -> AsyncIterator[C
 
 
 async def test_a_connection_that_ended_is_lost_not_closed() -> None:
-    """The user would take it for a usage error, which no retry helps, and give up."""
+    """The user would take it for a usage error, and not retry."""
     async with Peer() as peer, pool_with(cut(1)) as pool:
         with pytest.raises(ConnectionLost) as caught:
             await pool.get(peer.address).request(Command.request(QUESTION), 5000)
@@ -79,11 +79,12 @@ async def test_requests_that_fail_together_continue_together() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_client_is_named_after_the_way_to_any_name_server(
+async def test_a_client_id_has_the_local_address_of_the_route_to_any_name_server(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All members that start while one name server is offline would have loopback's address in their ids: in
-    containers, where each is process 1, brokers would take them for one, and queues have no reader.
+    """Members in containers, each with pid 1, would share one client id, and some queues have no reader.
+
+    This happened to those that started while one name server was offline: their ids had loopback's address.
     """
     monkeypatch.setattr("random.randrange", lambda _: first)
     async with Peer() as gone:
@@ -101,8 +102,8 @@ async def test_a_client_is_named_after_the_way_to_any_name_server(
         await there.close()
 
 
-async def test_a_question_is_put_a_second_time() -> None:
-    """A consumer or a Spark task would fail because a broker restarted, although it is back."""
+async def test_a_read_is_repeated_after_a_lost_connection() -> None:
+    """A consumer or a Spark task would fail because of a broker that restarted and is back."""
     client = await ClientInstance.acquire(ClientConfig(namesrv="127.0.0.1:1"), wait=False)
     try:
         client.connections.opened = cut(1)

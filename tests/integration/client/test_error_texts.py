@@ -71,7 +71,7 @@ async def responding(data: bytes) -> AsyncIterator[str]:
 
 
 async def test_a_refused_connection() -> None:
-    """A first try without a server would end with a number of the system's and a tuple."""
+    """A first try without a server would end with an errno and a tuple."""
     async with Peer() as gone:
         address = gone.address
     assert await text_of_a_send(address) == (
@@ -87,8 +87,8 @@ async def test_a_refused_connection() -> None:
             assert producer.health().problems == (str(caught.value),)
 
 
-async def test_tls_where_none_is_spoken() -> None:
-    """The reason would be missing altogether."""
+async def test_tls_to_a_server_without_tls() -> None:
+    """The error would have no reason."""
     async with Names() as names:
         text = await text_of_a_send(f"tls://{names.address}")
     assert "the peer ended the connection; check that it speaks TLS" in text
@@ -103,14 +103,14 @@ async def test_tls_where_none_is_spoken() -> None:
     ],
 )
 async def test_another_protocol_is_named(data: bytes, said: str) -> None:
-    """A wrong port would show as a frame of 1.2 GB."""
+    """A wrong port would be reported as a frame of 1.2 GB."""
     async with responding(data) as address:
         assert said in (text := await text_of_a_send(address))
         assert address in text
 
 
 async def test_a_silent_server_is_named() -> None:
-    """Of many servers, the silent one would not be named."""
+    """The error would not name which of many servers is silent."""
     async with one_broker() as (producer, broker, names):
         await producer.send(MESSAGE)
         broker.script = silent
@@ -127,7 +127,7 @@ async def test_a_silent_server_is_named() -> None:
 
 
 async def test_a_silent_name_server_is_named() -> None:
-    """An error that says both that the message was not sent and that it may be stored cannot be trusted."""
+    """An error would say both that the message was not sent and that it may be stored."""
     async with Names() as names:
         names.script = lambda _channel, _request: None
         client = ClientConfig(namesrv=names.address, request_timeout_ms=50)
@@ -141,7 +141,7 @@ async def test_a_silent_name_server_is_named() -> None:
 
 @pytest.mark.parametrize("namesrv", ["http://127.0.0.1:9876", "127.0.0.1:9876;rocketmq://127.0.0.1:1"])
 async def test_an_unknown_scheme_is_rejected_at_once(namesrv: str) -> None:
-    """The mistake would show as a connection that failed, at the first send."""
+    """The mistake would be reported only at the first send, as a failed connection."""
     with pytest.raises(ConfigInvalid, match="no transport for"):
         await Producer("g", namesrv).start()
 
@@ -219,7 +219,7 @@ def expect_short(error: RocketError) -> None:
 async def test_the_traceback_of_a_mistake_is_short(
     mistake: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sentence that helps would be below 60 lines of less useful exceptions."""
+    """The helpful sentence would be below 60 lines of other exceptions."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
 
     async def make() -> None:

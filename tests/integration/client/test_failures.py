@@ -58,7 +58,7 @@ async def one_broker(
 
 
 @pytest.mark.parametrize("address", ["nonsense", "quic://127.0.0.1:1", "127.0.0.1:99999", "a..b:1"])
-async def test_an_address_that_cannot_be_read_is_one_of_a_broken_broker(address: str) -> None:
+async def test_sends_avoid_a_broker_with_an_invalid_address(address: str) -> None:
     """One misconfigured broker would make every second send fail for all clients."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": address, "b": broker.address}
@@ -91,12 +91,12 @@ async def test_a_lost_connection_fails_requests_in_flight_at_once() -> None:
 async def test_no_response_in_time_means_perhaps_stored() -> None:
     """The user would get NOT_SENT for a message that is stored."""
     async with one_broker() as (producer, broker, _):
-        await producer.send(MESSAGE)  # so that the time is not spent on connecting
+        await producer.send(MESSAGE)  # connects, so that the timeout covers the request only
         broker.script = silent
         with pytest.raises(RequestTimeout) as caught:
             await producer.send(MESSAGE, timeout_ms=100)
         assert caught.value.outcome is Outcome.UNKNOWN
-        await broker.until(lambda: len(broker.sends) == 2)  # which may read it after the time is over
+        await broker.until(lambda: len(broker.sends) == 2)  # it may read the request after the timeout
 
 
 async def test_no_connection_means_not_stored() -> None:
@@ -156,7 +156,7 @@ async def test_draining_outlives_a_broker_that_is_lost() -> None:
     async with Names(T={"a": address}) as names, Producer("g", names.address, config=config) as producer:
         client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
         large = Message("T", bytes(1 << 20))
-        sends = [producer.send_nowait(large, timeout_ms=60_000) for _ in range(30)]  # more than sockets take
+        sends = [producer.send_nowait(large, timeout_ms=60_000) for _ in range(30)]  # exceeds socket buffers
         link = client.connections.get(address)
         await until(lambda: link.channel is not None and not link.channel.is_writable)
         draining = asyncio.ensure_future(producer.drain())
@@ -277,8 +277,8 @@ async def test_the_timeout_of_an_attempt_starts_when_it_is_written() -> None:
         "org.apache.rocketmq.acl.common.AclException: No acl config for me",
     ],
 )
-async def test_a_permanent_refusal_is_reported_as_final(remark: str) -> None:
-    """A caller that goes by `retry` would send a message again for minutes that can never be stored."""
+async def test_a_permanent_rejection_is_reported_as_final(remark: str) -> None:
+    """A caller that honours `retry` would resend for minutes a message that can never be stored."""
 
     def refuse(_channel: Channel, request: Command) -> Command:
         is_send = request.code in SENDS
@@ -308,7 +308,7 @@ async def test_a_batch_that_fails_in_the_middle_reports_its_progress() -> None:
 
 
 async def test_the_rest_of_a_batch_is_resent() -> None:
-    """One refusal in the middle of a long list would leave it half sent, for its caller to sort out."""
+    """After one rejection in the middle of a long list, its caller would have to resend the rest."""
     handled: list[Command] = []
 
     def second_is_busy(_channel: Channel, request: Command) -> Command:
@@ -340,7 +340,7 @@ async def test_the_next_name_server_is_used() -> None:
                 assert (await producer.send(MESSAGE)).status is SendStatus.SEND_OK
 
 
-async def test_a_name_server_that_knows_nothing_yet_is_not_believed() -> None:
+async def test_a_topic_that_one_name_server_lacks_is_found_at_another() -> None:
     """While a name server that was restarted waits for its brokers, clients would find no topic."""
     async with Names() as new, Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -401,8 +401,8 @@ async def test_a_moved_broker_is_found_by_a_retry() -> None:
         assert len(new.sends) == 1
 
 
-async def test_callers_share_one_connection_and_one_question() -> None:
-    """A burst at the start would open a connection a message."""
+async def test_callers_share_one_connection_and_one_route_request() -> None:
+    """A burst at the start would open a connection for each message."""
     async with one_broker() as (producer, broker, names):
         asked = len(names.requests(RequestCode.GET_ROUTEINTO_BY_TOPIC))
         await asyncio.gather(*[producer.send(MESSAGE) for _ in range(50)])
@@ -426,7 +426,7 @@ async def test_clients_with_equal_settings_share_connections() -> None:
 
 
 async def test_brokers_are_notified_of_joining_and_leaving_groups() -> None:
-    """Transaction checks would find no producer; admin tools would show none, or dead ones."""
+    """Transaction checks would find no producer; admin tools would show no producer, or closed ones."""
     client = ClientConfig(heartbeat_ms=20)
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -492,7 +492,7 @@ async def test_limits_make_send_wait_and_send_nowait_fail() -> None:
 
 
 async def test_bytes_in_flight_are_bounded_but_one_message_always_goes() -> None:
-    """Large messages would pass the bound by count, or a very large one never be sent."""
+    """Large messages would exceed the memory that the bound allows, or a very large one never be sent."""
     async with one_broker(silent, ProducerConfig(max_in_flight_bytes=100)) as (producer, broker, _):
         producer.send_nowait(Message("T", bytes(1000)), timeout_ms=50).cancel()
         with pytest.raises(FlowControlled, match="1000 bytes are in flight"):
@@ -597,8 +597,8 @@ async def test_close_reports_sends_without_a_response() -> None:
             assert caught.value.outcome is expected.outcome
 
 
-async def test_cancelling_sends_leaves_the_client_sound() -> None:
-    """One impatient caller would break the sends of all others, or leak room for good."""
+async def test_cancelled_sends_do_not_affect_others() -> None:
+    """One cancelled send would break the sends of others, or keep its place in flight forever."""
     config = ProducerConfig(max_in_flight=5, batching=False)
     async with one_broker(silent, config) as (producer, broker, _):
         tasks = [asyncio.create_task(producer.send(MESSAGE)) for _ in range(9)]
@@ -617,7 +617,7 @@ async def test_cancelling_sends_leaves_the_client_sound() -> None:
 
 
 async def test_cancelling_before_the_route_is_known_sends_nothing() -> None:
-    """A message that was called back in time would be sent after all."""
+    """A message that was cancelled in time would be sent after all."""
     async with one_broker() as (producer, broker, names):
         held: list[tuple[Channel, Command]] = []
         names.script = lambda channel, request: held.append((channel, request))
@@ -698,7 +698,7 @@ async def test_a_send_that_finds_a_master_wakes_the_others() -> None:
 
 
 @pytest.mark.parametrize("how", ["turn", "queue", "selector"])
-async def test_without_a_master_a_send_ends_with_its_time(how: str) -> None:
+async def test_without_a_master_a_send_ends_with_its_timeout(how: str) -> None:
     """A broker that was removed would block its callers forever."""
     async with one_broker() as (producer, broker, names):
         names.broker_id = 1

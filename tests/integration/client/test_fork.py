@@ -70,14 +70,14 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
 
 @pytest.fixture
 async def producer(cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
-    """The parent's."""
+    """A producer of the parent."""
     async with Producer("forkers", cluster.namesrv_address) as started:
         yield started
 
 
 @pytest.fixture
 async def consumer(cluster: EmbeddedCluster) -> AsyncIterator[PullConsumer]:
-    """The parent's."""
+    """A consumer of the parent."""
     async with PullConsumer("readers", cluster.namesrv_address) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Listeners: the events of sends that telemetry gets, and the properties that it may add."""
+"""Listeners get events of sends and may add properties; checks and RPC hooks may reject them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Marks:
 
 
 class Refuses:
-    """An RPC hook that lets no send pass, and fails on responses."""
+    """An RPC hook that rejects sends, and fails on responses."""
 
     def before_request(self, address: str, request: Command) -> None:
         if request.code in SENDS:
@@ -178,7 +178,7 @@ async def test_rpc_hooks_see_every_request_and_its_response() -> None:
 
 
 async def test_an_rpc_hook_that_fails_fails_the_request_only() -> None:
-    """A bug in a hook would hang the caller, or take the connection with it."""
+    """A bug in a hook would hang the caller, or close the connection."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         client = ClientConfig(rpc_hooks=(Refuses(),))
@@ -193,7 +193,7 @@ async def test_an_rpc_hook_that_fails_fails_the_request_only() -> None:
 # -- latency fault tolerance --------------------------------------------------------------------------------
 
 
-async def test_a_broker_that_failed_is_left_out_for_a_while() -> None:
+async def test_a_broker_that_failed_is_avoided_for_a_while() -> None:
     """Every second send would first try the broker that is offline, and wait for it."""
     config = ProducerConfig(latency=LatencyConfig(enabled=True), batching=False)
     async with Peer(refuses(ResponseCode.SYSTEM_ERROR)) as bad, Peer() as good, Names() as names:

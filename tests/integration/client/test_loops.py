@@ -1,4 +1,4 @@
-"""Clients belong to the event loop that started them; elsewhere they refuse before anything is sent."""
+"""Clients belong to the event loop that started them; in another loop they raise before anything is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Owner:
         await self.admin.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have the owner's loop do something."""
+        """Run a coroutine in the owner's loop; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
     async def stop(self) -> None:
@@ -54,7 +54,7 @@ class Owner:
 
 @pytest.fixture(params=[True, False], ids=["batching", "single"])
 def owner(request: pytest.FixtureRequest) -> Iterator[Owner]:
-    """With a route that is known, so that nothing stands between a send and the wire."""
+    """An owner that knows the route, so that a send is written at once."""
     made = Owner(ProducerConfig(batching=request.param))
     made.run(made.producer.send(MESSAGE))
     yield made
@@ -96,14 +96,14 @@ def test_another_loop_is_rejected_before_anything_is_sent(owner: Owner, way: str
 
 @pytest.mark.parametrize("way", ["send_nowait", "send_oneway", "request_nowait"])
 def test_a_thread_without_a_loop_is_rejected(owner: Owner, way: str) -> None:
-    """A oneway message would be silently lost, others fail with an error of asyncio's."""
+    """A oneway message would be silently lost, and other sends fail with an error of asyncio."""
     with pytest.raises(ClientClosed, match="a thread without one"):
         WAYS[way](owner.producer)
     assert len(owner.broker.sends) == 1
 
 
 def test_other_clients_report_another_loop_too(owner: Owner) -> None:
-    """A question would hang, or end in an error about futures and loops."""
+    """A query would hang, or end with an error about futures and loops."""
     for use in (owner.admin.max_offset(QUEUE), owner.admin.close()):
         with pytest.raises(ClientClosed, match=ELSEWHERE):
             asyncio.run(use)

@@ -78,7 +78,7 @@ async def test_nothing_is_reported_by_default() -> None:
         assert cluster.brokers[0].topics.get("RMQ_SYS_TRACE_TOPIC") is None
 
 
-async def test_a_topic_of_ones_own() -> None:
+async def test_a_custom_trace_topic() -> None:
     """Traces of one application could not be kept apart."""
     config = ProducerConfig(message_trace=MessageTraceConfig(topic="MyTraces"))
     async with EmbeddedCluster() as cluster:
@@ -89,7 +89,7 @@ async def test_a_topic_of_ones_own() -> None:
 
 
 async def test_lost_reports_cost_no_message(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that takes no traces would slow down or fail the application's sends."""
+    """A broker that rejects traces would slow down or fail the application's sends."""
 
     def no_traces(_channel: Channel, request: Command) -> Command | None:
         is_trace = request.code == RequestCode.SEND_MESSAGE_V2 and request.ext_fields()["a"] == TRACE_GROUP
@@ -112,7 +112,7 @@ async def test_lost_reports_cost_no_message(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
 async def test_brokers_create_the_trace_topic_if_configured(tmp_path: object, enabled: str) -> None:
-    """Java producers with traces would find no route where topics are not created by themselves."""
+    """Java producers with traces would find no route where topics are not created automatically."""
     settings = {
         "storePathRootDir": f"{tmp_path}/store",
         "listen": "127.0.0.1:0",

@@ -73,7 +73,7 @@ async def test_a_queue_is_the_topics_with_its_namespace_or_without() -> None:
 
 
 async def test_an_invalid_queue_is_rejected() -> None:
-    """A queue's number alone would fail with an AttributeError of the client's inside."""
+    """A queue id in place of a queue would fail with an AttributeError inside the client."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(MessageInvalid, match="must be a MessageQueue"):
             await producer.send(MESSAGE, queue=3)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ async def test_an_invalid_timeout_is_rejected_and_fails_no_other_send(bad: Any, 
 
 
 def test_blocking_clients_reject_invalid_timeouts() -> None:
-    """The caller would get an arithmetic error of Python, or wait forever."""
+    """The caller would get a TypeError or OverflowError, or wait forever."""
     with SyncProducer("g", "embedded:") as producer:
         for bad in cast(list[int], ["5", -1]):
             for use in (producer.send, producer.send_async):
@@ -141,7 +141,7 @@ async def test_an_error_while_a_batch_is_encoded_ends_its_sends(
     def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("planted")
 
-    config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that one message is gathered, too
+    config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # a single message is gathered, too
     async with one_broker(config=config) as (producer, broker, names):
         names.routes["U"] = names.routes["T"]
         await producer.send(MESSAGE)
@@ -182,7 +182,7 @@ NO_MESSAGES: dict[str, Callable[[Producer], object]] = {
 
 @pytest.mark.parametrize("way", NO_MESSAGES)
 async def test_an_invalid_message_is_rejected(way: str) -> None:
-    """The error would be an AttributeError from inside, of no class that the documentation names."""
+    """The caller would get an undocumented AttributeError from inside the client."""
     async with one_broker() as (producer, broker, _):
         with pytest.raises(MessageInvalid, match=r"cannot be sent|a batch needs an iterable"):
             await (NO_MESSAGES[way](producer) or asyncio.sleep(0))  # type: ignore[misc]
@@ -209,12 +209,12 @@ CONFIGS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("said", CONFIGS)
 def test_settings_of_a_wrong_type_are_rejected(said: str) -> None:
-    """The error would be one of Python's, from inside and later; an empty dict would count as none."""
+    """The error would come later, from inside the client; an empty dict would mean the default."""
     with pytest.raises(ConfigInvalid, match=said):
         CONFIGS[said]()
 
 
-async def test_ids_that_are_none_are_the_callers_mistake() -> None:
+async def test_malformed_message_ids_are_rejected() -> None:
     """The caller would get the error that a server violated the protocol."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(MessageInvalid, match="is not a message id"):
@@ -224,8 +224,8 @@ async def test_ids_that_are_none_are_the_callers_mistake() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1])
-async def test_a_topic_has_queues(count: int) -> None:
-    """The topic would be made, and no message could be sent to it."""
+async def test_a_topic_without_queues_is_rejected(count: int) -> None:
+    """The topic would be created, and no message could be sent to it."""
     async with one_broker() as (producer, broker, _):
         with pytest.raises(ConfigInvalid, match="queue_count"):
             await producer.create_topic("New", count)
@@ -233,7 +233,7 @@ async def test_a_topic_has_queues(count: int) -> None:
 
 
 async def test_a_selector_without_a_result_is_reported() -> None:
-    """The text would end with "for None", which means nothing to the reader."""
+    """The error would end with "for None", without the selector and its argument."""
     async with one_broker() as (producer, _, _names):
         with pytest.raises(
             MessageInvalid,
@@ -243,7 +243,7 @@ async def test_a_selector_without_a_result_is_reported() -> None:
 
 
 async def test_a_transaction_after_close() -> None:
-    """The caller would get an error that does not name the selector."""
+    """The local transaction would run, or the error not say that the producer is closed."""
     async with one_broker() as (producer, _, _names):
         producer.check_transactions(lambda _: LocalTransactionState.COMMIT)
         await producer.close()

@@ -61,7 +61,7 @@ async def test_without_a_name_server_start_fails(kind: Callable[[ClientConfig], 
     """A program with a wrong address would start, and fail at its first message."""
     address = await nobody()
     client = kind(ClientConfig(namesrv=address))
-    for _ in range(2):  # and may be tried again
+    for _ in range(2):  # a failed start may be repeated
         with pytest.raises(ConnectFailed, match=f"^name server {address} cannot be reached") as caught:
             await client.start()
         assert caught.value.outcome is Outcome.NOT_SENT
@@ -73,7 +73,7 @@ async def test_without_a_name_server_start_fails(kind: Callable[[ClientConfig], 
 
 @pytest.mark.parametrize("kind", SYNC_KINDS.values(), ids=SYNC_KINDS)
 async def test_blocking_clients_do_the_same(kind: Callable[[ClientConfig], Any]) -> None:
-    """The same program, in blocking code, would run."""
+    """A blocking program with a wrong address would start, and fail at its first message."""
     address = await nobody()
     client = kind(ClientConfig(namesrv=address))
     with pytest.raises(ConnectFailed, match=f"^name server {address} cannot be reached"):
@@ -129,7 +129,7 @@ async def test_a_start_without_waiting_continues_in_the_background() -> None:
         for one in (producer, consumer, reader):
             await one.start(wait=False)
         assert producer.health().client_id.startswith("127.0.0.1@")
-        await until(lambda: not producer.health().ok)  # nothing responds, and that shows
+        await until(lambda: not producer.health().ok)  # nothing responds, and health() reports it
     async with EmbeddedCluster(namesrv=address), asyncio.timeout(LIMIT_S):
         async with AdminClient(address) as admin:
             await admin.create_topic("T", 1)
@@ -160,8 +160,8 @@ async def test_assign_replaces_the_queues_of_a_running_start() -> None:
         await reader.close()
 
 
-async def test_clients_that_do_not_wait_have_ids_of_their_own() -> None:
-    """Pods with pid 1 each would be one member of a group, and half of the messages nobody's."""
+async def test_clients_that_do_not_wait_have_unique_ids() -> None:
+    """Pods, each with pid 1, would count as one member of a group, and some queues have no reader."""
     async with Names() as names:
         client = ClientConfig(namesrv=names.address)
         waiting = Producer("g", client=client)
@@ -178,8 +178,8 @@ async def test_clients_that_do_not_wait_have_ids_of_their_own() -> None:
             assert len(ids) == (1 if is_known else 2)
 
 
-async def test_the_address_of_a_broker_is_no_name_servers() -> None:
-    """A common mistake would cause the error that there is no route, or none at all."""
+async def test_a_broker_in_place_of_a_name_server_is_reported() -> None:
+    """A common mistake would be reported as a missing route, or not at all."""
     async with EmbeddedCluster() as cluster:
         address = str(cluster.brokers[0].address)
         with pytest.raises(TransportError) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_blocking_code_sends_and_reads(producer: Producer) -> None:
 
 
 def test_send_async_calls_back(producer: Producer) -> None:
-    """Code that used RocketMQ's callbacks could not be moved over."""
+    """Code that uses RocketMQ's callbacks could not be ported."""
     done: list[Future[SendResult]] = []
     futures = [producer.send_async(Message("Callback", b"%d" % n), done.append) for n in range(500)]
     results = [future.result(timeout=LIMIT_S) for future in futures]
@@ -83,7 +84,7 @@ def test_send_async_reports_errors_by_its_future(producer: Producer) -> None:
 
 
 def test_a_cancelled_invalid_message_blocks_no_other(producer: Producer) -> None:
-    """No blocking producer of the process would send anything any more."""
+    """All blocking producers of the process would stop sending."""
     blocked, release = threading.Event(), threading.Event()
 
     def block(_: object) -> None:
@@ -91,7 +92,7 @@ def test_a_cancelled_invalid_message_blocks_no_other(producer: Producer) -> None
         release.wait(10)
 
     producer.send_async(Message("Callback", b"x"), block)
-    assert blocked.wait(10)  # now calls wait, and then run together
+    assert blocked.wait(LIMIT_S)  # calls wait from now on, and later run together
     bad = producer.send_async(Message("Callback", bytes(5_000_000)))
     good = producer.send_async(Message("Callback", b"x"))
     assert bad.cancel()
@@ -101,8 +102,8 @@ def test_a_cancelled_invalid_message_blocks_no_other(producer: Producer) -> None
     assert later.result(timeout=LIMIT_S).status is SendStatus.SEND_OK
 
 
-def test_batches_are_on_their_way_while_the_next_is_made(producer: Producer) -> None:
-    """Blocking code that has many messages would wait out every round trip, or lose which batch failed."""
+def test_batches_are_in_flight_while_the_next_is_made(producer: Producer) -> None:
+    """Blocking code would wait for each round trip, or could not tell which batch failed."""
     done: list[Future[list[SendResult]]] = []
     batches = [[Message("Bulk", b"%d" % number)] * 10 for number in range(50)]
     futures = [producer.send_batch_async(batch, done.append) for batch in batches]
@@ -126,7 +127,7 @@ def test_too_many_batches_in_flight_are_rejected() -> None:
             release.wait(10)
 
         producer.send_batch_async([Message("Bulk", b"x")], block)
-        assert blocked.wait(10)  # from now on there are no responses
+        assert blocked.wait(LIMIT_S)  # from now on there are no responses
         second = producer.send_batch_async([Message("Bulk", b"y")])
         with pytest.raises(FlowControlled):
             producer.send_batch_async([Message("Bulk", b"z")])
@@ -167,8 +168,8 @@ def test_a_blocking_call_in_a_callback_is_rejected(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("where", ["handler", "callback"])
-def test_a_wish_to_end_the_program_ends_no_client(producer: Producer, where: str) -> None:
-    """Every blocking call of the process would hang: they share the loop that was closed."""
+def test_an_exit_raised_in_a_callback_stops_no_client(producer: Producer, where: str) -> None:
+    """SystemExit in a callback would stop the loop that all blocking calls share, and they would hang."""
     handled = threading.Event()
 
     async def handle(message: MessageExt) -> None:
@@ -185,16 +186,16 @@ def test_a_wish_to_end_the_program_ends_no_client(producer: Producer, where: str
     consumer.subscribe("Exit")
     with consumer:
         if where == "callback":
-            producer.send_async(Message("Exit", b"x"), called).result(10)
+            producer.send_async(Message("Exit", b"x"), called).result(LIMIT_S)
         else:
             producer.send(Message("Exit", b"exit"))
         producer.send(Message("Exit", b"after"))
-        assert handled.wait(10)
+        assert handled.wait(LIMIT_S)
         assert consumer.health().ok
 
 
 def test_use_before_start() -> None:
-    """The error would be an AttributeError from inside."""
+    """The caller would get an AttributeError from inside the client."""
     with pytest.raises(ClientClosed, match="not started"):
         Producer("g", "127.0.0.1:1").send(Message("T", b"x"))
     with pytest.raises(ClientClosed, match="not started"):
@@ -236,7 +237,7 @@ def test_without_the_broker_package_the_error_names_it() -> None:
 
 
 def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
-    """The advice to take send_async in a callback was refused too, and each try cost a place in flight."""
+    """Errors advise send_async in a callback, but it was rejected too, and leaked a place in flight."""
     sent: list[Future[SendResult]] = []
 
     def send_again(_: object) -> None:
@@ -246,7 +247,9 @@ def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
 
     producer.send_async(Message("Callback", b"x"), send_again).result(timeout=LIMIT_S)
     producer.flush()
-    while len(sent) < 10:  # each of them is handed over when the one before it has ended
+    end = time.monotonic() + LIMIT_S
+    while len(sent) < 10:  # each message is sent by the callback of the one before it
+        assert time.monotonic() < end
         producer.flush()
     assert all(future.result(timeout=LIMIT_S).status is SendStatus.SEND_OK for future in sent)
 
@@ -257,7 +260,7 @@ def test_a_callback_may_send_without_waiting(producer: Producer) -> None:
     ids=["little room", "gathering"],
 )
 def test_flush_waits_for_all_accepted_messages(config: ProducerConfig) -> None:
-    """A program that commits its own progress then would do so before its messages are stored."""
+    """A program that commits its progress after `flush` would do so before its messages are stored."""
     with Producer("g", "embedded:", config=config) as producer:
         futures = [producer.send_async(Message("Flush", b"x" * 1000), timeout_ms=60_000) for _ in range(50)]
         batch = producer.send_batch_async([Message("Flush", b"b")] * 3)

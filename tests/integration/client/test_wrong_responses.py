@@ -1,4 +1,4 @@
-"""Consumers whose brokers contradict themselves, or respond without a pause."""
+"""Consumers whose brokers send inconsistent responses, or respond at once without messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUEUE = MessageQueue("T", "a", 0)
 FOUND, EMPTY = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 UNMATCHED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
 PAUSE_S = 0.02
-"""The first pause after an invalid response, here."""
+"""The first pause after an invalid response in these tests."""
 
 
 def record(offset: int) -> bytes:
@@ -50,10 +50,10 @@ def record(offset: int) -> bytes:
 
 
 class Odd(Peer):
-    """A broker with one queue of offsets 2 to 4, which begins to work once it is healed.
+    """A broker with one queue of offsets 2 to 4, which responds correctly once `is_healed`.
 
-    code, following, low, high, body: its response to pulls until then. pulls: when it was pulled from
-    `place`, in s.
+    code, following, low, high, body: its response to pulls until then. pulls: the times of pulls from
+    offset `place`, in s.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Odd(Peer):
             channel.exclude_from_unanswered()
             return None
         if not self.is_healed:
-            if header.queue_offset == self.place:  # and not one that left before the response
+            if header.queue_offset == self.place:  # other pulls were sent before the response
                 self.pulls.append(time.monotonic())
             code, following, low, high, body = self.wrong
             return self.reply(request, code, following, low, high, body)
@@ -177,7 +177,7 @@ async def test_repeated_moves_of_a_queue_are_followed_more_slowly(monkeypatch: p
 
 
 async def test_a_pull_consumer_reports_it_to_its_caller() -> None:
-    """An application would pull from -5, which is refused to it as its own mistake."""
+    """An application would pull from -5, and get the error that its own offset is invalid."""
     for code, following, low, high, body in WRONG.values():
         async with (
             Odd(code, following, low, high, body) as broker,
@@ -189,8 +189,8 @@ async def test_a_pull_consumer_reports_it_to_its_caller() -> None:
 
 
 @pytest.mark.parametrize("ask", ["min_offset", "max_offset", "search_offset", "committed"])
-async def test_an_offset_below_zero_is_no_offset(ask: str) -> None:
-    """An application, or a consumer at its start, would take it for a place in the queue."""
+async def test_an_offset_below_zero_in_a_response_is_rejected(ask: str) -> None:
+    """An application, or a consumer at its start, would use it as a position in the queue."""
     headers = {
         RequestCode.GET_MIN_OFFSET: GetMinOffsetResponseHeader(offset=-3),
         RequestCode.GET_MAX_OFFSET: GetMaxOffsetResponseHeader(offset=-3),

@@ -32,13 +32,13 @@ class Browser(httpx.AsyncClient):
         assert (await self.get("/", params={"token": TOKEN})).status_code == 200
 
     async def text(self, path: str, **parameters: Any) -> str:
-        """A page that must be there."""
+        """Get a page, which must exist; return its text."""
         response = await self.get(path, params=parameters or None)
         assert response.status_code == 200, response.text
         return response.text
 
     async def until(self, path: str, *texts: str, **parameters: Any) -> str:
-        """A page as soon as it has these texts: brokers index, count and register a little later."""
+        """Wait for a page to have these texts: brokers index, count and register with a delay."""
         page = ""
         try:
             async with asyncio.timeout(LIMIT_S):

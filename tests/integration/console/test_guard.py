@@ -1,4 +1,4 @@
-"""What a request must have before a page sees it, for every route that the console has."""
+"""Checks of requests before a page handles them, for every route of the console."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def every_route(console: Console) -> list[tuple[str, str]]:
     found = []
     for route in console.asgi.app.routes:
         if isinstance(route, Mount):
-            assert route.path == "/static"  # anything else that is mounted has routes to test
+            assert route.path == "/static"  # routes of any other mount would have to be tested
             found += [("GET", "/static/console.css"), ("GET", "/static/console.js")]
             continue
         assert isinstance(route, Route)
@@ -62,7 +62,7 @@ async def test_no_change_without_the_csrf_token(browser: Browser) -> None:
 
 
 async def test_no_change_at_a_read_only_console(reader: Browser) -> None:
-    """A console that was meant for looking would change the cluster."""
+    """A read-only console would change the cluster."""
     token = reader.console.asgi.csrf_token
     for method, path in every_route(reader.console):
         if method not in SAFE:

@@ -1,4 +1,4 @@
-"""What an operator does: look at a broker, hide it, send dead letters again, follow a message."""
+"""Work of operators: view a broker, hide it, resend dead letters, follow a message."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_slave_has_no_write_permission_to_change() -> None:
 
 
 async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
-    """A slip of the hand would take a broker from producers, or one that nothing can replace."""
+    """A misclick would hide a broker from producers, even the only broker of a topic."""
     async with (
         EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster,
         AdminClient(cluster.namesrv_address) as admin,
@@ -99,7 +99,7 @@ async def test_a_broker_is_hidden_and_restored_after_a_preview() -> None:
 
 
 async def test_a_broker_is_shown_while_another_is_down() -> None:
-    """An operator could not look at the brokers that are left, or not take them back into service."""
+    """An operator could not view the remaining brokers, or not take them back into service."""
     async with (
         EmbeddedCluster(settings=SETTINGS) as cluster,
         browsing(cluster.namesrv_address, allow_changes=True) as browser,
@@ -115,7 +115,7 @@ async def test_a_broker_is_shown_while_another_is_down() -> None:
 
 
 async def test_all_dead_letters_of_a_group_are_sent_again() -> None:
-    """After an outage thousands of messages would have to be sent one by one; or a slip would send them."""
+    """After an outage thousands of messages would have to be resent one by one, or a misclick resend all."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster:
         await dead(cluster, 7)
         async with browsing(cluster.namesrv_address, allow_changes=True) as browser:
@@ -136,7 +136,7 @@ async def test_all_dead_letters_of_a_group_are_sent_again() -> None:
         assert len(seen.messages) == 7
 
 
-async def test_a_resend_is_stopped_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resend_is_stopped_and_continued(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resend of the wrong group could not be ended, or would begin again with the first message."""
     permits, stops = asyncio.Semaphore(3), asyncio.Event()
     resend, stop = DeadLetterQueues.resend, Resends.stop
@@ -179,7 +179,7 @@ async def test_a_resend_is_stopped_and_goes_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_read_only_console_changes_no_permission(cluster: EmbeddedCluster) -> None:
-    """Looking at the dead letters of an old broker would change the settings of a topic."""
+    """Viewing the dead letters of an old broker would change the settings of a topic."""
     topic = "%DLQ%g"
     async with AdminClient(cluster.namesrv_address) as admin:
         await admin.topics.create(topic, 1, perm=Permission.WRITE)

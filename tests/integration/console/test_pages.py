@@ -1,4 +1,4 @@
-"""Each page, about a real cluster."""
+"""Each page of the console, with a real cluster."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_wrong_searches_are_explained(browser: Browser) -> None:
 
 
 async def test_a_message_is_sent_once_it_is_confirmed(browser: Browser, cluster: EmbeddedCluster) -> None:
-    """A slip of the hand would send a message; or the message would not arrive as typed."""
+    """A misclick would send a message, or the message would not arrive as typed."""
     fields = {"topic": "T", "tags": "red", "keys": "a b", "body": "first\r\nsecond <i>"}
     question = await browser.submit("/send", await browser.text("/send"), **fields)
     assert "cluster of tests" in question.text

@@ -1,4 +1,4 @@
-"""``rocketpy console`` as a process: its line at the start, pages over a real socket, and its end."""
+"""``rocketpy console`` as a process: its first line, pages over a real socket, and its end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_programs_read_its_link(cluster: EmbeddedCluster) -> None:
         (("--port", "{taken}"), "Choose another --port"),
     ],
 )
-async def test_it_says_why_it_does_not_start(
+async def test_a_failed_start_names_the_reason(
     cluster: EmbeddedCluster, arguments: tuple[str, str], says: str
 ) -> None:
     """A user would see a traceback, or a console that others can reach."""
@@ -78,7 +78,7 @@ async def test_it_says_why_it_does_not_start(
     assert "Traceback" not in done.err
 
 
-async def test_a_cluster_that_is_away() -> None:
+async def test_an_offline_cluster_is_reported() -> None:
     """A user would wait at an empty page."""
     done = await run("console", "--port", "0", "-n", "127.0.0.1:1")
     assert (done.status, done.out) == (1, "")

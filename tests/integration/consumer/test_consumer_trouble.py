@@ -49,7 +49,7 @@ SWIFT = PushConfig(rebalance_interval_ms=10)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    """The lines with these words that an application sees without any setting."""
+    """The log lines of level WARNING and above that contain these words."""
     return [
         record.getMessage()
         for record in caplog.records
@@ -69,18 +69,15 @@ async def test_a_topic_without_a_broker_is_reported_once(caplog: pytest.LogCaptu
 
 
 class Strict(Peer):
-    """A broker that rejects some requests because of a wrong secret.
+    """A broker that rejects requests because of a wrong secret, except those with the codes `accepted`."""
 
-    lets: the codes that it accepts.
-    """
-
-    def __init__(self, *lets: int) -> None:
+    def __init__(self, *accepted: int) -> None:
         super().__init__(self.respond)
-        self.lets = lets
+        self.accepted = accepted
         self.client_id = ""
 
     def respond(self, _channel: Channel, request: Command) -> Command:
-        if request.code not in self.lets:
+        if request.code not in self.accepted:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=REFUSAL)
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             members = GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id])
@@ -94,7 +91,7 @@ MEMBERS = (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 
 
 @pytest.mark.parametrize(
-    ("lets", "refused"),
+    ("accepted", "refused"),
     [
         ((), RequestCode.GET_CONSUMER_LIST_BY_GROUP),
         (MEMBERS, RequestCode.QUERY_CONSUMER_OFFSET),
@@ -102,10 +99,10 @@ MEMBERS = (RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     ],
 )
 async def test_a_rejection_is_reported(
-    caplog: pytest.LogCaptureFixture, lets: tuple[int, ...], refused: int
+    caplog: pytest.LogCaptureFixture, accepted: tuple[int, ...], refused: int
 ) -> None:
     """A consumer with a wrong secret would get nothing, without a report."""
-    async with Strict(*lets) as broker, Names() as names:
+    async with Strict(*accepted) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         consumer = PushConsumer("g", names.address, Seen(), config=SWIFT)
         consumer.subscribe("T")
@@ -127,7 +124,7 @@ async def test_a_rejected_heartbeat_is_reported(caplog: pytest.LogCaptureFixture
             await broker.until(lambda: len(broker.requests(RequestCode.HEART_BEAT)) > 4)
             words = f"a broker rejected a heartbeat: broker {broker.address} responded with code 1: {REFUSAL}"
             assert words in consumer.health().problems
-            broker.lets = (RequestCode.HEART_BEAT,)
+            broker.accepted = (RequestCode.HEART_BEAT,)
             await until(lambda: words not in consumer.health().problems)
     assert warnings(caplog, "rejected a heartbeat") == [words]
 
@@ -182,8 +179,8 @@ def test_invalid_subscriptions() -> None:
     ],
     ids=str,
 )
-def test_settings_of_a_wrong_kind(settings: dict[str, Any]) -> None:
-    """The start would fail with an AttributeError from somewhere inside, or the consumer be a strange one."""
+def test_settings_of_a_wrong_type(settings: dict[str, Any]) -> None:
+    """The start would fail with an AttributeError inside the client, or the consumer ignore the setting."""
     for config in (PushConfig, LitePullConfig):
         with pytest.raises(ConfigInvalid, match=f"{next(iter(settings))} is "):
             config(**settings)
@@ -208,7 +205,7 @@ async def test_a_batch_is_its_handlers_own_list(
     is_async: bool,
     orderly: bool,
 ) -> None:
-    """A handler that removes messages from its list would have them in progress forever."""
+    """Messages that a handler removes from its list would stay in progress forever."""
     seen: list[MessageExt] = []
 
     def handle(messages: list[MessageExt]) -> None:
@@ -232,7 +229,7 @@ async def test_a_batch_is_its_handlers_own_list(
 
 
 async def test_arguments_of_a_wrong_type(cluster: EmbeddedCluster) -> None:
-    """The application would see an AttributeError, or a TypeError, from somewhere inside."""
+    """The application would get an AttributeError or a TypeError from inside the client."""
     queue, wrong = MessageQueue("T", "broker-a", 0), cast(Any, "T")
     lite = LitePullConsumer("lite", cluster.namesrv_address)
     for given in (queue, ["T"]):
@@ -261,7 +258,7 @@ async def test_arguments_of_a_wrong_type(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_broker_without_sql_is_reported_with_the_remedy() -> None:
-    """The broker's words name no setting, and an operator would look for one."""
+    """The broker's error does not name the setting that an operator must change."""
     async with EmbeddedCluster(settings=SMALL) as running:
         async with AdminClient(running.namesrv_address) as admin:
             await admin.create_topic("T", 1)
@@ -328,8 +325,8 @@ print("the end")
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_handler_that_never_ends_keeps_no_program_from_ending(orderly: bool) -> None:
-    """The process would have to be killed, and a deployment would wait for that."""
+def test_a_program_ends_despite_a_handler_that_never_ends(orderly: bool) -> None:
+    """A deployment would wait until the process is killed."""
     program = STUCK.format(orderly=orderly)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=LIMIT_S, check=True)
     assert done.stdout == b"the end\n"
@@ -364,7 +361,7 @@ async def test_a_lock_granted_while_the_consumer_closes_is_released(
 
 @pytest.mark.parametrize("kind", [PushConsumer, LitePullConsumer, PullConsumer])
 async def test_a_consumer_that_was_not_closed_is_reported(cluster: EmbeddedCluster, kind: Any) -> None:
-    """It would keep its share of the queues from the others, and nothing name it."""
+    """The consumer would keep its queues from other members, and no log line name it."""
     handler = {"handler": Seen()} if kind is PushConsumer else {}
     consumers = [kind("g", cluster.namesrv_address, **handler)]
     if kind is not PullConsumer:
@@ -379,9 +376,9 @@ async def test_a_consumer_that_was_not_closed_is_reported(cluster: EmbeddedClust
     with catch_warnings(record=True) as found:
         simplefilter("always", ResourceWarning)
         consumers.clear()
-        await until(is_reported)  # since Python 3.13, a handled error's traceback may have it for some turns
+        await until(is_reported)  # since Python 3.13, a traceback may refer to it for some iterations
     assert "consumer g was not closed" in str(found[0].message)
-    found.clear()  # they have the consumer
+    found.clear()  # these warnings refer to the consumer
     if member is not None:
         await member.close()
     await client.release()

@@ -66,9 +66,7 @@ def by_number(messages: list[MessageExt]) -> dict[str, MessageExt]:
 
 @pytest.mark.parametrize("namespace", ["", "tenant"])
 async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
-    """Messages that a group gave up would be lost, or be handled by other groups too, or come back as
-    something else than it was.
-    """
+    """Dead letters would be lost, be handled by other groups too, or be resent with other content."""
     client = ClientConfig(namespace=namespace)
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         sent = await dead(cluster, 7, namespace=namespace)
@@ -77,7 +75,7 @@ async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
             AdminClient(address, client=client) as admin,
             PullConsumer("readers", address, client=client) as reader,
         ):
-            assert await reader.fetch_queues("%DLQ%g") == ()  # for writing only
+            assert await reader.fetch_queues("%DLQ%g") == ()  # its permission is write only
             letters = by_number((await admin.fetch_dead_letters("g")).messages)
             assert set(letters) == {message.properties["n"] for message in sent}
             assert {letter.topic for letter in letters.values()} == {"%DLQ%g"}
@@ -104,11 +102,11 @@ async def test_dead_letters_are_read_and_resent(namespace: str) -> None:
                 assert again.born_timestamp == letter.born_timestamp
                 assert again.wait_store
                 assert results[message.properties["n"]].offset_message_id == again.offset_message_id
-            assert len((await admin.fetch_dead_letters("g")).messages) == 7  # none is taken away
+            assert len((await admin.fetch_dead_letters("g")).messages) == 7  # a resend removes none
 
 
 async def test_dead_letters_are_read_in_parts() -> None:
-    """An operator would read the same letters twice, or hold all in memory, or miss some."""
+    """An operator would read dead letters twice, miss some, or hold all of them in memory."""
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         await dead(cluster, 9)
         async with AdminClient(cluster.namesrv_address) as admin:

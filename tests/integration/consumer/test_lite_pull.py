@@ -51,7 +51,7 @@ async def poll_until(consumer: LitePullConsumer, count: int) -> list[MessageExt]
 
 
 async def test_a_queue_listener_that_raises_affects_no_other(cluster: EmbeddedCluster) -> None:
-    """A mistake of the application would fail the client, and keep others from a route's news."""
+    """A bug in one listener would fail the client, and other listeners would miss changes of a route."""
     consumer = make(cluster)
     calls: list[str] = []
 
@@ -71,7 +71,7 @@ async def test_a_queue_listener_that_raises_affects_no_other(cluster: EmbeddedCl
 
 
 async def test_a_queue_listener_ends_with_its_consumer(cluster: EmbeddedCluster) -> None:
-    """It would be called for a closed consumer while another client of the program shares the routes."""
+    """While another client shares the routes, a listener would be called for a closed consumer."""
     calls: list[str] = []
     client = ClientConfig(instance_name="shared")
     consumer = LitePullConsumer("g", cluster.namesrv_address, client=client)
@@ -121,7 +121,7 @@ async def test_iteration_needs_a_start(cluster: EmbeddedCluster) -> None:
         await anext(aiter(make(cluster)))
 
 
-async def test_a_consumer_is_of_its_event_loop(cluster: EmbeddedCluster) -> None:
+async def test_a_consumer_is_bound_to_its_event_loop(cluster: EmbeddedCluster) -> None:
     """A poll in another loop would hang or end in an error of asyncio's, an iteration end silently."""
     consumer = make(cluster)
     consumer.subscribe("T")
@@ -199,8 +199,8 @@ async def test_assigned_queues_and_seeking(cluster: EmbeddedCluster, producer: P
         assert consumer.assignment == (QUEUES[0],)
 
 
-@pytest.mark.usefixtures("producer")  # which keeps the connections that they share
-async def test_a_start_that_cannot_have_its_queues_leaves_nothing_behind(cluster: EmbeddedCluster) -> None:
+@pytest.mark.usefixtures("producer")  # keeps the shared connections open
+async def test_a_failed_start_can_be_repeated(cluster: EmbeddedCluster) -> None:
     """A broker that was offline for a moment would make every later start in this process fail."""
     for _ in range(2):
         consumer = make(cluster)
@@ -221,7 +221,7 @@ async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
     for _ in range(3):
         await producer.send(Message("T", b"old"), queue=queue)
     async with PullConsumer("g", cluster.namesrv_address) as other:
-        await other.commit(queue, 3 if by_operator else 100)  # 100 is outside of the queue
+        await other.commit(queue, 3 if by_operator else 100)  # 100 is beyond the end of the queue
     consumer = make(cluster)
     await consumer.assign([queue])
     async with consumer:
@@ -234,7 +234,7 @@ async def test_an_assigned_queue_is_kept_when_its_offset_is_reset(
         assert [message.body for message in await poll_until(consumer, 1)] == [b"new"]
 
 
-async def test_a_queue_that_is_acquired_twice_at_a_time_is_pulled_once(
+async def test_a_queue_that_is_assigned_twice_at_once_is_pulled_once(
     cluster: EmbeddedCluster, producer: Producer
 ) -> None:
     """Of two quick assignments, one would fail, and messages would be delivered twice."""
@@ -281,7 +281,7 @@ async def test_pollers_share_a_topic(cluster: EmbeddedCluster, producer: Produce
 
 
 async def test_blocking_consumers(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Programs without an event loop could only pull by hand."""
+    """Programs without an event loop could only pull with explicit offsets."""
     await send(producer, *texts("blocking", 8))
 
     def work() -> tuple[list[bytes], list[bytes], int]:
@@ -316,7 +316,7 @@ async def test_blocking_consumers(cluster: EmbeddedCluster, producer: Producer) 
 
 
 async def test_batches_by_queue(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """An application that stores a batch with its offset could mix queues, or lose what no poll returned."""
+    """An application that stores batches with their offsets could mix up queues, or lose messages."""
     for queue in QUEUES[:2]:
         for number in range(6):
             await producer.send(Message("T", b"%d" % number), queue=queue)

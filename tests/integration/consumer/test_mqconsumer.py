@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mqconsumer.md with this project's servers; the cases are in tests/mqconsumer."""
+"""The rows of docs/reference/mqconsumer.md with rocketpy's servers; the cases are in tests/mqconsumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.mqproducer.place import Place
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    """Our servers."""
+    """A name server and a broker of rocketpy."""
     async with EmbeddedCluster(settings=BROKER_SETTINGS) as cluster:
         yield Place(cluster.namesrv_address)
 

@@ -54,7 +54,7 @@ class Orders:
 
 
 async def test_each_queue_in_its_order(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A later message of a queue would be handled before, or beside, an earlier one."""
+    """A later message of a queue would be handled before an earlier one, or at the same time."""
     orders = Orders()
     async with consuming(cluster, orders, orderly=True):
         await send(producer, *texts("ordered", 200))
@@ -144,7 +144,7 @@ async def test_a_queue_changes_hands_after_its_handler(cluster: EmbeddedCluster,
         async with consuming(cluster, other, orderly=True, name="two") as second:
             await until(lambda: len(of_topic(first)) == 2)
             await asyncio.sleep(0.3)
-            assert of_topic(second) == []  # their handlers have not ended
+            assert of_topic(second) == []  # the handlers of the first member have not ended
             go.set()
             await until(lambda: len(of_topic(second)) == 2)
             await send(producer, *texts("more", 8))
@@ -152,10 +152,10 @@ async def test_a_queue_changes_hands_after_its_handler(cluster: EmbeddedCluster,
     assert set(other.bodies) <= {f"more {number}".encode() for number in range(8)}
 
 
-async def test_handlers_stop_when_the_lock_runs_out(
+async def test_handlers_stop_when_the_lock_expires(
     cluster: EmbeddedCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that its broker has forgotten would work on beside the next owner."""
+    """A member whose locks have expired would handle messages at the same time as the next owner."""
     monkeypatch.setattr(orderly, "_LOCK_FAILED_S", 0.3)
     seen = Seen()
     async with consuming(cluster, seen, orderly=True) as consumer:
@@ -173,9 +173,9 @@ async def test_handlers_stop_when_the_lock_runs_out(
             await until(lambda: sum(p.process_queue.count for p in consumer.member.pullers.values()) == 4)
             await asyncio.sleep(0.2)
             assert seen.bodies.total() == 1
-            assert len(of_topic(consumer)) == 4  # kept all the same
+            assert len(of_topic(consumer)) == 4  # the queues stay assigned
         await seen.until(5)
-        assert LOCK_ALIVE_MS < 60_000  # a broker's lock outlives the member's trust in it
+        assert LOCK_ALIVE_MS < 60_000  # members stop before the broker's lock expires
 
 
 # -- broadcasting -----------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _files(directory: Path) -> list[Path]:
 async def test_progress_outlives_a_restart(
     cluster: EmbeddedCluster, producer: Producer, tmp_path: Path
 ) -> None:
-    """A broadcasting member would start from the beginning, or lose the messages of its absence."""
+    """A restarted member would read from the beginning, or miss the messages sent while it was stopped."""
     seen = Seen()
     async with broadcast(cluster, seen, tmp_path, "kept"):
         await send(producer, *texts("first", 12))
@@ -234,7 +234,7 @@ JAVA_FILE = b"""{
 
 
 async def test_the_file_of_a_java_client(tmp_path: Path) -> None:
-    """Moving a broadcasting consumer from Java to here would start over."""
+    """A broadcasting consumer that moves from Java to rocketpy would start over."""
     file = tmp_path / "g" / "offsets.json"
     file.parent.mkdir()
     file.write_bytes(JAVA_FILE)
@@ -246,7 +246,7 @@ async def test_the_file_of_a_java_client(tmp_path: Path) -> None:
     assert file.with_name("offsets.json.bak").read_bytes() == JAVA_FILE
     assert await LocalOffsets(file).read(zero) == 130
     assert await LocalOffsets(file).read(three) == 126
-    file.write_bytes(b'{"offsetTable":{{"brok')  # torn: the one before counts
+    file.write_bytes(b'{"offsetTable":{{"brok')  # torn: the backup is read
     assert await LocalOffsets(file).read(zero) == 125
     file.with_name("offsets.json.bak").write_bytes(b"torn too")
     with pytest.raises(ConfigInvalid):

@@ -49,14 +49,14 @@ from tests.waiting import LIMIT_S, until
 
 
 async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Messages would be lost or doubled, whether they were there before the consumer or came later."""
+    """Messages sent before or after the consumer's start would be lost or handled twice."""
     early = await send(producer, *texts("early", 50))
     seen = Seen()
     async with consuming(cluster, seen) as consumer:
         late = await send(producer, *texts("late", 50))
         await seen.until(100)
         assert seen.bodies == Counter(early + late)
-        await until(lambda: len(consumer.assignment) == 5)  # that of its retries too
+        await until(lambda: len(consumer.assignment) == 5)  # with the queue of its retry topic
         assert {queue.topic for queue in consumer.assignment} == {"T", "%RETRY%g"}
         assert consumer.health().ok
     assert committed(cluster) == 100
@@ -64,14 +64,14 @@ async def test_an_async_handler_gets_everything_once(cluster: EmbeddedCluster, p
 
 
 async def test_a_plain_function_runs_on_threads(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A handler that blocks would stop the whole application, or let one message through at a time."""
+    """A handler that blocks would stop the whole application, or messages be handled one at a time."""
     threads: set[str] = set()
     barrier = threading.Barrier(8, timeout=LIMIT_S)
     done: list[bytes] = []
 
     def handle(message: MessageExt) -> None:
         threads.add(threading.current_thread().name)
-        barrier.wait()  # ends only when eight run side by side
+        barrier.wait()  # returns once eight handlers run at the same time
         done.append(message.body)
 
     sent = await send(producer, *texts("blocking", 16))
@@ -145,7 +145,7 @@ async def test_batches(cluster: EmbeddedCluster, producer: Producer) -> None:
     )
     consumer.subscribe("T")
     async with consumer:
-        # Of each first batch the first message is done, the others are redelivered.
+        # Of each first batch the first message succeeds; the others are redelivered.
         await until(lambda: sum(len(batch) for batch in batches if batch[0].reconsume_times == 1) == 4)
     assert max(map(len, batches)) <= 4
     firsts = [batch for batch in batches if batch[0].reconsume_times == 0]
@@ -180,23 +180,25 @@ async def test_failed_messages_are_retried(
     assert committed(cluster) == 3
 
 
-async def test_the_dead_letters(cluster: EmbeddedCluster, producer: Producer) -> None:
+async def test_messages_without_retries_left_become_dead_letters(
+    cluster: EmbeddedCluster, producer: Producer
+) -> None:
     """A message that no handler can process would be delivered forever, or vanish."""
     seen = Seen(lambda message: Later(delay_level=-1) if message.body == b"now" else ConsumeResult.LATER)
     async with consuming(cluster, seen, max_reconsume_times=1):
         await send(producer, "now", "after one more time")
         async with PullConsumer("graves", cluster.namesrv_address) as graves:
-            # Clients may not pull them, so their number has to do.
+            # Clients may not pull dead letters, so the test counts them.
             queue = MessageQueue("%DLQ%g", "broker-a", 0)
 
             async def dead() -> int:
                 try:
                     return await graves.max_offset(queue)
-                except RocketError:  # the topic is made with the first of them
+                except RocketError:  # the first dead letter creates the topic
                     return 0
 
             async with asyncio.timeout(LIMIT_S):
-                while await dead() < 2:  # noqa: ASYNC110 - the broker tells nobody
+                while await dead() < 2:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.05)
     assert seen.bodies == Counter({b"now": 1, b"after one more time": 2})
 
@@ -307,7 +309,7 @@ async def _held(consumer: PushConsumer, queue: MessageQueue) -> Any:
 
 
 async def test_every_pull_has_the_same_consumer_fields(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Pulls that leave ahead would ask for other messages, hold the broker longer, or store no offset."""
+    """Later pulls would request other messages, be held for another time, or store no offset."""
     queue = MessageQueue("T", "broker-a", 0)
     for number in range(5):
         await producer.send(Message("T", b"%d" % number, tags="a"), queue=queue)
@@ -350,7 +352,7 @@ async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) ->
         await send(producer, "before")
         await seen.until(1)
         consumer.pause()
-        await asyncio.sleep(0.3)  # pulls that the broker holds end
+        await asyncio.sleep(0.3)  # longer than the broker holds pulls
         await send(producer, *texts("meanwhile", 8))
         await asyncio.sleep(0.2)
         assert len(seen.bodies) == 1
@@ -405,7 +407,7 @@ async def test_a_handler_that_takes_too_long_when_broadcasting(
 async def test_a_handler_that_ends_too_late(
     cluster: EmbeddedCluster, producer: Producer, *, is_async: bool
 ) -> None:
-    """Its message, which was sent back, would be done with twice, or its worker would do no more."""
+    """Its message, which was sent back, would be counted twice, or its worker stop."""
     late = threading.Event()
     ended: list[tuple[bytes, int]] = []
 
@@ -430,7 +432,7 @@ async def test_a_handler_that_ends_too_late(
 
 
 async def test_closing_waits_for_handlers(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message in progress at the end would be handled twice after the next start."""
+    """A message in progress at the close would be handled again after the next start."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def handle(_: MessageExt) -> None:
@@ -459,7 +461,7 @@ async def test_a_close_without_time_continues_in_the_background(
         began.set()
         await ends.wait()
 
-    async with consuming(cluster, handle) as consumer:  # `producer` keeps the connections that they share
+    async with consuming(cluster, handle) as consumer:  # `producer` keeps the shared connections open
         await send(producer, "last")
         await began.wait()
         closing = asyncio.create_task(consumer.close())
@@ -495,7 +497,7 @@ async def test_subscriptions_may_change(cluster: EmbeddedCluster, producer: Prod
 
 
 async def test_namespaces(cluster: EmbeddedCluster) -> None:
-    """A tenant would see its own prefix, or another tenant's messages; retries most of all."""
+    """A tenant would see its own prefix, or messages and retries of another tenant."""
     config = ClientConfig(namespace="tenant")
     seen = Seen(lambda message: ConsumeResult.LATER if not message.reconsume_times else None)
     async with Producer("senders", cluster.namesrv_address, client=config) as producer:
@@ -507,7 +509,7 @@ async def test_namespaces(cluster: EmbeddedCluster) -> None:
     assert committed(cluster, "tenant%g", "tenant%Theirs") == 1
 
 
-# -- what operators ask ---------------------------------------------------------------------------
+# -- requests of operators ------------------------------------------------------------------------
 
 
 async def ask(cluster: EmbeddedCluster, code: int, header: Any) -> Command:
@@ -555,7 +557,7 @@ async def test_status_and_running_info(cluster: EmbeddedCluster, producer: Produ
 
 
 async def test_an_operator_sees_when_a_queue_was_pulled(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """The consumerStatus of mqadmin would show the time of the assignment, in the year 1970."""
+    """The consumerStatus of mqadmin would show the time of the assignment, or a time in 1970."""
     seen = Seen()
     async with consuming(cluster, seen, name="timed") as consumer:
         await until(lambda: len(consumer.assignment) == 5)
@@ -591,10 +593,10 @@ async def test_a_message_tried_by_an_operator(
 
 
 async def test_a_held_pull_brings_its_message(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """A message for an idle consumer would wait until its pull's time is over, 15 s."""
+    """A message for an idle consumer would wait until the held pull ends after 15 s."""
     seen = Seen()
     async with consuming(cluster, seen) as consumer:
         await until(lambda: len(of_topic(consumer)) == 4)
         await until(lambda: len(cluster.brokers[0].consumers.holds) >= 4)
         await send(producer, "quick")
-        await seen.until(1)  # in less
+        await seen.until(1)

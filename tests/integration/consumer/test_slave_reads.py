@@ -40,7 +40,10 @@ HOST = host_bytes("127.0.0.1", 10911)
 
 
 class Member(Peer):
-    """A master or slave of broker-a, with three messages in queue 0 of T. suggests: id to read from next."""
+    """A master or slave of broker-a, with the offsets 0 to 3 in queue 0 of T; the group has consumed 0.
+
+    suggests: broker id from which consumers are to pull next.
+    """
 
     def __init__(self) -> None:
         super().__init__(self.respond)
@@ -48,7 +51,7 @@ class Member(Peer):
         self.client_id = ""
 
     def respond(self, channel: Channel, request: Command) -> Command | bytes | None:
-        """As a broker does; pulls at the end are held without a response."""
+        """Respond like a broker; pulls at the end are held without a response."""
         if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             return request.reply(
                 body=GetConsumerListByGroupResponseBody(consumer_id_list=[self.client_id]).encode()
@@ -67,7 +70,7 @@ class Member(Peer):
         return request.reply()
 
     def pulled(self, channel: Channel, request: Command) -> Command | None:
-        """One message a pull."""
+        """Return one message for each pull."""
         header = request.header_as(PullMessageRequestHeader)
         at = header.queue_offset
         if header.topic != "T" or at >= 4:
@@ -83,7 +86,7 @@ class Member(Peer):
 
     @property
     def pulls(self) -> list[PullMessageRequestHeader]:
-        """The messages of T that it got."""
+        """The pulls of T that it received."""
         found = [one.header_as(PullMessageRequestHeader) for one in self.requests(RequestCode.PULL_MESSAGE)]
         return [header for header in found if header.topic == "T"]
 
@@ -97,7 +100,7 @@ class Names(Peer):
         self.other = members["other"]
 
     def respond(self, _channel: Channel, request: Command) -> Command:
-        """A route."""
+        """Respond with a route."""
         if request.code != RequestCode.GET_ROUTEINTO_BY_TOPIC:
             return request.reply()
         topic = request.header_as(GetRouteInfoRequestHeader).topic
@@ -116,7 +119,7 @@ class Names(Peer):
         return request.reply(body=route.encode())
 
     async def lose_master(self) -> None:
-        """The master of broker-a stops, and its route is removed."""
+        """Stop the master of broker-a, and remove its route."""
         await self.members.pop(0).close()
 
 
@@ -154,7 +157,7 @@ async def start(names: Names, seen: list[bytes], said: object = None, **config: 
 
 
 async def test_a_master_may_send_readers_to_its_slave(names: Names) -> None:
-    """A busy master would keep the readers it wants to be rid of; or a slave would get offsets to keep."""
+    """A busy master would keep readers that it redirects, or offsets would be committed to a slave."""
     seen: list[bytes] = []
     master, slave = names.members[0], names.members[1]
     master.suggests, slave.suggests = 1, 1
@@ -176,7 +179,7 @@ async def test_a_master_may_send_readers_to_its_slave(names: Names) -> None:
     assert slave.requests(RequestCode.UPDATE_CONSUMER_OFFSET) == []
 
 
-async def test_an_unknown_offset_is_not_a_missing_one(names: Names) -> None:
+async def test_a_failed_offset_query_is_not_a_missing_offset(names: Names) -> None:
     """A busy broker would make a group skip to the end of its queues."""
     seen: list[bytes] = []
     master = names.members[0]
@@ -239,7 +242,7 @@ async def test_without_a_master_the_slave_is_used(names: Names) -> None:
     assert 4 in [header.commit_offset for header in commits if header.topic == "T"]
 
 
-async def test_a_master_that_dies_meanwhile(names: Names) -> None:
+async def test_a_pull_held_by_a_dying_master_is_repeated_at_the_slave(names: Names) -> None:
     """A pull that was held by a dying master would never be repeated elsewhere."""
     seen: list[bytes] = []
     slave = names.members[1]
@@ -277,7 +280,7 @@ async def test_failed_messages_are_sent_to_the_retry_topic_without_the_master(na
 
 
 async def test_a_rejected_return_is_also_sent_as_a_copy(names: Names) -> None:
-    """After a broker rejects a send-back, the message would be delivered at once, forever."""
+    """A message whose send-back is rejected would be redelivered forever without a delay."""
     master = names.members[0]
 
     def refuse(channel: Channel, request: Command) -> Command | bytes | None:

@@ -1,4 +1,4 @@
-"""Messages that cannot be decoded, with this project's servers; the cases are in tests/mqconsumer."""
+"""Messages that cannot be decoded, with rocketpy's servers; the cases are in tests/mqconsumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def place(store: Path) -> AsyncIterator[Place]:
-    """Our servers."""
+    """A name server and a broker of rocketpy."""
     async with EmbeddedCluster(store, settings=BROKER_SETTINGS) as cluster:
         yield Place(cluster.namesrv_address)
 
@@ -59,9 +59,9 @@ globals().update(undecodable.CASES)
 
 
 class Damaged(Peer):
-    """A broker whose only queue has two good records and one that has lost its magic number.
+    """A broker whose only queue has two valid records and one without its magic number.
 
-    heal: gives that back. pulls: when and from where it was pulled, in s.
+    heal: restores the magic number. pulls: time (s) and offset of each pull.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ async def test_a_record_without_a_length(
 class Refusing(Damaged):
     """A broker with one message that cannot be decompressed.
 
-    It takes nothing back, and a copy only when it is sent for the second time.
+    It rejects send-backs, and the first send of a copy.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Refusing(Damaged):
         return super().respond(channel, request)
 
 
-async def test_an_operator_tries_such_a_message(place: Place) -> None:
+async def test_an_operator_sends_an_undecodable_message_to_a_consumer(place: Place) -> None:
     """The consumeMessage of mqadmin would hand raw bytes to the handler."""
     topic = await undecodable.mixed(place, "direct", {b"not zlib": 1})
     seen, name = Seen(), group("direct")
@@ -194,7 +194,7 @@ async def test_a_copy_keeps_its_type(monkeypatch: pytest.MonkeyPatch, orderly: b
     headers = [copy.header_as(SendMessageRequestHeaderV2) for copy in broker.sends]
     for header, copy in zip(headers, broker.sends, strict=True):
         assert (header.sys_flag, copy.body, header.topic) == (0x101, b"not LZ4", "%RETRY%g")
-    # In order, the copy is to be a dead letter at once: brokers of 5.x make one above the maximum only.
+    # An orderly consumer's copy must become a dead letter at once: in 5.x only above the maximum retries.
     assert [header.reconsume_times for header in headers] == ([4, 4] if orderly else [1, 2])
     assert seen.bodies == []
 
@@ -202,7 +202,7 @@ async def test_a_copy_keeps_its_type(monkeypatch: pytest.MonkeyPatch, orderly: b
 async def test_a_close_does_not_wait_to_handle_a_message_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program would end seconds later, although no handler is called any more."""
+    """The end of a program would be delayed by seconds, although no handler is called any more."""
     monkeypatch.setattr(consuming, "_LOCAL_RETRY_S", 3600.0)
     async with Refusing() as broker, Names(T={"a": broker.address}) as names:
         names.routes["%RETRY%g"] = {"a": broker.address}

@@ -184,7 +184,7 @@ async def test_routes_follow_every_change(names: NameServer) -> None:
     assert found == [(4, 6, 1), (4, 6, 1), (5, 6, 1), (5, 6, 2), (5, 6, 1), (5, 4, 1)]
 
 
-# -- the name and id of another ------------------------------------------------------------------------
+# -- two brokers with one name and id ------------------------------------------------------------------
 
 
 async def test_a_broker_that_takes_the_place_of_another_is_reported(
@@ -199,7 +199,7 @@ async def test_a_broker_that_takes_the_place_of_another_is_reported(
     assert "127.0.0.1:20911 replaces the one at 127.0.0.1:10911" in caplog.text
 
 
-async def test_the_place_of_another_accounts_broker_is_rejected(guarded: NameServer) -> None:
+async def test_a_registration_over_a_broker_of_another_account_is_rejected(guarded: NameServer) -> None:
     """Any account with the right to register could divert the clients of a broker to itself."""
     topic = TopicConfig(topic_name="T")
     async with (
@@ -218,13 +218,13 @@ async def test_the_place_of_another_accounts_broker_is_rejected(guarded: NameSer
         response = await call(other, RequestCode.UNREGISTER_BROKER, goodbye, by=OPERATOR)
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert await master(other, by=OPERATOR) == "127.0.0.1:10911"
-        # The same broker, started again elsewhere before its old connection is known to have ended.
+        # The same broker, restarted at another address while its old connection still looks open.
         assert (await register(other, topic, address="127.0.0.1:20911", by=BROKERS)).code == 0
         assert await master(other, by=OPERATOR) == "127.0.0.1:20911"
 
 
-async def test_a_broker_that_has_ended_holds_no_place(guarded: NameServer) -> None:
-    """A broker could not register with a new account, or at a new address, after it has ended."""
+async def test_a_stopped_broker_can_register_with_another_account(guarded: NameServer) -> None:
+    """After a stop, a broker could not register with a new account or at a new address."""
     topic = TopicConfig(topic_name="T")
     async with await RawClient.open(guarded.address) as other:
         async with await RawClient.open(guarded.address) as first:
@@ -239,7 +239,7 @@ async def test_a_broker_that_has_ended_holds_no_place(guarded: NameServer) -> No
 
 
 async def test_settings_that_would_stop_registrations_are_rejected(tmp_path: Path) -> None:
-    """After 25 values of 900 KB no broker could register any more, not even after a restart."""
+    """After 25 values of 900 KB no broker could register, not even after a restart of the name server."""
     config = NamesrvConfig(listen=LISTEN, kv_config_path=tmp_path / "kv.json", kv_bytes_max=1 << 20)
     server = NameServer(config)
     await server.start()
@@ -287,7 +287,7 @@ async def test_puts_of_a_burst_are_saved_together(tmp_path: Path) -> None:
         await server.close()
 
 
-async def test_an_older_file_with_too_much_stops_no_broker(
+async def test_an_existing_file_above_the_limit_stops_no_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A cluster whose name server has such a file would have no brokers until the file is edited."""

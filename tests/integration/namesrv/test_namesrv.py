@@ -71,7 +71,7 @@ async def test_a_broker_is_dropped_with_its_connection() -> None:
 
 
 async def test_a_port_that_is_in_use_is_named_with_what_helps() -> None:
-    """Who starts `rocketpy dev` twice would read about a bind of a socket, and not what to do."""
+    """A user who starts `rocketpy dev` twice would get an error about `bind`, without a remedy."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     second = NameServer(NamesrvConfig(listen=ListenConfig(address=server.address)))
@@ -81,7 +81,7 @@ async def test_a_port_that_is_in_use_is_named_with_what_helps() -> None:
     await server.close()
 
 
-async def test_a_silent_broker_is_dropped_and_cut_off() -> None:
+async def test_a_silent_broker_is_dropped_and_disconnected() -> None:
     """A hanging broker would stay in routes forever."""
     server = NameServer(NamesrvConfig(listen=LISTEN, broker_expired_ms=50, scan_interval_ms=20))
     await server.start()
@@ -124,7 +124,7 @@ async def test_settings_are_kept_and_order_is_in_routes(tmp_path: Path) -> None:
 
 
 async def test_unknown_requests_and_remote_configuration_are_rejected() -> None:
-    """Unlike QUIRKS 6, an unknown code gets a response; CVE-2023-37582: no request changes files."""
+    """Clients would run into timeouts (QUIRKS 6), or requests could change files (CVE-2023-37582)."""
     server = NameServer(NamesrvConfig(listen=LISTEN))
     await server.start()
     async with await RawClient.open(server.address) as client:

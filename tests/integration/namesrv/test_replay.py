@@ -18,7 +18,7 @@ from tests.integration.raw_client import RawClient
 RECORDED_SERVER = "127.0.0.1:20000"
 RUN = ("boot", "json-producer", "json-consumer", "json-push", "json-rpc", "json-v1", "json-admin",
        "bin-producer", "bin-consumer", "bin-rpc", "bin-admin", "shutdown")  # fmt: skip
-"""Scenarios of one life of the recorded name server."""
+"""Scenarios between one start and stop of the recorded name server."""
 REFUSED_HERE = {RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
 """Settings: they differ from Java's, and cannot be changed by default, unlike in 4.6.0."""
 
@@ -38,10 +38,10 @@ def recorded_exchanges() -> Iterator[tuple[RecordedFrame, RecordedFrame | None]]
 
 
 def comparable(response: Command) -> Any:
-    """A response with its maps in any order and its lists sorted, since Java's hash order means nothing."""
+    """A response with sorted lists and unordered maps, since Java's hash order is arbitrary."""
     body = fastjson.loads(response.body) if response.body else None
     if isinstance(body, dict) and "topicList" in body:
-        body.pop("brokerAddr", None)  # of the first broker
+        body.pop("brokerAddr", None)  # address of the first broker in hash order
     return response.code, response.remark, response.ext_fields(), _sorted(body)
 
 

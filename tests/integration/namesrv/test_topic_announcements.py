@@ -1,4 +1,4 @@
-"""The response to a change of topics waits until the name servers know the change."""
+"""The response to a topic change waits until the name servers know the change."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ HEADER = CreateTopicRequestHeader(
 class LateNameServer(Names):
     """A name server that delays its responses to registrations of changed topics.
 
-    refuses: how many of them it refuses first.
+    refuses: how many of these registrations it rejects first.
     """
 
     def __init__(self, *, refuses: int = 0) -> None:
@@ -143,7 +143,7 @@ async def test_a_late_name_server_delays_the_response_for_a_bounded_time(
 async def test_a_name_server_that_is_down_does_not_delay_the_response(
     client: RawClient, namesrv: LateNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one of two name servers down every operator's command would take a second."""
+    """With one of two name servers offline, every command of operators would take a second."""
     monkeypatch.setattr(registration, "_WAIT_REGISTERED_S", 3600)
     await namesrv.close()
     assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, HEADER)).code == 0

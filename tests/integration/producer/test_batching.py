@@ -1,4 +1,4 @@
-"""Automatic batching: results of callers, messages that travel alone, and batches that fail."""
+"""Automatic batching: results of callers, messages that are sent individually, and batches that fail."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
 
 class Store(Peer):
-    """A broker that keeps bodies by queue, and rejects batches like 4.6.0's DLedger if a test wants it."""
+    """A broker that keeps bodies by queue, and can reject batches like a DLedger broker of 4.6.0."""
 
     def __init__(self, *, refuses_batches: bool = False) -> None:
         super().__init__(self.keep)
@@ -140,7 +140,7 @@ async def test_each_caller_gets_its_own_result(seed: int) -> None:
         assert len(set(bodies)) == len(bodies)
 
 
-async def test_one_turn_is_one_request_and_turns_take_turns() -> None:
+async def test_sends_of_one_loop_iteration_share_a_request() -> None:
     """Batching would cost as many requests as there are queues, or fill one queue only."""
     broker = Store()
     async with producer_of(broker) as producer:
@@ -154,7 +154,7 @@ async def test_one_turn_is_one_request_and_turns_take_turns() -> None:
 
 
 async def test_messages_keep_their_properties() -> None:
-    """Tags, keys, flags and properties would be lost by travelling together."""
+    """Tags, keys, flags and properties of batched messages would be lost."""
     broker = Store()
     async with producer_of(broker) as producer:
         messages = [
@@ -177,7 +177,7 @@ async def test_messages_keep_their_properties() -> None:
     assert properties.decode(request.ext_fields()["i"]) == {"WAIT": "true"}
 
 
-async def test_messages_that_must_not_be_batched_travel_alone() -> None:
+async def test_messages_that_must_not_be_batched_are_sent_individually() -> None:
     """Delays and compression would be ignored by the broker; retry topics refuse batches."""
     broker = Store()
     async with producer_of(broker) as producer:
@@ -192,11 +192,11 @@ async def test_messages_that_must_not_be_batched_travel_alone() -> None:
         assert codes(broker) == [SINGLE] * 4
 
 
-# -- brokers that take no batches ---------------------------------------------------------------------------
+# -- brokers that reject batches ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
-async def test_a_broker_that_rejects_batches_is_served_singly(code: int) -> None:
+async def test_a_broker_that_rejects_batches_gets_single_messages(code: int) -> None:
     """Every send to a DLedger broker of 4.6.0 would fail, or try a batch first each time."""
 
     def refuse(_channel: Channel, request: Command) -> Command:
@@ -218,7 +218,7 @@ async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
     """
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
-        batch_support: Any = producer._sender._batch_support  # type: ignore[union-attr] # the only clock to be set
+        batch_support: Any = producer._sender._batch_support  # type: ignore[union-attr] # its clock is private
         now_ms = 0.0
         batch_support.now_ms = lambda: now_ms
 
@@ -246,8 +246,8 @@ async def test_a_broker_that_rejected_a_batch_is_probed_later() -> None:
     assert sum(map(len, broker.queues.values())) == 24
 
 
-async def test_one_message_that_a_broker_rejects_costs_the_others_no_batches() -> None:
-    """A batch is refused as a whole for one bad message: the broker would count as one that takes none."""
+async def test_a_batch_rejected_for_one_message_does_not_end_batching() -> None:
+    """One bad message, for which a whole batch is rejected, would mark the broker as rejecting batches."""
 
     def refuse_bad(channel: Channel, request: Command) -> Command:
         if b"bad" in request.body:
@@ -268,8 +268,8 @@ async def test_one_message_that_a_broker_rejects_costs_the_others_no_batches() -
         assert producer.health().rejecting_batches == ()
 
 
-async def test_a_rejected_batch_of_the_caller_makes_no_probe() -> None:
-    """A program that also builds batches would pay a rejected batch for each of them."""
+async def test_a_rejected_batch_of_the_caller_starts_no_probe() -> None:
+    """Each rejected batch of `send_batch` would cost another rejected batch, the probe."""
     broker = Store(refuses_batches=True)
     async with producer_of(broker) as producer:
         await asyncio.gather(*[producer.send(Message("T", b"x")) for _ in range(3)])
@@ -281,8 +281,8 @@ async def test_a_rejected_batch_of_the_caller_makes_no_probe() -> None:
         assert codes(broker)[before:] == [SINGLE] * 3
 
 
-async def test_nothing_overtakes_the_batch_that_asks() -> None:
-    """Order would be lost once, at the first contact with a broker that refuses batches."""
+async def test_no_message_overtakes_the_first_batch() -> None:
+    """Order would be lost once, when a broker rejects the first batch."""
     broker = Store(refuses_batches=True)
     async with producer_of(broker, queues=1) as producer:
         sends: list[asyncio.Future[SendResult]] = []
@@ -309,11 +309,11 @@ async def test_a_broker_that_is_silent_during_a_probe_blocks_no_caller() -> None
         assert producer.health().in_flight == 0
 
 
-async def test_a_connection_that_ends_before_the_question_left() -> None:
-    """The batch that asks would wait for its own response, and all that follow for it: until the end."""
+async def test_a_connection_that_ends_before_the_first_batch_was_written() -> None:
+    """All sends would wait forever for the response to a batch that was never written."""
     async with Store() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
-        config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # so that the very first request is a batch
+        config = ProducerConfig(batch=BatchConfig(linger_ms=1))  # makes the first request a batch
         async with Producer("g", names.address, config=config) as producer:
             await producer.fetch_publish_queues("T")
             client = await ClientInstance.acquire(ClientConfig(namesrv=names.address))
@@ -328,7 +328,7 @@ async def test_a_connection_that_ends_before_the_question_left() -> None:
 
 
 async def test_a_lost_batch_fails_each_caller_with_an_error_of_its_own() -> None:
-    """Callers would write into each other's tracebacks, or not learn that the message may be stored."""
+    """Callers would share one traceback, or not learn that the message may be stored."""
     broker = Peer(hangs_up)
     async with producer_of(broker, ProducerConfig(retry=RetryConfig(times=0))) as producer:
         ends = await asyncio.gather(
@@ -356,8 +356,8 @@ async def test_a_repeated_batch_keeps_its_ids() -> None:
     assert [result.queue_offset for result in results[1:]] == [7, 8, 9]
 
 
-async def test_cancelling_one_leaves_the_others_sound() -> None:
-    """One impatient caller would take the batch with it, or leak room."""
+async def test_a_cancelled_send_does_not_affect_its_batch() -> None:
+    """One cancelled send would cancel the batch, or keep its place in flight forever."""
     broker = Store()
     async with producer_of(broker) as producer:
         early = [producer.send_nowait(Message("T", b"e%d" % number)) for number in range(4)]
@@ -402,7 +402,7 @@ async def test_close_reports_accumulated_messages_without_a_response() -> None:
 
 async def test_thousands_in_flight_hold_little_memory() -> None:
     """A slow broker would let the producer's memory grow far beyond the messages themselves."""
-    import tracemalloc  # noqa: PLC0415 - slows down what is imported after it
+    import tracemalloc  # noqa: PLC0415 - only this test needs it
 
     count = 20_000
     config = ProducerConfig(max_in_flight=count, close_timeout_ms=0)

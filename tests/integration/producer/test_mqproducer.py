@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mqproducer.md with this project's servers; the cases are in tests/mqproducer."""
+"""The rows of docs/reference/mqproducer.md with rocketpy's servers; the cases are in tests/mqproducer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.mqproducer.place import BROKER_SETTINGS, Place
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    """Our servers."""
+    """A name server and a broker of rocketpy."""
     async with EmbeddedCluster(settings=BROKER_SETTINGS) as cluster:
         yield Place(cluster.namesrv_address)
 

@@ -56,7 +56,7 @@ async def consumer(cluster: EmbeddedCluster) -> AsyncIterator[PullConsumer]:
 
 
 async def read_back(consumer: PullConsumer, results: list[SendResult]) -> list[MessageExt]:
-    """The messages at the places that their results name."""
+    """The messages at the queue offsets of these results."""
     found = []
     for result in results:
         pulled = await consumer.pull(result.queue, result.queue_offset, 1)
@@ -103,7 +103,7 @@ async def test_every_way_to_send(producer: Producer, consumer: PullConsumer) -> 
 
     async with asyncio.timeout(LIMIT_S):
         while len(found := await read_all()) < 40:
-            pass  # a oneway message has been written, and is read soon
+            pass  # the oneway message has been written, but may not be stored yet
     assert found == set(bodies)
     assert len({result.message_id for result in results}) == 30
 
@@ -172,7 +172,7 @@ async def test_order_holds_from_the_very_first_message(
     assert [offsets == sorted(offsets) for offsets in by_queue.values()] == [True] * queues
 
 
-async def test_large_bodies_travel_compressed(producer: Producer, consumer: PullConsumer) -> None:
+async def test_large_bodies_are_sent_compressed(producer: Producer, consumer: PullConsumer) -> None:
     """Large messages would need ten times the space, or be received as zlib bytes."""
     bodies = [os.urandom(600) * 10, os.urandom(2000) * 50, os.urandom(5000), b"x" * 4096]
     results = [await producer.send(Message("Large", body)) for body in bodies]
@@ -202,7 +202,7 @@ async def test_long_bodies_of_a_batch_are_compressed(
     bodies: list[bytes],
     compressed: list[int],
 ) -> None:
-    """Long messages cost more disk when they are sent plain; a mixed batch becomes many requests if not."""
+    """Uncompressed long messages would take more disk, or a mixed batch be split into many requests."""
     messages: Sequence[Message] = MessageColumns("LongBatch", bodies)
     if form is list:
         messages = list(messages)
@@ -217,7 +217,7 @@ async def test_long_bodies_of_a_batch_are_compressed(
 
 
 @pytest.mark.parametrize("form", [list, MessageColumns])
-async def test_a_long_batch_is_cut_and_stays_together(
+async def test_a_long_batch_is_split_and_stays_in_one_queue(
     cluster: EmbeddedCluster, consumer: PullConsumer, form: type[list[Message] | MessageColumns]
 ) -> None:
     """A list above the broker's limit would be refused as a whole."""
@@ -307,8 +307,8 @@ async def test_two_brokers_share_a_topic() -> None:
         assert {result.queue.broker_name for result in results} == {"broker-a", "broker-b"}
 
 
-async def test_a_dead_broker_costs_no_message() -> None:
-    """While one of two brokers is down, half of all sends would fail."""
+async def test_sends_avoid_a_dead_broker() -> None:
+    """While one of two brokers is offline, half of all sends would fail."""
     config = ProducerConfig(retry=RetryConfig(pause_ms=1))
     async with (
         EmbeddedCluster(brokers=2) as cluster,
@@ -343,7 +343,7 @@ async def test_a_topic_without_a_broker() -> None:
 
 
 async def test_use_before_start_and_after_close(cluster: EmbeddedCluster) -> None:
-    """The error would be an AttributeError from inside."""
+    """The caller would get an AttributeError from inside the client."""
     producer = Producer("senders", cluster.namesrv_address)
     consumer = PullConsumer("readers", cluster.namesrv_address)
     with pytest.raises(ClientClosed, match="not started"):
@@ -364,7 +364,7 @@ async def test_use_before_start_and_after_close(cluster: EmbeddedCluster) -> Non
         await consumer.fetch_queues("T")
 
 
-async def test_a_pull_lets_the_broker_choose(producer: Producer, consumer: PullConsumer) -> None:
+async def test_a_pull_is_filtered_by_the_broker(producer: Producer, consumer: PullConsumer) -> None:
     """A consumer of one tag would get all messages, or those of a tag with the same hash."""
     queue = MessageQueue("Chosen", (await producer.send(Message("Chosen", b"first"))).queue.broker_name, 0)
     tags = ["Aa", "BB", "Aa", "c", *["BB"] * 40]
@@ -378,11 +378,11 @@ async def test_a_pull_lets_the_broker_choose(producer: Producer, consumer: PullC
 
 
 async def test_records_are_pulled_as_bytes(producer: Producer, consumer: PullConsumer) -> None:
-    """A reader of many records would make an object of each, or wait for one pull after the other."""
+    """A reader of many records would create an object for each, or wait for each pull before the next."""
     queue = (await producer.send(Message("Records", b"first"))).queue
     await producer.send_batch([Message("Records", b"%d" % n) for n in range(40)], queue=queue)
     unknown = MessageQueue("Records", queue.broker_name, 99)
-    for _ in range(2):  # without a connection, and with one
+    for _ in range(2):  # first without an open connection, then with one
         two, rest, beyond = await consumer.pull_records(queue, [(0, 2), (2, 100), (41, 1)])
         assert isinstance(two, PullResponse)
         assert [record.body for record in decode_all(two.body)] == [b"first", b"0"]
@@ -395,8 +395,8 @@ async def test_records_are_pulled_as_bytes(producer: Producer, consumer: PullCon
     assert await consumer.pull_records(queue, []) == []
 
 
-async def test_a_broker_says_what_it_thinks_of_a_filter(producer: Producer, consumer: PullConsumer) -> None:
-    """A mistake in a condition would show in the first pull of some other process."""
+async def test_a_broker_checks_a_filter_expression(producer: Producer, consumer: PullConsumer) -> None:
+    """A mistake in an expression would be reported only by the first pull, in another process."""
     await producer.send(Message("Filters", b"x"))
     await consumer.check_filter("Filters", "a || b")
     with pytest.raises(BrokerError, match="SQL92"):

@@ -26,7 +26,7 @@ COMMIT, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.UNKNOWN
 
 
 def commits(own: bytes) -> Callable[[MessageExt], LocalTransactionState]:
-    """A check that knows one message only."""
+    """A check that commits the message with this body, and does not know others."""
     return lambda half: COMMIT if half.body == own else UNKNOWN
 
 
@@ -77,7 +77,7 @@ async def test_a_restarted_producer_checks_an_old_transaction() -> None:
 
 
 async def test_two_producers_of_one_client() -> None:
-    """The second producer would take the first one's checks, or its end the other's replies."""
+    """One producer would get the transaction checks of the other, or its close end the other's replies."""
     async with (
         EmbeddedCluster(settings=BROKER_SETTINGS) as cluster,
         Producer("one", cluster.namesrv_address) as one,
@@ -98,8 +98,8 @@ async def test_two_producers_of_one_client() -> None:
             ).body == b"re: still there?"
 
 
-async def test_clients_that_do_not_run() -> None:
-    """A client used too early or too late would wait for a response instead of saying so."""
+async def test_requests_of_clients_that_do_not_run() -> None:
+    """A request before the start or after the close would wait for a response instead of raising."""
     admin = AdminClient("127.0.0.1:9")
     with pytest.raises(ClientClosed, match="was not started"):
         await admin.create_topic("T")

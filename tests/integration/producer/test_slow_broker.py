@@ -23,7 +23,7 @@ LONG_MS = 600_000
 
 @asynccontextmanager
 async def running(store: Path, config: ProducerConfig) -> AsyncIterator[tuple[Producer, str, Process]]:
-    """A producer that knows the route and that the broker takes batches; the name server; the process."""
+    """A producer that has sent a batch, the name server's address, and the process of the servers."""
     process, namesrv = await start(
         "dev", "--store", str(store), "--listen", "127.0.0.1:0", "--set", "listenPort=0"
     )
@@ -76,19 +76,19 @@ async def test_callers_wait_for_a_broker_that_reads_nothing(tmp_path: Path, batc
 
 
 async def test_a_message_that_a_broker_never_read_is_not_stored(tmp_path: Path) -> None:
-    """Requests that timed out would be queued unsent while the broker hangs, and reach it in the end."""
+    """Requests that timed out while the broker hangs would stay queued, and be stored later."""
     config = ProducerConfig(batching=False, compression=CompressionConfig(above_bytes=1 << 20))
     async with running(tmp_path, config) as (producer, namesrv, process):
         process.send_signal(signal.SIGSTOP)
-        filling = [b"%03d" % number + bytes(100_000) for number in range(200)]  # more than any socket takes
+        filling = [b"%03d" % number + bytes(100_000) for number in range(200)]  # exceeds socket buffers
         sends = [producer.send_nowait(Message("T", body), timeout_ms=LONG_MS) for body in filling]
-        await asyncio.sleep(0)  # what an iteration of the loop writes leaves at its end
+        await asyncio.sleep(0)  # requests are written at the end of a loop iteration
         await asyncio.sleep(0)
         late = [producer.send_nowait(Message("T", b"late"), timeout_ms=50) for _ in range(3)]
         errors = await asyncio.gather(*late, return_exceptions=True)
         assert {type(error) for error in errors} == {RequestTimeout}
         assert {error.outcome for error in errors if isinstance(error, RequestTimeout)} == {Outcome.NOT_SENT}
-        patient = [b"patient %03d" % number + bytes(100_000) for number in range(200)]  # not all in one go
+        patient = [b"patient %03d" % number + bytes(100_000) for number in range(200)]
         sends += [producer.send_nowait(Message("T", body), timeout_ms=LONG_MS) for body in patient]
         producer.send_nowait(Message("T", b"given up"), timeout_ms=LONG_MS).cancel()
         process.send_signal(signal.SIGCONT)
@@ -103,7 +103,7 @@ async def test_a_message_that_a_broker_never_read_is_not_stored(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("batching", [True, False])
 async def test_100_000_sends_in_flight_need_less_than_a_kibibyte_each(tmp_path: Path, batching: bool) -> None:
-    """Producers of a broker that hangs would run out of memory before their bounds hold them."""
+    """Producers of a broker that hangs would run out of memory before the in-flight limits apply."""
     count, body_bytes = 100_000, 128
     config = ProducerConfig(batching=batching, max_in_flight=count)
     async with running(tmp_path, config) as (producer, _, process):

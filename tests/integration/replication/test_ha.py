@@ -41,7 +41,7 @@ from tests.ports import no_server_at
 from tests.waiting import LIMIT_S, until
 
 PATIENT = ProducerConfig(send_timeout_ms=60_000)
-"""Machines that pause for seconds make no difference."""
+"""Timeouts that a machine that pauses for seconds does not exceed."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_a_slave_finds_its_master_and_copies_everything(brokers: Pair) -> 
 
 
 class Carrier(TcpTransport):
-    """A transport as a user brings one: remembers where it connected to."""
+    """A transport of a user, which records the addresses that it connects to."""
 
     def __init__(self) -> None:
         self.connected: set[Address] = set()
@@ -93,7 +93,7 @@ class Carrier(TcpTransport):
 
 
 async def test_replication_uses_a_registered_transport(brokers: Pair) -> None:
-    """Clients would reach a broker by QUIC, for example, and its slave try TCP, where nothing listens."""
+    """Clients would use QUIC, for example, while slaves try TCP, where nothing listens."""
     carrier = Carrier()
     register_transport("carrier", carrier)
     listen = "carrier://127.0.0.1:0"
@@ -137,8 +137,8 @@ async def test_a_slave_that_stops_while_it_catches_up(brokers: Pair, monkeypatch
         assert sum(ends[0]) == 400
 
 
-async def test_messages_copied_in_a_rush_are_dispatched_after_it(brokers: Pair) -> None:
-    """Consumers of a slave that was offline would not get the missed messages before the next frame."""
+async def test_messages_copied_in_a_burst_are_dispatched_after_it(brokers: Pair) -> None:
+    """Consumers of a slave that caught up would get the last messages only after the next frame."""
     master = await brokers.master(haSendHeartbeatInterval="19000")
     await send(brokers, 1000, size=3000)
     slave = await brokers.slave()
@@ -212,7 +212,7 @@ async def _put(broker: Broker, count: int) -> None:
 async def _pull_at(
     broker: Broker, offset: int, *, suspend: bool = False, topic: str = "HaTopic", commit: int | None = None
 ) -> Command:
-    """A consumer's pull, of queue 0. commit: the offset that it asks to store."""
+    """Pull from queue 0 as a consumer. commit: the offset that the pull commits."""
     header = PullMessageRequestHeader(
         consumer_group="readers", topic=topic, queue_id=0, queue_offset=offset, max_msg_nums=32,
         sys_flag=PullSysFlag.SUBSCRIPTION
@@ -228,7 +228,7 @@ async def _pull_at(
 
 
 async def test_a_slave_ignores_the_offset_in_a_pull(brokers: Pair) -> None:
-    """Its offsets are its master's: a reader would start from an older one, or skip messages."""
+    """A slave would overwrite the offsets that it copies, and readers repeat or skip messages."""
     master = await brokers.master()
     slave = await brokers.slave()
     await _put(master, 5)
@@ -243,9 +243,10 @@ async def test_a_slave_ignores_the_offset_in_a_pull(brokers: Pair) -> None:
 
 
 @pytest.mark.parametrize("suspend", [False, True])
-async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> None:
-    """A slave that is a little behind would send the readers of a dead master back to messages that they
-    have handled, or to the queue's first message (PullMessageProcessor, offsetCheckInSlave=false).
+async def test_a_slave_does_not_correct_offsets(brokers: Pair, *, suspend: bool) -> None:
+    """A slave that lags would move the readers of a dead master back to handled messages.
+
+    Source: PullMessageProcessor of RocketMQ, offsetCheckInSlave=false.
     """
     master = await brokers.master()
     slave = await brokers.slave(shortPollingTimeMills="10")
@@ -264,9 +265,7 @@ async def test_a_slave_moves_no_consumer(brokers: Pair, *, suspend: bool) -> Non
 
 
 async def test_a_reader_ahead_of_a_slave_gets_new_messages(brokers: Pair) -> None:
-    """A reader ahead of the slave would pull from it without a pause, or lose the messages that its
-    master still had when it is back.
-    """
+    """A reader ahead of the slave would pull without a pause, or miss messages that only the master has."""
     master = await brokers.master()
     slave = await brokers.slave(shortPollingTimeMills="600000")
     await _put(master, 5)
@@ -282,9 +281,7 @@ async def test_a_reader_ahead_of_a_slave_gets_new_messages(brokers: Pair) -> Non
 
 @pytest.mark.parametrize(("percent", "chosen"), [("0", 1), ("40", 0)])
 async def test_readers_far_behind_are_sent_to_the_slave(brokers: Pair, percent: str, chosen: int) -> None:
-    """Old messages, read from the master's disk, would delay all sends; or a slave
-    would do its master's work.
-    """
+    """Reads of old messages from the master's disk would delay all sends, or a slave serve all readers."""
     master = await brokers.master(slaveReadEnable="true", accessMessageInMemoryMaxRatio=percent)
     slave = await brokers.slave(slaveReadEnable="true")
     await send(brokers, 50)
@@ -334,7 +331,7 @@ async def test_a_query_by_id_finds_a_replica(brokers: Pair) -> None:
             assert (await admin.view_message(ids[1], "HaTopic")).body == b"second"
 
 
-async def test_the_masters_crash_begins_an_epoch_and_a_slave_follows(brokers: Pair) -> None:
+async def test_a_slave_follows_the_new_epoch_after_a_crash_of_its_master(brokers: Pair) -> None:
     """A slave would keep records that its master lost, and copy the next ones to the wrong place."""
     master = await brokers.master()
     slave = await brokers.slave()
@@ -388,8 +385,8 @@ async def test_a_slave_without_the_secret_gets_nothing(brokers: Pair, secret: st
 
 
 @pytest.mark.parametrize("idle", [64, 300])
-async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> None:
-    """Silent connections would keep the slave of a SYNC_MASTER out."""
+async def test_a_slave_connects_despite_idle_connections(brokers: Pair, idle: int) -> None:
+    """Silent connections would occupy all places, so that the slave of a SYNC_MASTER is rejected."""
     master = await brokers.master()
     await send(brokers, 10)
     port = master.replication.server.address
@@ -402,7 +399,7 @@ async def test_idle_connections_keep_no_slave_out(brokers: Pair, idle: int) -> N
         assert [state.broker_id for state in master.replication.slaves()] == [1]
 
 
-async def test_slaves_over_memory(brokers: Pair) -> None:
+async def test_replication_over_memory(brokers: Pair) -> None:
     """A replicated broker could not be tried inside one process."""
     master = await brokers.start("master", listen="memory://ha-master")
     slave = await brokers.start("slave", listen="memory://ha-slave", brokerRole="SLAVE", brokerId="1")
@@ -432,7 +429,7 @@ async def test_a_slave_copies_topics_groups_and_offsets(brokers: Pair) -> None:
     await until(lambda: slave.topics.get("Late") is None)
 
 
-async def test_a_sync_master_responds_when_a_slave_has_it(brokers: Pair) -> None:
+async def test_a_sync_master_responds_once_a_slave_has_the_message(brokers: Pair) -> None:
     """SEND_OK of a SYNC_MASTER would not survive the loss of its machine (recorded: ha3)."""
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         settings = {"flushDiskType": flush, "syncFlushTimeout": "700"}
@@ -458,7 +455,7 @@ async def test_a_sync_master_responds_when_a_slave_has_it(brokers: Pair) -> None
 
 
 async def time_out(master: Broker) -> None:
-    """Let the time of a send that waits for a slave be over, once there is one."""
+    """Wait for a send that waits for a slave, and end its timeout."""
     waiters = master.replication._waiters
     assert waiters is not None
     await until(lambda: waiters._waiting.deadline_ms is not None)
@@ -487,7 +484,7 @@ async def test_a_silent_slave_delays_a_send_until_the_timeout(brokers: Pair) -> 
         await until(lambda: master.store.max_offset_in_queue("BenchmarkTest", 0) == 1)
         message = Message("BenchmarkTest", b"y", wait_store=False)
         assert (await producer.send(message, queue=_queue("pair"))).status is SendStatus.SEND_OK
-        await time_out(master)  # else the stop waits for the slave
+        await time_out(master)  # otherwise the stop waits for the slave
     wire.close()
 
 
@@ -509,7 +506,7 @@ async def test_a_master_that_stops_waits_for_its_slave(brokers: Pair) -> None:
 async def test_messages_waiting_for_disk_and_slave_cannot_be_read(
     brokers: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush for another message would show one that no slave has: lost with its master (#8239)."""
+    """A flush for another message would show one that no slave has and a lost master would take (#8239)."""
     master = await brokers.master(
         brokerRole="SYNC_MASTER", flushDiskType="SYNC_FLUSH", syncFlushTimeout="600000"
     )
@@ -541,7 +538,7 @@ def _queue(broker: str) -> MessageQueue:
 
 
 async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
-    """Eight zero bytes would bring every message to a program that has no account."""
+    """A program without an account could copy every message by sending eight zero bytes."""
     rules = brokers.root / "plain_acl.yml"
     rules.write_text("globalWhiteRemoteAddresses: [127.0.0.1]\n")
     acl = {"aclEnable": "true", "rocketmq.acl.plain.file": str(rules)}

@@ -70,7 +70,7 @@ async def test_messages_are_on_every_broker(tmp_path: Path) -> None:
 
 
 async def test_the_response_to_the_first_message_of_a_topic_waits_for_its_commit(tmp_path: Path) -> None:
-    """It was committed before its sender waited for that: an error came, and the message was stored twice."""
+    """A message committed before its sender waited would be reported as failed, and stored twice."""
     async with ledger_group(tmp_path, 1) as group, group.producer() as producer:
         master = await group.master()
         topics = [f"New{number}" for number in range(10)]
@@ -105,7 +105,7 @@ async def test_a_leader_that_stops_waits_for_its_group(
 
 
 async def test_the_next_master_has_acknowledged_messages_and_accepts_more(tmp_path: Path) -> None:
-    """Acknowledged messages are lost, or sends fail for good, when the master stops (I1)."""
+    """When the master stops, acknowledged messages would be lost, or all later sends fail (I1)."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:
         first = await group.master()
         old = {b"%d" % number for number in range(100)}
@@ -162,7 +162,7 @@ async def test_without_a_majority_sends_end_in_time_with_a_code_for_a_retry(tmp_
         )
         assert {response.code for response in responses} == {ResponseCode.SYSTEM_ERROR}
         assert {response.remark for response in responses} == {PC_BUSY}
-        # Not even those that do not wait for a flush or a slave (WAIT=false) get a response earlier.
+        # Sends with WAIT=false, which wait for no flush or slave, get no earlier response either.
         one = header(properties="WAIT\x01false\x02")
         response = await ask(master, Command.request(RequestCode.SEND_MESSAGE_V2, one, b"x"))
         assert response.code == ResponseCode.SYSTEM_ERROR
@@ -227,7 +227,7 @@ async def test_consumers_find_survivors_that_restarted_without_a_majority(tmp_pa
         )
 
 
-async def test_a_broker_without_a_role_leaves_no_trace(tmp_path: Path) -> None:
+async def test_a_broker_without_a_role_unregisters_at_its_stop(tmp_path: Path) -> None:
     """Clients would continue to send to a broker that has unregistered."""
     async with ledger_group(tmp_path, 3, roleless_ms=10) as group:
         await group.master()
@@ -242,13 +242,13 @@ async def test_a_broker_without_a_role_leaves_no_trace(tmp_path: Path) -> None:
 
 
 async def test_a_new_topic_is_known_to_the_next_master(tmp_path: Path) -> None:
-    """Its messages would be there, and sends to it refused: TOPIC_NOT_EXIST (QUIRKS 68)."""
+    """The next master would have the messages of the topic, but reject sends: TOPIC_NOT_EXIST (QUIRKS 68)."""
     settings = {"autoCreateTopicEnable": "true"}
     async with ledger_group(tmp_path, settings=settings) as group:
         first = await group.master()
         response = await ask(first, Command.request(RequestCode.SEND_MESSAGE_V2, header("New"), b"x"))
         assert response.code == 0
-        # Its tables were not copied yet: followers do that every 10 s.
+        # Followers copy tables every 10 s, so they have not copied the new topic yet.
         assert all(broker.topics.get("New") is None for broker in group.slaves())
         await group.stop(group.name_of(first))
         second = await group.master()
@@ -296,7 +296,7 @@ async def test_a_stopping_leader_reports_no_failure(tmp_path: Path, caplog: pyte
 
 
 async def test_consumers_continue_with_the_next_master(tmp_path: Path) -> None:
-    """A group of consumers would start over, or stop, at each change."""
+    """A consumer group would start over, or stop, at each change of the master."""
     async with ledger_group(tmp_path) as group, group.producer() as producer:
         seen: list[bytes] = []
 
@@ -337,8 +337,8 @@ async def test_offsets_and_groups_are_the_next_masters_too(tmp_path: Path) -> No
         )
 
 
-async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> None:
-    """A transaction whose master is gone would stay open."""
+async def test_the_next_master_checks_open_transactions(tmp_path: Path) -> None:
+    """A transaction whose master is lost would stay open."""
     settings = {"transactionTimeOut": "3600000", "transactionCheckInterval": "50"}
     client = ClientConfig(route_refresh_ms=200, heartbeat_ms=200)
     async with ledger_group(tmp_path, settings=settings) as group:
@@ -357,7 +357,7 @@ async def test_the_next_master_asks_about_open_transactions(tmp_path: Path) -> N
 
 async def test_an_embedded_cluster_with_replicas() -> None:
     """An application could not be tested against a change of masters without machines."""
-    # A machine that stands still changes the master here, too: its times are those that applications get.
+    # The timeouts are the defaults of applications: a pause of this machine may change the master, too.
     config = ProducerConfig(send_timeout_ms=60_000, retry=RetryConfig(times=1000))
     async with EmbeddedCluster(transport="memory", replicas=3) as cluster:
         assert len(cluster.brokers) == 3

@@ -1,4 +1,4 @@
-"""Directories with which brokers of a DLedger group start: Java's, a plain store's, or none."""
+"""Brokers of a DLedger group start with directories of Java, of a plain store, or with empty ones."""
 
 import asyncio
 import shutil
@@ -27,7 +27,7 @@ def ledger(broker: Broker) -> LedgerStore:
 
 
 def count_of(broker: Broker, topic: str) -> int:
-    """How many messages of a topic there are."""
+    """The number of messages of a topic in a broker's store."""
     store = broker.store
     store.dispatch()
     queues = [queue_id for name, queue_id in store.queues.queues if name == topic]
@@ -56,7 +56,7 @@ async def test_a_store_becomes_a_group(tmp_path: Path) -> None:
     store.open()
     put(store, *range(700))
     store.close()
-    shutil.rmtree(tmp_path / "n0" / "consumequeue")  # of another file size; it is built again
+    shutil.rmtree(tmp_path / "n0" / "consumequeue")  # its file size differs; recovery rebuilds it
     async with ledger_group(tmp_path, size=1) as group:
         master = await group.master()
         assert count_of(master, "T") == 700
@@ -101,7 +101,7 @@ async def test_an_empty_peer_joins_a_group_whose_first_entries_have_expired(tmp_
 async def test_an_empty_queue_keeps_its_offsets_on_a_peer_that_joined_late(
     tmp_path: Path,
 ) -> None:
-    """Groups would wait at their offsets for messages that are numbered from 0."""
+    """On that peer, new messages would get offsets from 0 on, below those that groups wait for."""
     settings = {"fileReservedTime": "0"}
     async with (
         ledger_group(tmp_path, settings=settings, sync_ms=50) as group,
@@ -120,7 +120,7 @@ async def test_an_empty_queue_keeps_its_offsets_on_a_peer_that_joined_late(
         joined = await group.start(late, settings)
         await until(lambda: joined._expired_offsets is not None and joined._expired_offsets.knows("U"))
         await group.stop(other)
-        await send(producer, "T", 10)  # which the other one lacks, and so cannot lead
+        await send(producer, "T", 10)  # the other peer lacks these, so it cannot lead
         await group.stop(group.name_of(first))
         await group.start(other, settings)
         assert await group.master() is joined
@@ -133,7 +133,7 @@ async def test_an_empty_queue_keeps_its_offsets_on_a_peer_that_joined_late(
 
 
 async def expire(broker: Broker) -> None:
-    """Delete expired files now, once they are known to be flushed."""
+    """Delete expired files once the checkpoint shows that they are flushed."""
     driver = broker._driver
     async with driver.paused():
         broker.store.flush(thorough=True)

@@ -1,4 +1,4 @@
-"""Masters of a DLedger group are killed as processes: the client continues, and no message is lost."""
+"""Masters of a DLedger group are killed: clients continue, and no message is lost."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ registerNameServerPeriod=10000
 
 
 class Group:
-    """Processes by the ids of their peers."""
+    """A DLedger group as processes, by peer id."""
 
     def __init__(self, root: Path, namesrv: str) -> None:
         self.namesrv = namesrv
@@ -85,7 +85,7 @@ async def group_of_processes(root: Path) -> AsyncIterator[Group]:
 
 @pytest.mark.slow
 async def test_masters_are_killed_under_load(tmp_path: Path) -> None:
-    """An acknowledged message would be lost with its master, or senders would stop with it (I1)."""
+    """Acknowledged messages would be lost with a killed master, or its senders stop (I1)."""
     acked: set[bytes] = set()
     stopping = asyncio.Event()
 
@@ -120,7 +120,7 @@ async def test_masters_are_killed_under_load(tmp_path: Path) -> None:
 
 async def _more_than(acked: set[bytes], count: int) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while len(acked) <= count:  # noqa: ASYNC110 - senders tell nobody
+        while len(acked) <= count:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.02)
 
 

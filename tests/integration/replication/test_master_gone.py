@@ -1,4 +1,4 @@
-"""The master of a broker name is offline; its slave and another broker run. Which requests still work."""
+"""Which requests work while a master is offline, and its slave and another broker run."""
 
 import time
 from pathlib import Path
@@ -32,9 +32,7 @@ COMMIT = LocalTransactionState.COMMIT
 
 
 async def test_requests_that_succeed_wait_or_fail_without_a_master(tmp_path: Path) -> None:
-    """A dead master would block new messages, or ordered messages would lose their order, or a
-    delayed one, or a transaction's, would never come.
-    """
+    """A dead master would block all sends, reorder messages, or lose delayed and half messages."""
     asked: list[bytes] = []
 
     def check(half: MessageExt) -> LocalTransactionState:
@@ -94,7 +92,7 @@ async def test_requests_that_succeed_wait_or_fail_without_a_master(tmp_path: Pat
 
 
 async def test_an_ordered_topic_keeps_its_queues(tmp_path: Path) -> None:
-    """A dead master would move each key of an ordered topic to another queue, so that the order is lost."""
+    """Without a master, keys of an ordered topic would move to other queues, and lose their order."""
     async with pair(tmp_path) as brokers:
         master = await brokers.master()
         slave = await brokers.slave("slave", 1)

@@ -1,4 +1,4 @@
-"""Each background task and callback of a DLedger peer, ended by a bug: the peer stops and reports why."""
+"""A bug ends each background task and callback of a DLedger peer in turn: the peer must stop and log it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from rocketpy.errors import FlushFailed, InvariantError, NotLeader
 from rocketpy_broker.replication.dledger import peer_transport as links
 from rocketpy_broker.replication.dledger.core.raft_state import Role
 from rocketpy_broker.replication.dledger.peer import Peer
-from tests.background import Bug
+from tests.background import fails
 from tests.integration.raft_group import Group, Member, group
 from tests.waiting import until
 
 
-def fails(*_args: object, **_kwargs: object) -> Any:
-    """Stands for a function with a bug."""
-    raise Bug
-
-
 async def stops(running: Group, member: Member, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until a leader has stopped for good: its report, its health, and that the others continue."""
+    """Wait until a leader has failed; check its log and health, and that the others continue."""
     peer = member.peer
     assert peer is not None
     await until(lambda: bool(member.failures))
@@ -68,7 +63,7 @@ async def test_work_of_a_peer_that_fails(
             await stops(running, member, caplog)
 
 
-async def test_a_connection_that_is_made_with_a_bug(
+async def test_an_outgoing_connection_that_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader would never reach that peer."""
@@ -85,7 +80,7 @@ async def test_a_connection_that_is_made_with_a_bug(
 
 
 @pytest.mark.parametrize("with_files", [False, True])
-async def test_a_flush_that_fails_in_an_unknown_way_ends_a_peer(
+async def test_an_unexpected_error_in_a_flush_stops_a_peer(
     with_files: bool,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

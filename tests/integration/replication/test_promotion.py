@@ -1,4 +1,4 @@
-"""A slave made master by hand, with processes as an operator runs them."""
+"""An operator promotes a slave to master; all servers are processes."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ syncFlushTimeout=20000
 
 
 class Machine:
-    """One broker of the name, with its file and its store."""
+    """One broker of the pair, with its broker.conf and its store."""
 
     def __init__(self, root: Path, name: str, namesrv: str, role: str, broker_id: int) -> None:
         self.store = root / name
@@ -86,8 +86,9 @@ async def counts(machine: Machine, slaves: int) -> None:
 
 @pytest.mark.slow
 async def test_the_furthest_slave_takes_over_and_the_old_master_follows(tmp_path: Path) -> None:
-    """The messages of a dead master would be on its slaves, but no producer could send; or a slave
-    that lacks acknowledged ones is promoted, or the old master's own ones come back among them.
+    """A slave that lacks acknowledged messages could be promoted, or none could.
+
+    Records that only the old master has could return when it becomes a slave.
     """
     process, namesrv = await start("namesrv", "--listen", "127.0.0.1:0")
     old = Machine(tmp_path, "old", namesrv, "SYNC_MASTER", 0)

@@ -63,7 +63,7 @@ async def test_a_group_elects_one_leader_and_replicates(tmp_path: Path) -> None:
 
 
 async def test_many_entries_share_a_flush(tmp_path: Path) -> None:
-    """A group would be as slow as its disk is, once for each message."""
+    """A group would flush its disk once for each message."""
     async with group(tmp_path) as running:
         member, peer = await running.leader()
         before = member.ledger.flushes
@@ -72,7 +72,7 @@ async def test_many_entries_share_a_flush(tmp_path: Path) -> None:
 
 
 async def test_the_next_leader_has_acknowledged_entries(tmp_path: Path) -> None:
-    """Acknowledged entries are lost when their leader fails (I1)."""
+    """Acknowledged entries would be lost when their leader fails (I1)."""
     async with group(tmp_path, no_op=lambda _: b"no-op") as running:
         old, peer = await running.leader()
         await running.append(peer, b"a", b"b")
@@ -87,7 +87,7 @@ async def test_the_next_leader_has_acknowledged_entries(tmp_path: Path) -> None:
 
 
 async def test_a_follower_that_was_offline_catches_up(tmp_path: Path) -> None:
-    """Each restart would leave the group with one peer fewer."""
+    """Each restarted peer would be lost to its group."""
     async with group(tmp_path) as running:
         member, peer = await running.leader()
         away = next(name for name in running.members if name != member.name)
@@ -124,7 +124,7 @@ async def test_a_single_peer_leads_itself(tmp_path: Path) -> None:
         assert member.bodies() == [b"a"]
 
 
-async def test_too_much_that_waits_is_rejected(tmp_path: Path) -> None:
+async def test_appends_above_the_limit_of_uncommitted_entries_are_rejected(tmp_path: Path) -> None:
     """Without a majority a leader would fill its memory."""
     async with group(tmp_path, pending_max=5) as running:
         member, peer = await running.leader()
@@ -155,7 +155,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable_on_a_majority(tmp_pa
 
 
 async def test_without_flush_nothing_waits_for_the_disk(tmp_path: Path) -> None:
-    """dLegerFlush=async would be as slow as the disk all the same."""
+    """dLegerFlush=async would be as slow as sync."""
     async with group(tmp_path, flush=False) as running:
         _, peer = await running.leader()
         gate = threading.Event()
@@ -170,7 +170,7 @@ async def test_without_flush_nothing_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
-    """After a failed flush the content of the disk is unknown; a second flush proves nothing (#2706)."""
+    """A peer would trust a second flush, although the disk may have dropped the data (#2706)."""
 
     def fail() -> None:
         raise FlushFailed("no")
@@ -189,7 +189,7 @@ async def test_a_failed_flush_ends_a_peer(tmp_path: Path) -> None:
 
 
 class Clock:
-    """Stands still but for flushes."""
+    """A clock that only flushes advance."""
 
     now = 1e9
 
@@ -221,11 +221,11 @@ async def test_a_slow_disk_does_not_block_the_loop(tmp_path: Path, monkeypatch: 
 async def test_lone_entries_are_flushed_in_the_loop_while_the_disk_is_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each send would cost two changes of threads; or one slow flush would cost that from then on."""
+    """Each send would cost two thread switches, or one slow flush would cost them for all later sends."""
     clock, costs_s, threads = Clock(), 0.001, list[int]()
     async with group(tmp_path, 1, with_files=True) as running:
         leader, peer = await running.leader()
-        await running.append(peer, b"its file is made")
+        await running.append(peer, b"first")  # creates the file
         files = leader.files
         assert files is not None
         run_flush = files.run_flush
@@ -253,7 +253,7 @@ async def test_lone_entries_are_flushed_in_the_loop_while_the_disk_is_quick(
 async def test_a_leader_with_a_slow_disk_commits_entries_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each send would wait for the slowest disk, or for the clock, though a majority has it."""
+    """A send that a majority has would wait for the slowest disk, or for the next tick."""
     done = threading.Event()
     async with group(tmp_path) as running:
         leader, peer = await running.leader()
@@ -270,8 +270,8 @@ async def test_a_leader_with_a_slow_disk_commits_entries_of_the_others(
             done.set()
 
 
-async def test_a_closed_peer_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Its timers would run on: a closed peer would overwrite the checkpoint of the next one."""
+async def test_a_closed_peer_has_no_timers(tmp_path: Path) -> None:
+    """A timer of a closed peer would overwrite the checkpoint of the next peer in its directory."""
     async with group(tmp_path, 1) as running:
         leader, peer = await running.leader()
         closed = weakref.ref(peer)
@@ -280,7 +280,9 @@ async def test_a_closed_peer_leaves_nothing_behind(tmp_path: Path) -> None:
         await until_collected(closed)
 
 
-async def test_a_full_disk_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_continues_after_its_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A follower with a full disk would be lost to its group until a manual restart."""
     monkeypatch.setattr("rocketpy_broker.replication.dledger.peer._DISK_FULL_RETRY_S", 0.05)
     full = True
@@ -304,7 +306,7 @@ async def test_a_full_disk_is_waited_out(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 async def test_a_leader_with_a_full_disk_follows_another_leader(tmp_path: Path) -> None:
-    """Its broker would stay a master next to the new one."""
+    """Its broker would remain a second master."""
 
     def refuse(_: object) -> None:
         raise DiskFull("full")
@@ -326,7 +328,7 @@ async def test_a_leader_with_a_full_disk_follows_another_leader(tmp_path: Path) 
 async def test_entries_sent_before_the_leader_s_disk_was_full_are_stored_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pushes leave before the leader writes: a retry would send such entries twice, or lose them."""
+    """A leader pushes entries before it writes them: a retried write would push them twice, or lose them."""
     monkeypatch.setattr("rocketpy_broker.replication.dledger.peer._DISK_FULL_RETRY_S", 0.05)
     full = True
 
@@ -364,7 +366,7 @@ async def test_clients_of_dledger_are_served(tmp_path: Path) -> None:
 
 
 class HangingEnd:
-    """An Endpoint that takes requests and sends no responses."""
+    """An endpoint that receives requests and sends no responses."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -383,7 +385,7 @@ class HangingEnd:
 
 
 async def connected(_channel: Channel, _peer: str) -> None:
-    """There is nothing to authenticate."""
+    """Accept a connection without authentication."""
 
 
 async def test_a_peer_that_hangs_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +427,7 @@ async def test_garbage_is_rejected(tmp_path: Path) -> None:
         await running.append(peer, b"a")
 
 
-async def test_a_lost_vote_rejects_the_start(tmp_path: Path) -> None:
+async def test_a_peer_without_its_vote_file_does_not_start(tmp_path: Path) -> None:
     """A peer that forgot its vote could vote twice, and elect two leaders of one term."""
     async with group(tmp_path, size=1) as running:
         member, peer = await running.leader()
@@ -444,7 +446,7 @@ async def test_a_lost_vote_rejects_the_start(tmp_path: Path) -> None:
 
 
 async def test_peers_with_files_keep_their_state(tmp_path: Path) -> None:
-    """A group that was stopped would have to start over."""
+    """A restarted group would lose its entries, terms and votes."""
     async with group(tmp_path, with_files=True, no_op=lambda _: b"no-op") as running:
         _, peer = await running.leader()
         bodies = [b"%d" % number * 50 for number in range(200)]

@@ -42,6 +42,7 @@ from rocketpy.protocol.remoting.command import Command, encode_command
 from rocketpy.protocol.remoting.frame import CODEC_ROCKETMQ
 from rocketpy_broker import Broker, NameServer, load_broker_config, load_namesrv_config
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS, NAMESRV_PERMISSIONS
+from tests.integration.access_place import is_refused
 from tests.integration.raw_client import RawClient
 from tests.integration.small import SMALL
 from tests.mqproducer.place import eventually
@@ -106,11 +107,6 @@ async def call(
         return await client.call_frame(encode_command(request))
 
 
-def is_refused(response: Command) -> bool:
-    """Whether the gate refused it, and not a handler."""
-    return (response.remark or "").startswith("org.apache.rocketmq.acl.common.AclException: ")
-
-
 def send(topic: str) -> tuple[int, Header]:
     header = SendMessageRequestHeaderV2(
         producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
@@ -132,7 +128,7 @@ def heartbeat(topic: str, group: str) -> bytes:
     return HeartbeatData(client_id="me", consumer_data_set=[consumer]).encode()
 
 
-async def test_the_second_port_asks_for_signatures_too(broker: Broker) -> None:
+async def test_the_second_port_requires_signatures_too(broker: Broker) -> None:
     """Each client that connects to listenPort - 2 could read and change everything without an account."""
     second = replace(broker.address, port=broker.address.port - 2)
     async with await RawClient.open(second) as client:
@@ -296,8 +292,8 @@ async def test_a_broker_without_access_control_reports_it(tmp_path: Path) -> Non
         assert response.code == ResponseCode.DELETE_ACL_CONFIG_FAILED
 
 
-async def test_a_changed_file_counts_at_once(broker: Broker, tmp_path: Path) -> None:
-    """A key that became known to others would stay good until the next restart."""
+async def test_a_changed_file_has_effect_at_once(broker: Broker, tmp_path: Path) -> None:
+    """A leaked key would stay valid until the next restart."""
     (tmp_path / "plain_acl.yml").write_text(ACCOUNTS.replace("its-secret", "new-secret"))
 
     async def is_closed_out() -> bool | None:
@@ -325,7 +321,7 @@ async def test_an_unauthenticated_client_cannot_hold_a_connection(tmp_path: Path
             client.writer.close()
 
 
-class running_broker:  # noqa: N801 - reads as what it does
+class running_broker:  # noqa: N801 - used like a function
     """A broker without a name server, closed at the end."""
 
     def __init__(self, tmp_path: Path, settings: str) -> None:
@@ -342,7 +338,7 @@ class running_broker:  # noqa: N801 - reads as what it does
 
 
 async def test_a_signed_route_request_gets_a_response(broker: Broker) -> None:
-    """The name server would keep its clients from the routes."""
+    """A name server with access control would reject the route requests of its own clients."""
     names = broker.config.registration.namesrv[0]
     request = Command.request(RequestCode.GET_ROUTEINTO_BY_TOPIC)
     request.ext = APP.sign(GetRouteInfoRequestHeader(topic="TBW102").ext_fields(), b"")

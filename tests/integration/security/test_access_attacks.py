@@ -51,7 +51,7 @@ async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 @pytest.fixture
 async def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    """The same, and they ask about transactions ten times a second."""
+    """Such servers that check transactions ten times a second."""
     async with Servers(tmp_path, monkeypatch, settings=CHECKS) as running:
         yield running
 
@@ -87,7 +87,7 @@ async def test_only_accounts_that_may_send_get_transaction_checks(asking: Server
         half = await servers.send_half("other", "Foreign", "theirs", b"secret")
         asked_of_theirs = 0
         assert (await beat(theirs, "other", "they@1", "theirs")).code == 0
-        for _ in range(3):  # in turn: without the check, half of them would go to the other account
+        for _ in range(3):  # checks alternate between members: a second one would reach the other account
             question = await theirs.next()
             asked_of_theirs += question.code == RequestCode.CHECK_TRANSACTION_STATE
             assert decode(question.body, check_crc=False).body == b"secret"
@@ -100,7 +100,7 @@ async def test_only_accounts_that_may_send_get_transaction_checks(asking: Server
 
 
 async def test_a_half_message_needs_a_right_to_its_group(servers: Servers) -> None:
-    """A client that gets a check believes that it is about a message of its own."""
+    """Producers of another account's group would get checks of foreign messages, and decide about them."""
     properties = {"TRAN_MSG": "true", "PGROUP": "theirs"}
     response = await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, send_fields("Mine", **properties), b"x")
     assert response.remark is not None
@@ -185,7 +185,7 @@ async def open_from(host: str, address: Address) -> RawClient:
 
 
 async def test_the_key_index_shows_no_message_of_another_topic(servers: Servers) -> None:
-    """Java's hash is easily met: a key could be chosen so that another topic's message is found."""
+    """Collisions of Java's hash are easy to find: a chosen key would show messages of another topic."""
     await servers.send("other", "Foreign", b"secret", KEYS="invoice-1")
     await servers.send("mine", "Mine", b"mine", KEYS="k")
     key = colliding("Mine#", java_hash("Foreign#invoice-1"))
@@ -218,8 +218,8 @@ def colliding(start: str, wanted: int) -> str:
     return found
 
 
-async def test_a_record_in_a_body_is_no_record(servers: Servers) -> None:
-    """A sender could write a half message with another one's number into a body, and so end that one."""
+async def test_a_record_inside_a_body_is_not_read(servers: Servers) -> None:
+    """A sender could put a forged half message into a body, and with its offset end another transaction."""
     victim = await servers.send_half("other", "Foreign", "theirs", b"secret")
     probe = await servers.send("mine", "Mine", b"probe")
     header = ViewMessageRequestHeader(offset=probe.offset)
@@ -271,7 +271,7 @@ async def test_a_client_never_gets_the_signature_of_a_request_about_it(servers: 
             client_id="me@1", consumer_data_set=[data], producer_data_set=[ProducerData(group_name="p")]
         ).encode()
         assert (await asked(consumer, "mine", RequestCode.HEART_BEAT, None, body)).code == 0
-        consumer.received.clear()  # that the group has a new member
+        consumer.received.clear()  # the notification about a new member
         fields = {"consumerGroup": "mygroup", "clientId": "me@1", "jstackEnable": "false"}
         question = asyncio.ensure_future(
             servers.ask("operator", RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
@@ -301,10 +301,10 @@ async def test_a_message_that_was_sent_back_stays_readable_for_its_group(servers
     ("rule", "changed"),
     [("my-account", "renamed-account"), ("Mine=PUB|SUB", "Mine=PUB"), ("mygroup=PUB|SUB", "mygroup=PUB")],
 )
-async def test_a_held_pull_ends_with_the_right_to_it(
+async def test_a_held_pull_ends_when_its_permission_is_removed(
     servers: Servers, tmp_path: Path, rule: str, changed: str
 ) -> None:
-    """A held pull would deliver one more message after its account, or its right, was removed."""
+    """A held pull would deliver one more message after its account or its permission was removed."""
     await servers.send("mine", "Mine", b"first")
     code, header = pull("Mine", "mygroup")
     now = header

@@ -24,7 +24,7 @@ accounts:
 
 
 def said(code: int, remark: str | None) -> tuple[int, str]:
-    """A code, and a remark without the place in Java's source after it."""
+    """The code, and the remark without the Java source position at its end."""
     return code, (remark or "").partition(", org.apache")[0]
 
 

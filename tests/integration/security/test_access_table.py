@@ -1,7 +1,7 @@
-"""Every request code with every kind of error: no signature, a wrong one, no right to what it names.
+"""Every request code without a signature, with a wrong one, and without a right to a resource that it names.
 
-The cases come from the tables of permissions and of headers; a new request code is among them at once, and
-fails until it is known what it needs. Requests that give an offset are tried with the records of others.
+The cases come from the tables of permissions and headers. A new request code is included at once, and fails
+until its permissions are listed. Requests with an offset are also tried with records of other accounts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.protocol_tables import HEADERLESS_REQUESTS, REQUEST_HEADERS
 NOTHING_NEEDED: Final = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "names that every broker has",
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: "names of clusters and brokers",
-    RequestCode.GET_BROKER_CLUSTER_INFO: "addresses, which routes tell too",
+    RequestCode.GET_BROKER_CLUSTER_INFO: "addresses, which routes contain too",
 }
 """Codes that any account may use, and why."""
 TOPIC_FIELDS: Final = {"topic", "b", "originTopic"}
@@ -79,7 +79,7 @@ def fields_of(code: int, target: Target) -> dict[str, str]:
 
 
 def body_of(code: int, target: Target) -> bytes:
-    """The body of a request that names its resources there."""
+    """The body of a request whose resources are named in its body."""
     subscription = SubscriptionData(topic=target.topic, sub_string="*")
     if code == RequestCode.HEART_BEAT:
         consumer = ConsumerData(group_name=target.group, subscription_data_set=[subscription])
@@ -95,7 +95,7 @@ def body_of(code: int, target: Target) -> bytes:
 
 
 def says(code: int, what: str) -> bool:
-    """Whether a request names a topic or group, or points at a record."""
+    """Whether a request names this kind of resource: "topic", "group" or "offset"."""
     here = Target("T", "g")
     there = {"topic": Target("U", "g"), "group": Target("T", "h"), "offset": Target("T", "g", 7)}[what]
     return fields_of(code, here) != fields_of(code, there) or body_of(code, here) != body_of(code, there)
@@ -216,7 +216,7 @@ def test_the_permissions_of_every_request_are_known() -> None:
         assert known, f"no header is known for {name_of(RequestCode, code)}, so no case names its topic"
 
 
-def test_every_request_that_names_nothing_is_listed() -> None:
+def test_every_request_without_named_resources_is_listed() -> None:
     """A request that names its resources in its body could be open to every account."""
     for code, permission in EVERY_CODE.items():
         if permission not in (Permission.ADMIN, Permission.BROKER):

@@ -22,7 +22,7 @@ KEYS = Credentials(access_key="RocketMQ", secret_key="12345678", security_token=
 
 
 def is_signed(request: Command) -> bool:
-    """Whether a broker that knows the key would let it in."""
+    """Whether the request has the signature that a broker expects."""
     fields = request.ext_fields()
     wanted = signature(b"12345678", signed_content(fields, request.body))
     return fields.get("AccessKey") == "RocketMQ" and fields.get(SIGNATURE) == wanted
@@ -44,7 +44,7 @@ class Guarded(Peer):
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
 async def test_every_request_is_signed(codec: Literal["json", "rocketmq"]) -> None:
-    """One kind of request without a signature, a heartbeat or the good-bye, would be refused in silence."""
+    """Brokers would reject a kind of request that is not signed, such as heartbeats, without notice."""
     client = ClientConfig(credentials=KEYS, codec=codec, heartbeat_ms=20)
     async with Guarded() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -74,7 +74,7 @@ async def test_every_request_is_signed(codec: Literal["json", "rocketmq"]) -> No
 
 
 async def test_a_rejection_names_its_reason() -> None:
-    """The user would not see the broker's word about the key, or not know that nothing was stored."""
+    """The user would not see the broker's reason, or not know that nothing was stored."""
     async with Guarded() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         async with Producer("g", names.address) as producer:
@@ -84,7 +84,7 @@ async def test_a_rejection_names_its_reason() -> None:
 
 
 async def test_credentials_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A secret would have to stand in the program."""
+    """Users would have to write the secret into the program."""
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "RocketMQ")
     with pytest.raises(ConfigInvalid, match="ROCKETMQ_SECRET_KEY is not set"):
         Credentials.from_environment()
@@ -106,7 +106,7 @@ async def test_clients_with_other_credentials_have_connections_of_their_own() ->
 
 
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
-    """Logs and tracebacks would hand out the account."""
+    """Logs and tracebacks would disclose the secret."""
     caplog.set_level(logging.DEBUG)
     secret = Credentials(access_key="k", secret_key="very-secret", security_token="very-secret-too")
     config = ClientConfig(credentials=secret)

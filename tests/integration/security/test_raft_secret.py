@@ -134,7 +134,7 @@ async def proven(client: RawClient, side: str = "caller", key: str = KNOWN) -> t
 
 @pytest.mark.parametrize(("side", "key"), [("caller", "guessed"), ("callee", KNOWN), ("caller", "é")])
 async def test_a_wrong_proof_is_rejected(running: Group, side: str, key: str) -> None:
-    """The secret would be no more than a request; or a peer's own proof could be sent back to it."""
+    """A peer without the secret would be accepted, or one that sends back the proof that it received."""
     async with await RawClient.open(port(running)) as client:
         _, response = await proven(client, side, key)
         assert response.code == ResponseCode.NO_PERMISSION
@@ -165,7 +165,7 @@ async def test_a_recorded_handshake_cannot_be_replayed(running: Group) -> None:
 
 @pytest.mark.parametrize(("sender", "candidate"), [("n0", "n2"), ("n2", "n0")])
 async def test_a_peer_speaks_for_itself_only(running: Group, sender: str, candidate: str) -> None:
-    """One peer that was taken over could vote for all others."""
+    """One compromised peer could vote for all others."""
     _, leader = await running.leader()
     message = VoteRequest(group="g", local_id=sender, remote_id="n1", leader_id=candidate, term=TERM)
     async with await RawClient.open(port(running)) as client:
@@ -186,8 +186,8 @@ class Liar(ClientOnlyEndpoint):
         return response
 
 
-async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None:
-    """An attacker at a peer's address could feed a follower, or count as a vote."""
+async def test_the_accepting_peer_must_know_the_secret_too() -> None:
+    """An attacker at a peer's address could acknowledge entries, or grant a vote."""
     server = await serve("127.0.0.1:0", Liar())
     channel = await connect(server.address, ClientOnlyEndpoint())
     with pytest.raises(PeerRefused, match="peer n1 does not know the secret"):
@@ -200,7 +200,7 @@ async def test_a_peer_that_was_connected_to_has_to_know_the_secret_too() -> None
 async def test_an_unfinished_handshake_ends_the_connection(
     running: Group, monkeypatch: pytest.MonkeyPatch, said: list[Command]
 ) -> None:
-    """Anyone could hold connections for any time."""
+    """Anyone could hold connections without a time limit."""
     monkeypatch.setattr(authentication, "_HANDSHAKE_S", 0.1)
     async with await RawClient.open(port(running)) as client:
         for request in said:
@@ -208,8 +208,8 @@ async def test_an_unfinished_handshake_ends_the_connection(
         assert await is_closed(client)
 
 
-async def test_idle_connections_keep_no_peer_out(running: Group) -> None:
-    """A restarted peer would find no free connection among silent ones."""
+async def test_a_peer_connects_despite_idle_connections(running: Group) -> None:
+    """Silent connections would occupy all places, so that a restarted peer is rejected."""
     _, peer = await running.leader()
     name = next(name for name in running.members if name != peer.settings.self_id)
     await running.stop(name)
@@ -223,7 +223,7 @@ async def test_idle_connections_keep_no_peer_out(running: Group) -> None:
 
 
 @pytest.mark.parametrize("theirs", ["", "other"])
-async def test_a_peer_without_the_secret_stays_out(
+async def test_a_peer_without_the_secret_is_rejected_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, theirs: str
 ) -> None:
     """A misconfigured peer among three would be missing without a report."""

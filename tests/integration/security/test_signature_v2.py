@@ -39,7 +39,7 @@ MINE = ("my-account", "my-secret")
 
 @pytest.fixture
 async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    """Servers that take version 2 only."""
+    """Servers that accept version 2 only."""
     async with Servers(tmp_path, monkeypatch, conf="aclSignatureV2Required=true\n") as running:
         yield running
 
@@ -53,14 +53,14 @@ def request_of(
 
 
 async def send(servers: Servers, request: Command, codec: int = 0) -> str:
-    """Why a request is refused; empty when it is admitted."""
+    """Send a request; return the reason of its rejection, empty if it is accepted."""
     async with await RawClient.open(servers.address) as client:
         response = await client.call_frame(encode_command(request, codec))
     return (response.remark or "").partition("AclException: ")[2] if is_refused(response) else ""
 
 
 @pytest.mark.parametrize("codec", [0, CODEC_ROCKETMQ])
-async def test_a_request_is_taken_once_and_as_it_was_signed(servers: Servers, codec: int) -> None:
+async def test_a_request_is_accepted_once_and_unchanged(servers: Servers, codec: int) -> None:
     """An attacker who reads the traffic could send messages a second time, or other messages."""
     code = RequestCode.SEND_MESSAGE_V2
     signer = SignerV2(*MINE)
@@ -116,7 +116,7 @@ async def test_version_1_is_rejected_where_version_2_is_required(servers: Server
 
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("codec", ["json", "rocketmq", "msgpack"])
-async def test_our_clients_work_with_it(
+async def test_rocketpys_clients_sign_every_request(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     codec: Literal["json", "rocketmq", "msgpack"],
@@ -147,7 +147,7 @@ async def test_our_clients_work_with_it(
         assert set(seen.bodies.values()) == {1}
 
 
-async def test_a_slave_copies_tables_with_it(
+async def test_a_slave_copies_tables_with_version_2(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave would have none of its master's topics and offsets."""
@@ -179,7 +179,7 @@ async def test_a_slave_copies_tables_with_it(
 
 
 def test_the_environment_chooses_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers and their tools could not be configured to use it."""
+    """Brokers and their tools could not be configured to use version 2."""
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "my-account")
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "my-secret")
     for text, version in (("", 1), ("1", 1), ("2", 2)):
@@ -207,10 +207,10 @@ def test_the_setting_needs_access_control(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_our_clients_do_everything_with_the_least_rights(
+async def test_rocketpys_clients_need_only_the_documented_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """Transactions, look-ups or replies would be refused to an account that has every right to them."""
+    """Transactions, look-ups or replies of an account with all needed rights would be rejected."""
     checks = {"transactionTimeOut": "1", "transactionCheckInterval": "100"}
     async with Servers(tmp_path, monkeypatch, settings=checks) as servers:
 

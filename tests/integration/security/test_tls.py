@@ -32,12 +32,12 @@ from tests.waiting import LIMIT_S, until
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """The certificate authority of this test; creating one takes a moment."""
+    """A certificate authority, shared because its creation is slow."""
     return trustme.CA()
 
 
 def tls_settings(authority: trustme.CA, directory: Path, mode: str) -> str:
-    """The text of a tls.properties, and its files in a directory."""
+    """Write certificate files into a directory; return the text of a tls.properties for them."""
     cert = authority.issue_cert("127.0.0.1", common_name="127.0.0.1")
     cert.private_key_and_cert_chain_pem.write_to_path(directory / "server.pem")
     authority.cert_pem.write_to_path(directory / "ca.pem")
@@ -102,7 +102,7 @@ async def test_clients_with_tls_are_served(tmp_path: Path, authority: trustme.CA
 
 
 async def test_a_slave_copies_its_master_by_tls(tmp_path: Path, authority: trustme.CA) -> None:
-    """A slave of a master that serves TLS only would not know its topics, and so serve no consumer."""
+    """A slave could not copy the topics of a master that serves TLS only, and so serve no consumer."""
     async with servers(tmp_path, tls_settings(authority, tmp_path, "enforcing")) as (names, master):
         await send_and_read(str(names.address), trusting(authority))
         settings = {
@@ -135,7 +135,7 @@ async def test_clients_without_tls(tmp_path: Path, authority: trustme.CA, mode: 
 
 
 async def test_tls_can_be_off(tmp_path: Path, authority: trustme.CA) -> None:
-    """The mode in a tls.properties would not count."""
+    """The mode in a tls.properties would have no effect."""
     async with servers(tmp_path, tls_settings(authority, tmp_path, "disabled")) as (names, _):
         assert names.address.scheme == "tcp"
         assert await send_and_read(str(names.address), None) == [b"x"]
@@ -186,7 +186,7 @@ async def test_a_clients_certificate_is_not_a_replicas(brokers: Pair, authority:
     """Every application with a certificate could copy all messages, in spite of access control."""
     named = {"replicaCertNames": "pair;other"}
     tls = properties(replicas(authority, brokers.root))
-    # For clients and the name server without TLS it would have to be permissive; here only replicas talk.
+    # The mode need not be permissive, since only replicas connect here, and no client without TLS.
     master = await brokers.master(**tls, **named, namesrvAddr="")
     where = master.replication.server.address
     assert where is not None
@@ -245,7 +245,7 @@ async def shown_to(port: Address, context: ssl.SSLContext) -> int:
     return int(shown["serialNumber"], 16)
 
 
-async def test_a_new_certificate_counts_without_a_restart(
+async def test_a_new_certificate_has_effect_without_a_restart(
     tmp_path: Path,
     authority: trustme.CA,
     caplog: pytest.LogCaptureFixture,
@@ -276,8 +276,8 @@ async def test_a_new_certificate_counts_without_a_restart(
         assert await send_and_read(str(names.address), context) == [b"x"]
 
 
-async def test_silent_connections_keep_no_client_out(tmp_path: Path, authority: trustme.CA) -> None:
-    """Connections without a handshake would keep all clients out."""
+async def test_a_client_connects_despite_silent_connections(tmp_path: Path, authority: trustme.CA) -> None:
+    """Connections without a handshake would occupy all places, so that clients are rejected."""
     tls = tls_settings(authority, tmp_path, "enforcing") + "maxConnections=4\n"
     async with servers(tmp_path, tls) as (names, _):
         with contextlib.ExitStack() as opened:
@@ -300,7 +300,7 @@ async def test_a_permissive_port_limits_its_wait(tmp_path: Path, authority: trus
 
 
 async def test_one_host_does_not_occupy_a_permissive_port(tmp_path: Path, authority: trustme.CA) -> None:
-    """One host could open silent connections, and keep others out."""
+    """Silent connections of one host would occupy all places, so that others are rejected."""
     tls = tls_settings(authority, tmp_path, "permissive") + "maxConnectionsPerHost=3\n"
     (tmp_path / "namesrv.conf").write_text(f"{tls}listenPort=0\n")
     names = NameServer(load_namesrv_config(tmp_path / "namesrv.conf"))
@@ -313,7 +313,7 @@ async def test_one_host_does_not_occupy_a_permissive_port(tmp_path: Path, author
     await names.close()
 
 
-def test_old_versions_are_not_spoken(tmp_path: Path, authority: trustme.CA) -> None:
+def test_old_versions_of_tls_are_rejected(tmp_path: Path, authority: trustme.CA) -> None:
     """An attacker who breaks TLS 1.1 could read the traffic."""
     path = tmp_path / "broker.conf"
     path.write_text(tls_settings(authority, tmp_path, "enforcing"))

@@ -29,7 +29,7 @@ SENDS = 20
 
 
 def commands(heading: str, places: dict[str, str]) -> list[str]:
-    """The lines of a section's console block, with its places replaced."""
+    """The lines of a section's console block, with paths and addresses replaced by `places`."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     [block] = re.findall(r"^```console\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     for written, real in places.items():
@@ -111,7 +111,7 @@ async def send(producer: Producer, count: int) -> list[tuple[bytes, SendResult]]
 
 
 def assert_has(root: Path, sent: list[tuple[bytes, SendResult]]) -> None:
-    """Each message is in its place."""
+    """Check that the store has each message at its offset."""
     with MessageStore(stored_config(root)) as store:
         queues = {number: bodies(store, "Orders", number) for number in {r.queue.queue_id for _, r in sent}}
     for body, result in sent:
@@ -151,7 +151,7 @@ async def test_a_running_broker_under_load(cluster: Cluster) -> None:
                 during.extend(await send(producer, SENDS))
 
         sending = asyncio.create_task(go_on())
-        # The queues are copied while messages arrive, and so is the log.
+        # Messages arrive while the queues and the log are copied.
         for line in lines[:-1]:
             before += during
             during.clear()

@@ -109,8 +109,8 @@ async def test_the_broker_of_dev_keeps_its_port() -> None:
     ("host", "problem"),
     [("203.0.113.1", "'203.0.113.1', 10911"), ("nowhere.invalid", "not known")],
 )
-async def test_dev_names_an_address_that_is_not_this_machines(host: str, problem: str) -> None:
-    """Every port would be tried, and the operator would read that 10911 is in use."""
+async def test_dev_reports_an_address_of_another_machine(host: str, problem: str) -> None:
+    """The command would try every port, and report that 10911 is in use."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rocketpy_broker.cli", "dev", "--listen", "127.0.0.1:0",
         "--set", f"bindAddress={host}", "--set", "insecure=true", stdout=PIPE, stderr=PIPE,
@@ -138,10 +138,10 @@ async def test_a_broker_without_a_name_server_reports_it(
     assert errors.decode().count("set namesrvAddr (--namesrv) or NAMESRV_ADDR") == 1
 
 
-async def test_a_second_broker_of_one_name_is_warned(
+async def test_a_second_broker_of_one_name_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages would go to one of the two, and be looked for in the other."""
+    """Messages would be sent to one of the two brokers, and read from the other."""
     async with EmbeddedCluster(settings=SMALL) as cluster:
         async with another_broker(cluster.namesrv_address, tmp_path / "other", brokerName="other"):
             pass
@@ -227,7 +227,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.mark.parametrize("command", ["namesrv", "broker", "dev"])
 async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, command: str) -> None:
-    """A supervisor would keep a server that does half of its work."""
+    """A supervisor would keep a server that does only a part of its work."""
     arguments = ["--listen", "127.0.0.1:0"]
     if command != "namesrv":
         arguments += ["--store", str(tmp_path)]
@@ -248,4 +248,4 @@ async def test_a_background_task_that_ends_ends_the_server(tmp_path: Path, comma
     assert errors.splitlines()[-1].startswith("rocketpy-broker: background task")
     if command != "namesrv":
         with MessageStore(StoreConfig(root=tmp_path)):
-            pass  # closed, and not locked any more
+            pass  # the store is closed and unlocked

@@ -1,4 +1,4 @@
-"""`make demo` is the first command of a new user: its result for every line of the file must be right."""
+"""`make demo`: the result for every line of the file must be right, since new users run it first."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_demo_reports_errors_in_a_file(
 
 
 def test_an_unchanged_message_has_no_differences() -> None:
-    """The demo would cry wolf."""
+    """The demo would report differences that do not exist."""
     assert differences(LINES, reversed(everything())) == []
 
 
@@ -139,7 +139,7 @@ def test_a_missing_message_is_reported() -> None:
 
 
 def test_duplicates_are_counted() -> None:
-    """Messages that a repeated send stored twice would look like any other."""
+    """Messages that a retried send stored twice would go unreported."""
     assert duplicates(everything()) == 0
     assert duplicates([*everything(), *everything()[:2]]) == 2
 

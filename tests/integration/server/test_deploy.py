@@ -37,7 +37,7 @@ def settings(unit: Path) -> dict[str, str]:
 
 
 def instruction(name: str) -> str:
-    """The last one of that name in the container file, in one line."""
+    """The last instruction of that name in the container file, joined to one line."""
     found: list[str] = re.findall(rf"^{name} (.*)$", CONTAINER.replace("\\\n", " "), re.MULTILINE)
     return found[-1]
 
@@ -51,7 +51,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_unit_is_understood_by_systemd(unit: Path, tmp_path: Path) -> None:
-    """A misspelt protection would be ignored with a line in a log."""
+    """A misspelt protection would be ignored by systemd, which only logs it."""
     here = tmp_path / unit.name
     here.write_text(unit.read_text("utf-8").replace(PROGRAM, "/bin/true"))
     done = analyze("verify", "--man=no", str(here))
@@ -90,7 +90,7 @@ def test_a_unit_starts_a_command_that_exists_and_lets_it_stop(unit: Path) -> Non
 
 
 def test_the_container_runs_without_root() -> None:
-    """A takeover of the process would be one of the container."""
+    """An attacker who takes over the process would be root in the container."""
     user = instruction("USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     assert f"--uid {user.partition(':')[0]} " in CONTAINER

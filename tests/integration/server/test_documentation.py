@@ -1,4 +1,4 @@
-"""The Python blocks of README and docs/: programs run as a reader would run them, fragments page by page.
+"""Runs the Python blocks of README and docs/: programs one by one, fragments page by page.
 
 Blocks marked `py` show code of other projects, and do not run.
 """
@@ -82,7 +82,7 @@ PRODUCER = f"""
 producer = await stack.enter_async_context(Producer("baristas", "{NAMESRV}"))
 message = Message("Orders", b"...")
 """
-# Page -> what its fragments take for granted: code that runs before the fragment with that number.
+# Page -> code that its fragments assume: it runs before the fragment with that number.
 GIVEN: dict[str, dict[int, str]] = {
     "consuming": {
         1: PRODUCER
@@ -199,7 +199,7 @@ def test_only_known_fragments_do_not_run() -> None:
 
 @pytest.fixture
 def _logging_as_before() -> Iterator[None]:
-    """Undo what a page does to the root logger and to ours."""
+    """Undo changes of a page to the root logger and to rocketpy's loggers."""
     loggers = [logging.getLogger(name) for name in ("", "rocketpy", "rocketpy_broker", "pyspark_rocketmq")]
     before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     yield
@@ -232,7 +232,7 @@ async def test_fragments_run(page: str, tmp_path: Path, monkeypatch: pytest.Monk
             )
             if "rocketpy.sync" in text:  # it blocks, and the servers run on this loop
                 await asyncio.to_thread(eval, source, names)
-            elif (running := eval(source, names)) is not None:  # noqa: S307 - our own pages
+            elif (running := eval(source, names)) is not None:  # noqa: S307 - this project's pages
                 await running
 
         await run(FIRST, 1)

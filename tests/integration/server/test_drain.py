@@ -32,11 +32,11 @@ from tests.waiting import LIMIT_S, until
 pytestmark = pytest.mark.slow
 
 QUICK_REFRESH_MS = 500
-"""Instead of 30 s, as drainWaitMs is 0 instead of 30 s: brokers wait for the pause in sends alone."""
+"""30 s by default, like drainWaitMs, which is 0 here: brokers wait only until sends pause."""
 
 
 class Place:
-    """A broker that is started again and again with the same store, name and port."""
+    """A broker process that can be restarted with the same store, name and port."""
 
     def __init__(self, name: str, root: Path, namesrv: str, *settings: str) -> None:
         self.name = name
@@ -107,7 +107,7 @@ async def leader_of(namesrv: str, places: Sequence[Place]) -> Place:
 
 
 class Load:
-    """Sends to topic T all the time, and remembers what became of each message."""
+    """Sends to topic T until it is stopped, and records the outcome of each message."""
 
     def __init__(self) -> None:
         self.acknowledged: set[bytes] = set()
@@ -129,7 +129,7 @@ class Load:
                 self.acknowledged.add(body)
                 self.by_broker[result.queue.broker_name] += 1
                 self.attempts[result.attempts] += 1
-            await asyncio.sleep(0.002)  # a load that two busy cores can take
+            await asyncio.sleep(0.002)  # limits the load to what two busy cores can handle
 
     async def goes_on(self, broker: str) -> None:
         """Wait until a broker has taken a hundred more messages."""
@@ -243,7 +243,7 @@ async def test_a_leader_of_a_dledger_group_is_restarted(tmp_path: Path, by: str)
 
 
 async def test_a_draining_broker_is_hidden_and_serves(tmp_path: Path) -> None:
-    """A producer with an old route would get errors, or a registration would undo what hides the broker."""
+    """A producer with an old route would get errors, or the next registration make the broker writable."""
     async with brokers(tmp_path, "a", "b") as (namesrv, (place, _)):
         async with Producer("g", namesrv) as producer:
             queue = next(q for q in await producer.fetch_publish_queues("T") if q.broker_name == "a")
@@ -259,7 +259,7 @@ async def test_a_draining_broker_is_hidden_and_serves(tmp_path: Path) -> None:
         assert (await place.ended())[0] == 0
 
 
-async def test_sends_that_do_not_end_are_cut_short(tmp_path: Path) -> None:
+async def test_a_drain_ends_although_sends_continue(tmp_path: Path) -> None:
     """A producer that never refreshes its route would keep a broker from stopping."""
     load = Load()
     async with brokers(tmp_path, "a", "b") as (namesrv, (place, _)):
@@ -306,7 +306,7 @@ async def log_end(place: Place) -> int:
 
 
 async def copied(slave: Place, master: Place) -> None:
-    """Wait until the master sees its slave copy."""
+    """Wait until the slave is connected and has all records of the master."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             _, output = await output_of("ha", "status", "--broker", master.address, "--json")
@@ -332,7 +332,7 @@ async def test_the_only_broker_is_not_hidden(tmp_path: Path) -> None:
 
 
 async def test_a_topic_of_one_broker_is_not_hidden(tmp_path: Path) -> None:
-    """Its producers would fail for the whole drain. Their sends must not make it longer, either."""
+    """Producers of such a topic would fail during the whole drain, or their sends prolong it."""
     stopping = asyncio.Event()
     async with brokers(tmp_path, "a", "b") as (namesrv, (place, other)):
         async with Producer("g", namesrv) as producer, asyncio.TaskGroup() as senders:
@@ -373,7 +373,7 @@ async def create_at(address: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize(("made", "says"), [(False, "there is no store in"), (True, "no broker has")])
-async def test_a_store_that_no_broker_has_open(tmp_path: Path, says: str, *, made: bool) -> None:
+async def test_a_drain_of_a_store_that_no_broker_has_open(tmp_path: Path, says: str, *, made: bool) -> None:
     """A script would take a broker for stopped that runs elsewhere."""
     if made:
         (tmp_path / "lock").touch()
@@ -383,7 +383,7 @@ async def test_a_store_that_no_broker_has_open(tmp_path: Path, says: str, *, mad
 
 
 async def test_a_process_that_cannot_drain_is_left_alone(tmp_path: Path) -> None:
-    """RocketMQ's own broker holds the same lock, and would die of the signal."""
+    """The signal would kill RocketMQ's own broker, which holds the same lock."""
     holder = (
         "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(1); input()"
     )

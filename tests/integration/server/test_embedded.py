@@ -37,7 +37,7 @@ class Silent:
 
 
 async def test_nothing_is_left_behind() -> None:
-    """Every test run of an application would leave a store in /tmp."""
+    """Each test run of an application would leave a store in /tmp."""
     cluster = EmbeddedCluster()
     async with cluster:
         root = cluster.brokers[0].config.store.root
@@ -75,7 +75,7 @@ async def test_memory_clusters_have_no_ports_and_do_not_meet() -> None:
         assert two.brokers[0].store.max_physical_offset == 0
 
 
-async def test_the_address_of_the_sdk_keeps_a_named_store(tmp_path: Path) -> None:
+async def test_an_embedded_address_with_a_path_keeps_its_store(tmp_path: Path) -> None:
     """With embedded:///path, messages would not survive the process."""
     for _ in range(2):
         cluster = await open_embedded(str(tmp_path / "store"), {})
@@ -84,7 +84,7 @@ async def test_the_address_of_the_sdk_keeps_a_named_store(tmp_path: Path) -> Non
 
 
 async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
-    """A second attempt would meet ports and locks of the first."""
+    """A second attempt would fail because of ports and locks of the first."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text("{")
     cluster = EmbeddedCluster(tmp_path)
@@ -173,7 +173,7 @@ async def read(cluster: EmbeddedCluster, result: SendResult) -> bytes:
 
 @pytest.mark.parametrize("transport", ["tcp", "memory"])
 async def test_a_master_with_slaves(transport: Literal["tcp", "memory"]) -> None:
-    """How an application behaves with a synchronous master, or without one, could not be tested."""
+    """Applications could not test their behaviour with a SYNC_MASTER, or after its loss."""
     settings: dict[str, SettingValue] = {"brokerRole": "SYNC_MASTER"}
     async with EmbeddedCluster(transport=transport, brokers=2, slaves=2, settings=settings) as cluster:
         roles = [(broker.config.name, broker.config.broker_id) for broker in cluster.brokers]
@@ -237,7 +237,7 @@ async def test_a_store_of_another_cluster_is_rejected(
     ],
 )
 async def test_options_of_an_address(options: dict[str, str], key: str, value: str) -> None:
-    """An application could not choose its promises by the address alone."""
+    """An application could not choose the settings of its servers by the address alone."""
     cluster = await open_embedded(None, options)
     try:
         expected = load_broker_config(overrides={key: value})

@@ -24,7 +24,7 @@ for name in ("fdatasync", "posix_fallocate", "pread", "pwrite", "register_at_for
     delattr(os, name)
 sys.platform = "win32"
 """
-"""Hides modules that Windows lacks. asyncio is imported before: its parts for Windows are not here."""
+"""Hides modules that Windows lacks. asyncio is imported first: Linux has no Windows event loop."""
 
 SENDS = """
 from rocketpy import Message
@@ -35,7 +35,7 @@ with Producer("g", sys.argv[1]) as producer:
 
 
 def python(code: str, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program. path: where this project's packages are; only required packages are found."""
+    """Run a program that finds only required packages. path: the directory of rocketpy's packages."""
     command = [
         sys.executable,
         *(["-S"] if path else []),
@@ -68,7 +68,7 @@ def test_the_broker_reports_unsupported_platforms() -> None:
 
 
 def test_the_client_sends_without_modules_that_windows_lacks() -> None:
-    """The client would be of no use where the broker is not."""
+    """The client would only work where the broker works."""
     command = [
         sys.executable,
         "-m",
@@ -90,7 +90,7 @@ def test_the_client_sends_without_modules_that_windows_lacks() -> None:
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """Our packages in a directory of their own, as pip installs them."""
+    """A directory with rocketpy's packages, as pip installs them."""
     for package in (rocketpy, rocketpy_broker):
         source = Path(str(package.__file__)).parent
         shutil.copytree(source, tmp_path / source.name)
@@ -98,7 +98,7 @@ def packages(tmp_path: Path) -> Path:
 
 
 def test_the_flight_simulator_is_noticed(packages: Path) -> None:
-    """One of two packages with one name would be broken, without a visible reason."""
+    """One of two packages with the same import name would be broken, without a visible reason."""
     quiet = python("import rocketpy, rocketpy_broker; print(rocketpy.__file__)", path=packages)
     assert (quiet.stdout, quiet.stderr) == (f"{packages}/rocketpy/__init__.py\n", "")
     (packages / "rocketpy" / "simulation").mkdir()
@@ -111,7 +111,7 @@ def test_the_flight_simulator_is_noticed(packages: Path) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_client_that_was_overwritten_is_noticed(packages: Path, *, lost: bool) -> None:
-    """The broker would end with an error about a name that its users never wrote."""
+    """The broker would end with an ImportError that does not name the cause."""
     init = packages / "rocketpy" / "__init__.py"
     if lost:  # the simulator was uninstalled, with the file that both have
         init.unlink()

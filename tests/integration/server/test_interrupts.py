@@ -30,7 +30,7 @@ async def namesrv() -> AsyncIterator[str]:
 async def interrupted(
     process: Process, ready: bytes, stream: asyncio.StreamReader | None
 ) -> tuple[int, str, str]:
-    """Send SIGINT once a line has been printed; return exit status, and what came after that."""
+    """Send SIGINT once `ready` was printed; return the exit status and the output after that."""
     assert stream is not None
     async with asyncio.timeout(LIMIT_S):
         while ready not in (line := await stream.readline()):
@@ -87,7 +87,7 @@ async def test_a_command_that_serves(namesrv: str, arguments: tuple[str, ...]) -
     ids=["demo", "generate_events"],
 )
 async def test_an_example(tmp_path: Path, arguments: tuple[str, ...], ready: bytes, last: str) -> None:
-    """The first thing that a new user stops would print forty lines."""
+    """The first example that a new user stops would print a traceback of forty lines."""
     file = (str(tmp_path / "events.jsonl"),) if "generate" in arguments[0] else ()
     process = await start(*arguments, *file)
     status, _, err = await interrupted(process, ready, process.stderr)

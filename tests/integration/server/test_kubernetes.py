@@ -29,7 +29,7 @@ TEXT = (DEPLOY / "kubernetes.yaml").read_text("utf-8")
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(TEXT))
 SECRET: dict[str, str] = next(each["stringData"] for each in OBJECTS if each["kind"] == "Secret")
 SETS = {each["metadata"]["name"]: each["spec"] for each in OBJECTS if each["kind"] == "StatefulSet"}
-ANY = "0.0.0.0"  # noqa: S104 - a pod does not know its address before
+ANY = "0.0.0.0"  # noqa: S104 - a pod's address is unknown before its start
 NAMESRV = "rocketpy-namesrv-0.rocketpy-namesrv:9876;rocketpy-namesrv-1.rocketpy-namesrv:9876"
 
 

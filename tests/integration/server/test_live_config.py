@@ -1,4 +1,4 @@
-"""Settings read and changed from afar: only where a server's own file allows it, and only harmless ones."""
+"""Settings read and changed remotely: only if the server's own file allows it, and only harmless ones."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ async def test_nothing_is_changed_unless_the_file_allows_it(tmp_path: Path, text
 
 
 def test_the_command_line_cannot_allow_it(tmp_path: Path) -> None:
-    """A start script shared by many would open them all."""
+    """A start script that many servers share would allow remote changes on all of them."""
     config = load_broker_config(None, {"remoteConfigUpdateEnable": "true", "storePathRootDir": str(tmp_path)})
     assert config.updatable_file is None
 
 
-async def test_an_allowed_change_counts_and_is_kept(tmp_path: Path) -> None:
+async def test_an_allowed_change_has_effect_and_is_kept(tmp_path: Path) -> None:
     """Mqadmin's updateBrokerConfig would change nothing, or only until the next start."""
     async with servers(tmp_path, ALLOWED) as (names, broker):
         async with await RawClient.open(broker.address) as client:
@@ -139,7 +139,7 @@ async def test_a_changed_permission_reaches_the_routes(tmp_path: Path) -> None:
 
 
 async def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
-    """Of two operators one would find the old setting after the next start."""
+    """One of two concurrent changes would be lost after the next start."""
     wanted = ("fileReservedTime=48\n", "autoCreateTopicEnable=false\n", "longPollingEnable=false\n")
     async with servers(tmp_path, ALLOWED) as (_, broker), contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(await RawClient.open(broker.address)) for _ in wanted]
@@ -174,7 +174,7 @@ async def test_server_settings_are_shown_and_not_changed(tmp_path: Path) -> None
 
 
 async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
-    """A harmless key would be refused by mqadmin, or its user would think that it counts at once."""
+    """A harmless key would be rejected, or an operator believe that it has effect at once."""
     async with servers(tmp_path, ALLOWED) as (_, broker), await RawClient.open(broker.address) as client:
         text = "waitTimeMillsInSendQueue=500\ntransactionCheckMax=7\nsendMessageThreadPoolNums=16\n"
         code, remark = await update(client, text)
@@ -192,7 +192,7 @@ async def test_tuning_keys_are_taken_with_a_note(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(CHANGEABLE))
 async def test_each_key_on_a_list_can_be_set(tmp_path: Path, name: str) -> None:
-    """A key would be on a list, and yet be refused, not be kept, or not be shown."""
+    """A key on the list of changeable settings would be rejected, not be kept, or not be shown."""
     path = tmp_path / "broker.conf"
     path.write_text(f"{ALLOWED}storePathRootDir={tmp_path}/store\n")
     live = broker_live_config(load_broker_config(path))
@@ -248,7 +248,7 @@ async def test_keys_outside_the_list_are_rejected_as_a_whole(tmp_path: Path, tex
 
 
 async def test_no_path_and_no_secret_is_shown(tmp_path: Path) -> None:
-    """A reader of the settings would learn where the keys are."""
+    """A reader of the settings would learn where secrets are stored."""
     async with servers(tmp_path, "") as (_, broker), await RawClient.open(broker.address) as client:
         shown = await settings_of(client)
         assert shown["flushDiskType"] == "ASYNC_FLUSH"

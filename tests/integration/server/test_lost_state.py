@@ -1,4 +1,4 @@
-"""A missing file of the config directory must not cost messages, topics or offsets without a report."""
+"""A missing file of the config directory must not lose messages, topics or offsets without a report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lose(root: Path, *names: str) -> None:
 
 
 async def test_topics_are_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A full store without topics.json started without topics and without a warning."""
+    """A store without topics.json would start without topics and without a warning."""
     await used(tmp_path)
     lose(tmp_path, "topics.json")
     async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
@@ -112,7 +112,7 @@ async def test_a_store_of_an_early_version_starts_without_offsets(
 
 
 async def test_the_backup_is_used_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An operator would not learn that groups begin where they were a while ago."""
+    """An operator would not learn that groups continue from older offsets."""
     await used(tmp_path)
     path = tmp_path / "config" / "consumerOffset.json"
     path.rename(path.with_name("consumerOffset.json.bak"))
@@ -121,7 +121,7 @@ async def test_the_backup_is_used_and_named(tmp_path: Path, caplog: pytest.LogCa
     assert f"consumerOffset.json.bak, since {path} is missing" in caplog.text
 
 
-async def test_a_first_start_leaves_the_files(tmp_path: Path) -> None:
+async def test_a_first_start_writes_the_files(tmp_path: Path) -> None:
     """A broker that is killed before it saves would look like one whose files were removed."""
     async with EmbeddedCluster(tmp_path, settings=SETTINGS):
         assert (tmp_path / "config" / "consumerOffset.json").exists()
@@ -129,7 +129,7 @@ async def test_a_first_start_leaves_the_files(tmp_path: Path) -> None:
 
 
 async def test_a_slave_gets_them_from_its_master(tmp_path: Path) -> None:
-    """A slave that refuses to start could not be repaired by its master."""
+    """A slave would not start, although it can copy the missing files from its master."""
     async with pair(tmp_path) as both:
         master, slave = await both.master(), await both.slave()
         async with Producer("senders", both.namesrv_address) as producer:

@@ -1,4 +1,4 @@
-"""The memory that servers keep for connections is counted, and the largest user is closed first."""
+"""Servers count the memory of their connections, and close the connection that uses most."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def serving(**settings: Any) -> AsyncIterator[Broker]:
 
 @asynccontextmanager
 async def hostile(address: Address | str) -> AsyncIterator[RawClient]:
-    """A client that a server may cut off."""
+    """A client whose connection the server may close."""
     client = await RawClient.open(address)
     yield client
     client.writer.transport.abort()
@@ -105,7 +105,7 @@ async def test_half_read_frames_are_bounded_in_total() -> None:
         good = await stack.enter_async_context(await RawClient.open(broker.address))
         assert (await send(good, b"first")).code == 0
         greedy = [await stack.enter_async_context(hostile(broker.address)) for _ in range(6)]
-        good.writer.write(half_frame(300 * KIB))  # a client in the middle of a large send, say
+        good.writer.write(half_frame(300 * KIB))  # like a client in the middle of a large send
         await until(lambda: figures(broker)["frame"] == 300 * KIB)
         for client in greedy:
             client.writer.write(half_frame(3 * MIB))
@@ -119,7 +119,7 @@ async def test_half_read_frames_are_bounded_in_total() -> None:
 
 
 async def test_a_connection_with_too_much_of_everything_is_closed() -> None:
-    """One connection could take the memory of all."""
+    """One connection could use the memory of all."""
     async with serving(maxConnectionBytes=2 * MIB) as broker:
         async with hostile(broker.address) as greedy:
             greedy.writer.write(half_frame(3 * MIB))
@@ -129,7 +129,7 @@ async def test_a_connection_with_too_much_of_everything_is_closed() -> None:
 
 
 async def test_pulls_above_the_limit_of_a_connection_get_a_response_at_once() -> None:
-    """One connection took 2.5 GB by 1,441 held pulls with 900 KB subscriptions."""
+    """1,441 held pulls of one connection with subscriptions of 900 KB took 2.5 GB."""
     async with serving(maxConnectionBytes=200 * KIB) as broker:
         async with (
             await RawClient.open(broker.address) as good,
@@ -156,7 +156,7 @@ async def test_pulls_above_the_limit_of_a_connection_get_a_response_at_once() ->
 
 
 async def test_held_pulls_with_the_same_subscription_share_it() -> None:
-    """A consumer with a long subscription and many queues would seem greedy, and be so."""
+    """A consumer with a long subscription and many queues would use memory for it once a queue."""
     tags = "||".join(f"tag-{index}" for index in range(1000))
     async with serving() as broker, await RawClient.open(broker.address) as client:
         assert (await send(client, b"x", queue_id=3)).code == 0
@@ -170,7 +170,7 @@ async def test_held_pulls_with_the_same_subscription_share_it() -> None:
 
 
 async def test_unsent_responses_are_bounded_in_total() -> None:
-    """Clients that ask for much and read nothing took 8 MiB each, however many there were."""
+    """Each client that read no responses took 8 MiB, without a limit on their total."""
     async with serving(maxTotalBytes=6 * MIB) as broker, AsyncExitStack() as stack:
         good = await stack.enter_async_context(await RawClient.open(broker.address))
         assert (await send(good, bytes(256 * KIB))).code == 0
@@ -212,7 +212,7 @@ async def test_subscriptions_are_bounded_and_given_back() -> None:
 
 
 async def test_a_name_server_has_the_same_bounds() -> None:
-    """Half frames to a name server would end the registry of the whole cluster."""
+    """Unfinished frames could end the name server of a whole cluster."""
     async with EmbeddedCluster(settings=SMALL) as cluster:
         assert cluster.namesrv is not None
         budget = cluster.namesrv.memory
@@ -229,7 +229,7 @@ async def test_a_name_server_has_the_same_bounds() -> None:
 
 
 def test_a_large_request_does_not_close_small_clients() -> None:
-    """One subscription of 8 MB would disconnect more than a hundred usual consumers."""
+    """One subscription of 8 MB would disconnect more than a hundred other consumers."""
     budget = MemoryBudget(100, 145)
     closed: list[int] = []
     usual = [ConnectionMemory(budget, lambda: 0, lambda _, n=n: closed.append(n)) for n in range(10)]  # type: ignore[misc]
@@ -242,7 +242,7 @@ def test_a_large_request_does_not_close_small_clients() -> None:
 
 @pytest.mark.parametrize("asking_keeps_most", [True, False])
 def test_a_request_is_rejected_only_for_the_largest_user(asking_keeps_most: bool) -> None:
-    """A client that keeps little would be refused because of others; or one that asks politely be closed."""
+    """A client that uses little memory would be rejected because of others that use more."""
     budget = MemoryBudget(100, 145)
     closed: list[str] = []
     one = ConnectionMemory(budget, lambda: 0, lambda _error: closed.append("one"))
@@ -258,7 +258,7 @@ def test_a_request_is_rejected_only_for_the_largest_user(asking_keeps_most: bool
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Nothing in a cycle is freed."""
+    """Disable garbage collection, so that reference cycles are not freed."""
     gc.collect()
     gc.disable()
     yield
@@ -271,7 +271,7 @@ def no_collection() -> Iterator[None]:
 async def test_a_connection_that_ends_frees_its_memory_at_once(
     served: bool, transport: Literal["tcp", "memory"]
 ) -> None:
-    """Half frames of closed connections stayed until a garbage collection: 12 MiB each, without a limit."""
+    """Unfinished frames of closed connections stayed until a garbage collection: 12 MiB each, unlimited."""
     async with EmbeddedCluster(transport=transport, settings=SMALL) as cluster:
         broker = cluster.brokers[0]
         ours = await connect(broker.address, Silent())
@@ -286,7 +286,7 @@ async def test_a_connection_that_ends_frees_its_memory_at_once(
 
 @pytest.mark.usefixtures("no_collection")
 async def test_a_connection_that_sends_garbage_frees_its_memory_at_once() -> None:
-    """Each left 49 objects for a garbage collection, which stops the server for a while."""
+    """Each connection left 49 objects for a garbage collection, which blocks the server for a while."""
     server = await serve("127.0.0.1:0", Silent(), ChannelOptions())
     before = count_of(Channel)
     for _ in range(3):
@@ -301,7 +301,7 @@ async def test_a_connection_that_sends_garbage_frees_its_memory_at_once() -> Non
 
 @pytest.mark.usefixtures("no_collection")
 async def test_a_failed_handshake_frees_its_memory_at_once(tmp_path: Path) -> None:
-    """Each takes 256 KiB: with many at once a server would be killed between two garbage collections."""
+    """Each handshake takes 256 KiB: many could exhaust the memory between two garbage collections."""
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "all.pem")
     options = ChannelOptions(ssl=TlsFiles(cert_path=tmp_path / "all.pem", server=True))
     server = await serve("tls://127.0.0.1:0", Silent(), options)
@@ -320,7 +320,7 @@ def count_of(*classes: type) -> int:
 
 
 async def test_a_client_that_never_reads_is_closed() -> None:
-    """Each such connection would keep its place and its responses for as long as its client lives."""
+    """Each such connection would keep its place and its responses until its client ends."""
 
     class Talkative(Silent):
         def handle(self, channel: Channel, request: Command) -> Command:

@@ -1,4 +1,4 @@
-"""Few file descriptors: servers share them out, and a flood of connections neither stops nor deafens them."""
+"""Few file descriptors: servers divide them, and a flood of connections does not make them unreachable."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def open_files(process: Process) -> int:
 
 
 async def served(address: str, body: bytes) -> None:
-    """A new client is served in the end: other clients hold most descriptors."""
+    """Wait until a new client is served while others hold most descriptors."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             with contextlib.suppress(ConnectionError):
@@ -97,7 +97,7 @@ async def test_a_flood_of_connections_leaves_descriptors_for_others(limit: int, 
                     flood(address, crowd, FLOOD // 10, b"\0\0" if number % 2 else b"")
                     assert (
                         await send(good, bytes(200_000))
-                    ).code == 0  # log files are filled and made meanwhile
+                    ).code == 0  # log files are filled and created meanwhile
                     await served(address, b"one more")
                 assert open_files(process) < limit
             finally:
@@ -119,14 +119,14 @@ async def test_more_new_queues_than_descriptors_are_flushed(tmp_path: Path) -> N
         async with await RawClient.open(address) as client, asyncio.timeout(LIMIT_S):
             for number in range(200):
                 while (await send(client, b"m", topic=f"New{number}")).code:
-                    pass  # for a moment the table of topics finds no descriptor, either
+                    pass  # until there is a descriptor for the table of topics, too
         files = tmp_path / "store" / "consumequeue"
         await until(lambda: len(list(files.glob("New*/0/*"))) == 200)
         await served(address, b"afterwards")
 
 
-def test_shares_leave_the_store_its_own() -> None:
-    """Clients would get descriptors that a flush needs; or a large limit would change the defaults."""
+def test_descriptors_of_the_store_are_reserved() -> None:
+    """Connections would use descriptors that a flush needs, or a large limit change the defaults."""
     for limit in (64, 100, 256, 1024, 4096, 20_000, 1 << 20):
         shares = share_open_files(limit)
         assert shares.connections >= 10
@@ -138,7 +138,7 @@ def test_shares_leave_the_store_its_own() -> None:
 
 
 def test_the_store_opens_files_when_no_descriptor_is_left(tmp_path: Path) -> None:
-    """A flush that fails is final: the broker would stop."""
+    """A flush without a descriptor would fail, and a failed flush stops the broker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     disk, taken = OsDisk(), []
     spare_descriptors.hold()

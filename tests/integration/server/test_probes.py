@@ -40,7 +40,7 @@ async def ask(server: HttpServer | None, request: str = "GET /readyz HTTP/1.1") 
 
 
 async def until(look: Callable[[], Awaitable[T]]) -> T:
-    """The result of `look` as soon as it is true."""
+    """Call `look` until its result is true; return the result."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             if found := await look():
@@ -107,7 +107,7 @@ async def test_a_broker_that_serves_is_ready_and_alive(tmp_path: Path) -> None:
 
 
 async def test_a_name_server_responds_to_probes(tmp_path: Path) -> None:
-    """Only brokers could be watched."""
+    """Supervisors could only monitor brokers."""
     async with name_server(tmp_path) as names:
         assert await ask(names.http) == (200, "[+]serving ok\n[+]tasks ok\nok\n")
         assert await livez(names.http) == 200
@@ -120,7 +120,7 @@ async def test_a_name_server_responds_to_probes(tmp_path: Path) -> None:
 
 
 async def test_a_broker_that_no_name_server_knows_is_alive_but_not_ready(tmp_path: Path) -> None:
-    """An update would continue although no client finds the updated broker, or restart it without success."""
+    """A rolling update would continue although no client finds the broker, or a supervisor restart it."""
     async with name_server(tmp_path) as names:
         address = str(names.address)
         broker = broker_of(tmp_path, address)
@@ -176,7 +176,7 @@ async def test_a_broker_is_alive_and_not_ready_while_it_recovers(tmp_path: Path)
 
 
 async def test_a_failed_flush_is_neither_ready_nor_alive(tmp_path: Path) -> None:
-    """Only a restart helps then, and no supervisor would do it."""
+    """No supervisor would restart the broker, although only a restart helps."""
     disk = FaultyDisk(only="fdatasync")
     async with (
         name_server(tmp_path) as names,
@@ -206,7 +206,7 @@ class _StuckDisk(OsDisk):
 
 
 async def test_a_disk_that_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledged messages would pile up unflushed, and no probe would show it."""
+    """No probe would report that acknowledged messages stay unflushed."""
     monkeypatch.setattr("rocketpy_broker.broker.broker._FLUSH_S_MAX", 0.05)
     disk = _StuckDisk()
     async with (
@@ -232,7 +232,7 @@ async def test_a_disk_that_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_a_peer_without_a_majority_is_not_ready(tmp_path: Path) -> None:
-    """An update would stop the next peer while the group cannot elect a leader."""
+    """A rolling update would stop the next peer while the group cannot elect a leader."""
     async with name_server(tmp_path) as names:
         group = LedgerGroup(tmp_path / "group", names, 3, 1000, 1000)
         try:
@@ -275,7 +275,7 @@ async def test_odd_requests_get_responses(tmp_path: Path, request_line: str, sta
 
 
 async def test_a_head_without_end_is_rejected(tmp_path: Path) -> None:
-    """Clients could fill the memory."""
+    """A request head without an end could fill the memory."""
     async with name_server(tmp_path) as names:
         assert names.http is not None
         reader, writer = await asyncio.open_connection(*names.http.address)
@@ -285,8 +285,10 @@ async def test_a_head_without_end_is_rejected(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_slow_clients_keep_no_probe_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A supervisor would restart a server because others hold its probes' connections."""
+async def test_probes_get_responses_despite_slow_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor would restart a server because slow clients occupy the connections of its probes."""
     monkeypatch.setattr(http_server, "_REQUEST_S_MAX", 1.0)
     async with name_server(tmp_path) as names:
         assert names.http is not None
@@ -295,7 +297,7 @@ async def test_slow_clients_keep_no_probe_out(tmp_path: Path, monkeypatch: pytes
             writer.write(b"GET /readyz HTT")
         assert (await ask(names.http))[0] == 200
         ended = [asyncio.ensure_future(reader.read()) for reader, _ in slow]
-        done, _ = await asyncio.wait(ended, timeout=LIMIT_S)  # 168 at once, the others a second later
+        done, _ = await asyncio.wait(ended, timeout=LIMIT_S)  # 168 end at once, the others a second later
         assert len(done) == len(slow)
         for task, (_, writer) in zip(ended, slow, strict=True):
             task.exception()
@@ -325,7 +327,7 @@ async def test_a_client_that_does_not_read_is_disconnected(
 async def test_a_page_that_fails_is_an_error_of_the_server(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A defect in a metric would look like a server that is not there, and fail the broker."""
+    """A bug in a metric would look like an offline server, or stop the broker."""
     async with name_server(tmp_path) as names:
         assert names.http is not None
 

@@ -1,4 +1,4 @@
-"""Each background task of a server, ended by a bug: operators must see it, and all must be closed."""
+"""A bug ends each background task of a server in turn: it must be reported, and all parts must be closed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,15 @@ from rocketpy_broker.metrics.catalog import SERVING
 from rocketpy_broker.namesrv import NameServer
 from rocketpy_broker.namesrv.route_table import RouteTable
 from rocketpy_broker.store import MessageStore
-from tests.background import Bug, assert_logged, kill, running
+from tests.background import Bug, assert_logged, fails, kill, running
 from tests.integration.broker.test_broker import send
 from tests.integration.raw_client import RawClient
 from tests.integration.small import SMALL
 from tests.waiting import LIMIT_S, until
 
 
-def fails(*_args: object, **_kwargs: object) -> Any:
-    """Stands for a function with a bug."""
-    raise Bug
-
-
 def can_be_opened(broker: Broker) -> None:
-    """Hold a closed broker's store against the lock of one that is open."""
+    """Check that a closed broker has released its store."""
     if not broker.config.dledger.enabled:
         with MessageStore(broker.config.store):
             pass
@@ -56,7 +51,7 @@ async def serving(store: Path, **settings: Any) -> AsyncIterator[EmbeddedCluster
 
 
 async def fails_visibly(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Wait until a broker reports its failure: in its health, its metrics, the log and to waiters."""
+    """Wait until a broker has failed; check that health, metrics and log report it."""
     async with asyncio.timeout(LIMIT_S):
         failure = await broker.wait_failed()
     health = broker.health()
@@ -77,7 +72,7 @@ SLAVE = ["copy of topics and offsets", "HA copy"]
 async def test_a_loop_of_a_broker_that_ends(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Offsets would not be saved, or name servers forget the broker, and its health look well."""
+    """Offsets would not be saved, or the registration expire, while health() reports no failure."""
     async with serving(tmp_path) as cluster:
         [broker] = cluster.brokers
         await until(lambda: len(running(name, broker.tasks)) == 1)
@@ -89,7 +84,7 @@ async def test_a_loop_of_a_broker_that_ends(
 async def test_a_loop_of_a_slave_that_ends(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A slave would copy nothing any more, and its health look well."""
+    """A slave would stop copying, while health() reports no failure."""
     async with serving(tmp_path, slaves=1) as cluster:
         slave = next(broker for broker in cluster.brokers if not broker.is_master)
         await until(lambda: len(running(name, slave.tasks)) == 1)
@@ -97,9 +92,7 @@ async def test_a_loop_of_a_slave_that_ends(
         await fails_visibly(slave, caplog)
 
 
-async def test_roles_of_a_group_that_are_not_taken_any_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_role_change_of_a_group_that_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After the next election, no peer would be the master."""
     async with serving(tmp_path, replicas=3) as cluster:
         broker = next(broker for broker in cluster.brokers if broker.is_master)
@@ -145,7 +138,7 @@ async def test_a_request_that_breaks_an_invariant(
         await fails_visibly(broker, caplog)
 
 
-async def test_a_flush_that_sends_wait_for(
+async def test_an_unexpected_error_in_a_flush_that_sends_wait_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends that wait for the disk would never get a response."""
@@ -164,7 +157,7 @@ async def test_a_flush_that_sends_wait_for(
 async def test_a_timer_of_a_name_server_that_fails(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers that are gone would stay in routes forever."""
+    """Offline brokers would stay in routes forever."""
     listen = ListenConfig(address=Address.parse("127.0.0.1:0"))
     namesrv = NameServer(NamesrvConfig(scan_interval_ms=10, listen=listen))
     await namesrv.start()

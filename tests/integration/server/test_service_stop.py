@@ -41,12 +41,12 @@ def hang(call):
 hang(sys.argv[2])
 sys.exit(main(sys.argv[3:]))
 """
-"""A server on a disk whose calls block while a file exists, like on a network disk without connection."""
+"""A server whose disk calls block while a file exists, as on a disconnected network disk."""
 
 
 @asynccontextmanager
 async def hanging_broker(tmp_path: Path, call: str, *arguments: str) -> AsyncIterator[tuple[Process, Path]]:
-    """A broker that has stored a message, and the file that makes `call` hang. It does not outlive a test."""
+    """A broker that has stored a message, and the file that makes `call` hang. It is killed at the end."""
     marker = tmp_path / "hang"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HANGING, str(marker), call, "broker", "--listen", "127.0.0.1:0",
@@ -102,7 +102,7 @@ async def test_sigterm_under_load_loses_nothing_acknowledged(tmp_path: Path, flu
         while not stopping.is_set():
             body = b"%d-%d" % (number, sent)
             sent += 1
-            with suppress(RocketError):  # a busy disk, or the end
+            with suppress(RocketError):  # the disk is busy, or the broker stops
                 await producer.send(Message("T", body))
                 acknowledged.add(body)
 
@@ -160,7 +160,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             while last not in (await probe(port, "/readyz"))[1]:
                 pass
         assert (await probe(port, "/readyz"))[0] == 503
-        assert (await probe(port, "/livez"))[0] == 200  # it must not be killed for that
+        assert (await probe(port, "/livez"))[0] == 200  # supervisors must not kill it during the stop
         process.send_signal(signal.SIGINT)
         status, errors = await ended(process)
         assert status == 3
@@ -168,7 +168,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_recovers_within_the_bound_is_waited_for(tmp_path: Path) -> None:
-    """A slow flush would cost the next start a recovery."""
+    """A slow flush during the stop would make the next start recover the store."""
     async with hanging_broker(tmp_path, "fdatasync", "--stop-timeout", "3600") as (process, marker):
         marker.touch()
         process.send_signal(signal.SIGTERM)

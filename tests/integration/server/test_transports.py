@@ -1,4 +1,4 @@
-"""One contract for every transport: the same suite runs over TCP, TLS and memory."""
+"""The contract of transports: the same tests run over TCP, TLS and memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Peer:
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition that only changes when something arrives here."""
+        """Wait for a condition; it is checked after each event of this endpoint."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 self._news.clear()
@@ -104,7 +104,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         yield made
 
 
-class started:  # noqa: N801 - reads as what it does
+class started:  # noqa: N801 - used like a function
     """A served address of one scheme, closed at the end."""
 
     def __init__(self, scheme: str, options: ChannelOptions) -> None:
@@ -149,8 +149,8 @@ async def test_addresses_are_reported(rig: Rig) -> None:
     assert channel.remote_address.endswith(str(rig.server.address).rpartition("/")[2])
 
 
-async def test_many_in_flight_leave_and_arrive_together(rig: Rig) -> None:
-    """One write a request would cost the SDK and the broker most of their speed."""
+async def test_requests_in_flight_share_writes_and_reads(rig: Rig) -> None:
+    """Client and broker would lose most of their speed by one write for each request."""
     channel = await rig.open()
     futures = [channel.request(Command.request(ECHO, body=b"%d" % i), 5000) for i in range(200)]
     responses = await asyncio.gather(*futures)
@@ -203,7 +203,7 @@ async def test_a_held_request_gets_its_response_later(rig: Rig) -> None:
     assert (await future).body == b"now"
 
 
-async def test_a_timeout_frees_the_caller_and_spares_the_others(rig: Rig) -> None:
+async def test_a_timeout_ends_only_its_own_request(rig: Rig) -> None:
     """A silent peer would block its callers, or fail other requests, too."""
     channel = await rig.open()
     slow = channel.request(Command.request(SILENT), 30_000)
@@ -214,8 +214,8 @@ async def test_a_timeout_frees_the_caller_and_spares_the_others(rig: Rig) -> Non
     slow.cancel()
 
 
-async def test_a_cancelled_request_leaves_the_channel_sound(rig: Rig) -> None:
-    """Cancelling one send would break the sends after it."""
+async def test_a_cancelled_request_does_not_affect_others(rig: Rig) -> None:
+    """A cancelled send would break later sends."""
     channel = await rig.open()
     future = channel.request(Command.request(HOLD), 5000)
     await rig.peer.until(lambda: bool(rig.peer.held))
@@ -237,7 +237,7 @@ async def test_losing_the_connection_fails_requests_in_flight_at_once(rig: Rig) 
 
 
 async def test_closing_notifies_both_ends(rig: Rig) -> None:
-    """A broker would keep clients that are gone."""
+    """A broker would keep the state of disconnected clients."""
     client = Peer()
     channel = await rig.open(client)
     await channel.request(Command.request(ECHO), 5000)
@@ -264,7 +264,7 @@ async def test_bytes_written_before_close_arrive(rig: Rig) -> None:
 async def test_oneway_requests_are_handled_after_their_client_has_gone(
     rig: Rig, ends: Callable[[Channel], None]
 ) -> None:
-    """Requests that wait for their turn when the connection ends are lost, although the server has them."""
+    """Oneway requests that wait for their turn when the connection ends would be lost."""
     channel = await rig.open()
     for _ in range(20):
         channel.oneway(Command.request(SLOW))
@@ -277,7 +277,7 @@ async def test_oneway_requests_are_handled_after_their_client_has_gone(
 
 
 async def test_a_server_that_ends_a_connection_handles_no_waiting_requests(rig: Rig) -> None:
-    """A peer that is disconnected for what it sent keeps the server busy."""
+    """A peer that is disconnected for invalid data would keep the server busy."""
     channel = await rig.open()
     for _ in range(20):
         channel.oneway(Command.request(SLOW))
@@ -396,8 +396,8 @@ async def test_one_connection_too_many_is_rejected(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "tls", "memory"])
-async def test_idle_connections_keep_no_client_out(scheme: str) -> None:
-    """Silent connections could keep all clients out for two minutes."""
+async def test_a_client_connects_despite_idle_connections(scheme: str) -> None:
+    """Silent connections would occupy all places for two minutes, so that clients are rejected."""
     async with started(scheme, ChannelOptions(max_connections=2)) as rig:
         idle, client, other = [await rig.open() for _ in range(3)]
         await asyncio.wait_for(idle.wait_closed(), LIMIT_S)
@@ -422,7 +422,7 @@ async def test_one_host_cannot_take_all_connections(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(("host", "limit"), [("127.0.0.1", None), ("[::1]", None), ("192.0.2.1", 1024)])
-def test_this_machine_may_have_any_number(host: str, limit: int | None) -> None:
+def test_connections_of_this_machine_are_not_limited(host: str, limit: int | None) -> None:
     """A test, or a proxy beside the broker, would be taken for a flood."""
     assert host_limit(host, ChannelOptions()) == limit
 
@@ -461,7 +461,7 @@ async def test_tls_cannot_be_served_without_a_certificate() -> None:
 
 
 async def test_a_memory_name_is_taken_once_and_freed() -> None:
-    """Two embedded brokers would respond for each other."""
+    """One of two embedded brokers would receive the requests for the other."""
     first = await serve("memory://once", Peer())
     with pytest.raises(ConfigInvalid, match="in use"):
         await serve("memory://once", Peer())
@@ -471,7 +471,7 @@ async def test_a_memory_name_is_taken_once_and_freed() -> None:
 
 async def test_a_third_party_transport_is_used() -> None:
     """A transport such as QUIC or a proxy would need changes of the client."""
-    from rocketpy.transport.memory import MemoryTransport  # noqa: PLC0415 - stands in for theirs
+    from rocketpy.transport.memory import MemoryTransport  # noqa: PLC0415 - in place of a third party's
 
     register_transport("pigeon", MemoryTransport())
     with pytest.raises(ConfigInvalid, match="already"):

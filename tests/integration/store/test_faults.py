@@ -13,7 +13,7 @@ from tests.soak.faults import fault_run, servers
 async def test_every_result_of_a_send_is_true(tmp_path: Path) -> None:
     """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
     with servers(tmp_path) as running:
-        # How long it takes says nothing on a busy machine; `python -m tests.soak.faults` looks at that.
+        # Durations mean nothing on a busy machine; `python -m tests.soak.faults` checks them.
         report = await fault_run(running, rounds=1, interval_s=0.3, refresh_ms=500, recover_within_s=300)
     assert report.problems == []
     assert (report.kills, len(report.recoveries_s)) == (4, 4)

@@ -1,4 +1,4 @@
-"""A broker on a really full file system: acknowledged messages stay, and consumers get all of them."""
+"""A broker on a full file system keeps acknowledged messages, and consumers get all of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fill(path: Path) -> None:
 
 
 async def send_until_refused(producer: Producer, sent: list[bytes], most: int) -> str:
-    """Send messages, a hundred at a time; returns why one was refused, or nothing after `most`."""
+    """Send messages, 100 at a time; return the reason of the first rejection, or "" after `most`."""
     for first in range(len(sent), len(sent) + most, 100):
         bodies = [b"%d " % number + BODY for number in range(first, first + 100)]
         results = await asyncio.gather(
@@ -78,9 +78,9 @@ def log_bytes(root: Path) -> int:
 async def test_all_that_was_acknowledged_is_consumed(
     small_disk: Path, caplog: pytest.LogCaptureFixture, *, refuses: bool
 ) -> None:
-    """Other files on the disk would cost messages: deleted at 85 %, or stored and not readable.
+    """If other files fill the disk, messages would be deleted at 85 %, or be stored and not readable.
 
-    Without the refusal at 90 % the log goes on in the blocks that are reserved for it.
+    Without the rejection at 90 %, the log continues in its preallocated blocks.
     """
     root, other = small_disk / "store", small_disk / "other"
     settings = {**SETTINGS, "cleanResourceInterval": "50"}
@@ -121,7 +121,7 @@ async def test_forced_deletion_is_the_operators_choice(
     settings = {
         **SETTINGS,
         "cleanResourceInterval": "50",
-        "flushIntervalConsumeQueue": "10",  # only what is flushed is deleted
+        "flushIntervalConsumeQueue": "10",  # retention deletes flushed files only
         "cleanFileForciblyEnable": "true",
     }
     sent: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Stores that a real 4.6.0 broker left, clean, killed and damaged, must open with all they hold."""
+"""Stores that a real 4.6.0 broker left, clean, killed or damaged, must open with all their messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests import golden_data
 from tests.store_checks import check_store
 from tests.unit.store.helpers import log_content, queue_content, small_config
 
-# Which recorded store has the expected content of each one after it is opened.
+# Recorded store -> the recorded store with its expected content after it is opened.
 EXPECTED = {
     "clean": "clean",
     "unclean": "unclean-recovered",
@@ -109,8 +109,8 @@ def test_the_index_equals_the_real_broker_s_or_is_rebuilt(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["clean", "unclean-recovered"])
-def test_index_files_closed_by_us_have_the_bytes_of_java(name: str, tmp_path: Path) -> None:
-    """A Java broker that opens a store of this broker would read another index."""
+def test_index_files_closed_by_rocketpy_equal_those_of_java(name: str, tmp_path: Path) -> None:
+    """A Java broker that opens a store of rocketpy would read another index."""
     before = {path.name: path.read_bytes() for path in _files(name, tmp_path / "a", "index")}
     for path in (tmp_path / "a" / "index").iterdir():
         path.unlink()
@@ -145,7 +145,7 @@ def test_messages_are_found_by_key_and_by_place(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_cut_and_its_offset_reused(tmp_path: Path) -> None:
-    """A torn record would stay in the way of new ones, or its queue offset be skipped."""
+    """A torn record would prevent new ones, or its queue offset be skipped."""
     store, report = opened("torn", tmp_path)
     assert report.end == TORN_AT
     assert any("torn tail at 187265: crc" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""A store beside a model of it, under random appends, batches, flushes, kills and restarts."""
+"""Compares a store with a model under random appends, batches, flushes, kills and restarts."""
 
 from __future__ import annotations
 
@@ -125,5 +125,7 @@ class LongerStoreMachine(StoreMachine):
 
 
 TestStoreModelForLonger = pytest.mark.slow(LongerStoreMachine.TestCase)
-TestStoreModelForLonger.__doc__ = "Only a rare order of appends, flushes and crashes would do so."
+TestStoreModelForLonger.__doc__ = (
+    "A rare order of appends, flushes and crashes would lose or repeat messages."
+)
 TestStoreModelForLonger.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -106,7 +106,7 @@ def test_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path, seed: int) 
         assert set(acknowledged) <= set(numbers)
         assert set(numbers) <= set(range(first + 10**6)), "nothing that was not sent"
         assert check_store(store).problems == []
-        acknowledged = numbers  # what came back once must stay
+        acknowledged = numbers  # messages that were recovered once must stay
         first = max(numbers) + 1
         put(store, first, body=b"%d between" % first)
         acknowledged.append(first)

@@ -39,7 +39,7 @@ class Filled(Protocol):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """Writes each kind of store once, and copies it then. stop: clean, killed, or flushed and killed."""
+    """Writes each kind of store once, then copies it. stop: clean, killed, or flushed and killed."""
     written: dict[tuple[str, int], Path] = {}
 
     def fill(root: Path, *, stop: str = "clean", count: int = COUNT) -> None:
@@ -115,7 +115,7 @@ def test_a_queue_that_lacks_one_file_is_complete_after_a_start(
     filled: Filled, tmp_path: Path, stop: str, start: int
 ) -> None:
     """A group would skip the messages of that file, or read those after it with wrong offsets."""
-    count = 2 * COUNT  # a start reads the end of so long a log only
+    count = 2 * COUNT  # recovery reads only the end of a log of this length
     filled(tmp_path, stop=stop.removesuffix(", no checksums"), count=count)
     if stop == "clean, no checksums":
         (tmp_path / "queuesums").unlink()
@@ -140,7 +140,7 @@ def test_last_unit_that_leads_to_another_message_is_replaced(
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_queue_of_expired_units_continues_with_the_log(filled: Filled, tmp_path: Path, torn: bool) -> None:
-    """A unit that points before the log's start can be torn, or lack its followers, without notice."""
+    """Units of expired records can be torn, or later units be missing, without a report."""
     filled(tmp_path, stop="killed")
     (tmp_path / "commitlog" / mapped_file_name(0)).unlink()
     checkpoint = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
@@ -168,7 +168,7 @@ def test_a_queue_of_expired_units_continues_with_the_log(filled: Filled, tmp_pat
 
 
 def test_rebuilt_files_equal_those_written_live(filled: Filled, tmp_path: Path) -> None:
-    """Queues and index would differ from node to node, and no checker could compare them."""
+    """Queues and index of two brokers would differ, and no check could compare them."""
     filled(tmp_path)
     live = files_below(tmp_path / "consumequeue"), [*files_below(tmp_path / "index").values()]
     shutil.rmtree(tmp_path / "consumequeue")
@@ -184,7 +184,7 @@ def test_rebuilt_files_equal_those_written_live(filled: Filled, tmp_path: Path) 
 def test_a_store_without_its_commit_log_starts_empty_only_if_configured(
     filled: Filled, tmp_path: Path
 ) -> None:
-    """A disk that is not mounted would cost the queues, as with 4.6.0, and numbers would be given twice."""
+    """With an unmounted disk, queues would be deleted as in 4.6.0, and offsets be assigned twice."""
     filled(tmp_path)
     queues = files_below(tmp_path / "consumequeue")
     shutil.rmtree(tmp_path / "commitlog")
@@ -217,7 +217,7 @@ def test_damage_in_flushed_data_is_rejected_unchanged(filled: Filled, tmp_path: 
 
 
 def test_damage_is_cut_if_an_operator_configures_it(filled: Filled, tmp_path: Path) -> None:
-    """A store whose copy is lost, too, could never be used."""
+    """A damaged store without a backup could never be used again."""
     filled(tmp_path)
     log = tmp_path / "commitlog" / f"{65536:020d}"
     flip(log, log.read_bytes().index(b"body 500"))
@@ -257,7 +257,7 @@ def test_the_unflushed_tail_is_cut_after_power_loss(tmp_path: Path) -> None:
     kill(store)
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(flushed)
-        file.write(bytes(512))  # a sector that never came
+        file.write(bytes(512))  # a sector that never reached the disk
     store = MessageStore(small_config(tmp_path))
     report = store.open()
     assert report.end == flushed
@@ -287,7 +287,7 @@ def test_flipped_byte_in_flushed_records_is_rejected(tmp_path: Path, thorough: b
 
 
 def test_damage_that_power_loss_cannot_cause_is_rejected(tmp_path: Path) -> None:
-    """Above the flushed mark, too, a flipped bit would cost the valid records after it."""
+    """A flipped bit after the flushed offset would silently cost the valid records behind it."""
     store = MessageStore(small_config(tmp_path))
     store.open()
     put(store, *range(20))
@@ -298,7 +298,7 @@ def test_damage_that_power_loss_cannot_cause_is_rejected(tmp_path: Path) -> None
         MessageStore(small_config(tmp_path)).open()
 
 
-def test_record_of_no_queue_is_damage(filled: Filled, tmp_path: Path) -> None:
+def test_a_record_with_an_invalid_queue_id_is_damage(filled: Filled, tmp_path: Path) -> None:
     """A flipped bit in a queue id would stop the broker with an error about a topic."""
     filled(tmp_path)
     flip(tmp_path / "commitlog" / f"{0:020d}", 12)  # the first record's queue id becomes negative
@@ -387,7 +387,7 @@ def test_any_flipped_byte_is_repaired_or_rejected(tmp_path: Path, room: str, cou
         shutil.rmtree(root)
 
 
-def test_shorter_file_size_setting_is_named(filled: Filled, tmp_path: Path) -> None:
+def test_a_wrong_file_size_setting_is_named(filled: Filled, tmp_path: Path) -> None:
     """A wrong mappedFileSizeCommitLog would look like a destroyed store."""
     filled(tmp_path)
     config = small_config(tmp_path, commit_log=StoreConfig(root=tmp_path).commit_log)
@@ -431,7 +431,7 @@ def test_clean_start_reads_only_the_tail_of_a_large_log(tmp_path: Path) -> None:
     store = MessageStore(config)
     assert store.open().records <= 12
     kill(store)
-    (tmp_path / "abort").unlink()  # the checkpoint still knows that the stop was not clean
+    (tmp_path / "abort").unlink()  # the checkpoint still shows an unclean stop
     store = MessageStore(config)
     report = store.open()
     assert not report.clean
@@ -465,7 +465,7 @@ def test_a_store_of_java_is_read_from_the_file_that_its_checkpoint_names(
 
 
 def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Path) -> None:
-    """Source: CommitLog.recoverNormally. Files before are flushed; reading them all would take minutes."""
+    """Source: CommitLog.recoverNormally. Reading earlier files, which are flushed, would take minutes."""
     config = small_config(tmp_path, index=IndexConfig(enabled=False))
     with MessageStore(config) as store:
         for number in range(2 * COUNT):
@@ -482,7 +482,7 @@ def test_a_store_that_java_closed_is_read_from_its_third_last_file(tmp_path: Pat
 
 
 def test_reading_for_the_index_keeps_the_range_that_was_read(filled: Filled, tmp_path: Path) -> None:
-    """Files of that range would not be written again, although their last flush may have failed."""
+    """Files in that range would not be rewritten, although their last flush may have failed."""
     filled(tmp_path, count=2 * COUNT)
     shutil.rmtree(tmp_path / "consumequeue")  # the log is read from its first file
     last = max((tmp_path / "commitlog").iterdir())

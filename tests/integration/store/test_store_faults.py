@@ -123,7 +123,7 @@ def test_rejected_run_gives_its_offsets_back(tmp_path: Path) -> None:
 
 
 def test_rejected_run_across_a_file_end_is_undone(tmp_path: Path) -> None:
-    """A run that needs a new file and cannot have it would leave the log in two halves."""
+    """A run that needs a new file on a full disk would leave a gap in the log."""
     disk = FaultyDisk(only="pwrite")
     store = MessageStore(small_config(tmp_path), disk=disk)
     store.open()
@@ -131,7 +131,7 @@ def test_rejected_run_across_a_file_end_is_undone(tmp_path: Path) -> None:
     assert len(store.commit_log.files.mapped_files) == 1
     for number in range(150):
         store.append(message(1000 + number))
-    disk.calls, disk.fail_at = 0, 2  # the first file's part is written, the second's is not
+    disk.calls, disk.fail_at = 0, 2  # the write to the first file succeeds, that to the second fails
     with pytest.raises(DiskFull):
         store.write_out()
     assert len(store.commit_log.files.mapped_files) == 1

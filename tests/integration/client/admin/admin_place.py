@@ -1,4 +1,4 @@
-"""Clusters for the tests of the admin client: several brokers, some of them away, some in another cluster."""
+"""Clusters for the tests of the admin client: several brokers, some offline, some in another cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = "OtherCluster"
 async def missing_broker(
     cluster: EmbeddedCluster, *topics: str, broker_id: int = 0, address: str = "127.0.0.1:1"
 ) -> AsyncIterator[None]:
-    """While it lasts, the name server knows a broker-z that does not listen. broker_id: 1 for a slave."""
+    """Inside the block, a broker-z that does not listen is registered. broker_id: 1 for a slave."""
     header = RegisterBrokerRequestHeader(
         broker_name="broker-z",
         broker_addr=address,

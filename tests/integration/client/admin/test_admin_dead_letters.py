@@ -1,4 +1,4 @@
-"""admin.dead_letters: those of all groups, read by time, and sent again in bulk."""
+"""admin.dead_letters: dead letters of all groups are listed, read by time, and resent in bulk."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def until_listed(admin: AdminClient) -> None:
 
 
 async def test_all_dead_letters_are_sent_again_once() -> None:
-    """Messages that fail again would be sent forever, or an operator not see how far it is."""
+    """Messages that fail again would be resent forever, or an operator could not see the progress."""
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         await dead(cluster, 9)
         async with AdminClient(cluster.namesrv_address) as admin:
@@ -75,7 +75,7 @@ async def test_all_dead_letters_are_sent_again_once() -> None:
 
 
 async def test_counting_dead_letters_changes_nothing() -> None:
-    """A look at a cluster would change the permission of a topic."""
+    """Reading the counts would change the permission of a topic."""
     async with EmbeddedCluster(settings=SETTINGS) as cluster, AdminClient(cluster.namesrv_address) as admin:
         await admin.topics.create("%DLQ%g", 1, perm=Permission.WRITE)
         async with Producer("p", cluster.namesrv_address) as producer:
@@ -91,11 +91,11 @@ async def test_counting_dead_letters_changes_nothing() -> None:
 
 
 class Stop(Exception):
-    """Ends a call from its progress."""
+    """Raised by a progress callback to end the call."""
 
 
-async def test_sending_again_goes_on_where_it_ended() -> None:
-    """After an error, an operator would have to send all again, or some not at all."""
+async def test_a_resend_continues_where_it_stopped() -> None:
+    """After an error, an operator would have to resend all dead letters, or would miss some."""
     async with EmbeddedCluster(brokers=2, settings=SETTINGS) as cluster:
         sent = await dead(cluster, 9)
         async with AdminClient(cluster.namesrv_address) as admin:

@@ -1,4 +1,4 @@
-"""AdminClient.groups with this project's servers."""
+"""AdminClient.groups with rocketpy's servers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_groups_are_created_altered_and_deleted(admin: AdminClient, cluste
     changed = GroupSettings(max_retries=3, broadcast=False, enabled=False)
     assert set(limited.brokers.values()) == {changed}
     await admin.groups.delete("limited")
-    await admin.groups.delete("limited")  # it is already as it should be
+    await admin.groups.delete("limited")  # it is already deleted
     assert [group.name for group in await admin.groups.list()] == ["g"]
     for broker in cluster.brokers:
         assert broker.consumers.groups.get("limited") is None
@@ -297,7 +297,7 @@ async def test_a_namespace_has_its_own_groups(admin: AdminClient, cluster: Embed
     assert left.name == "g"
 
 
-async def test_a_broker_that_is_away_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+async def test_a_broker_that_is_offline_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
     """A change would silently miss a broker, or a query return a part."""
     async with missing_broker(cluster, "T"):
         for call in (
@@ -328,7 +328,7 @@ async def test_an_account_without_rights_is_refused(tmp_path: Path, monkeypatch:
 
 
 def test_wrong_places_are_refused() -> None:
-    """A time in another zone, or an offset that no queue has, would move a group to a wrong place."""
+    """A time without a time zone, or a negative offset, would move a group to a wrong place."""
     with pytest.raises(ConfigInvalid, match="no time zone"):
         ResetTo.time(datetime(2026, 1, 1))  # noqa: DTZ001 - the mistake
     with pytest.raises(ConfigInvalid, match="time is -1"):

@@ -58,7 +58,7 @@ async def two() -> AsyncIterator[EmbeddedCluster]:
 async def sent(
     cluster: EmbeddedCluster, *messages: Message, queue: MessageQueue | None = None, namespace: str = ""
 ) -> list[SendResult]:
-    """Send messages, one after the other, to one queue after the other."""
+    """Send messages one by one to the queues in turn, or all to `queue`."""
     config = ProducerConfig(batching=False)
     client = ClientConfig(namespace=namespace)
     async with Producer("p", cluster.namesrv_address, config=config, client=client) as producer:
@@ -98,8 +98,8 @@ async def test_a_message_is_found_in_every_way(two: EmbeddedCluster, namespace: 
             await admin.messages.by_unique_id("T", results[0].message_id[:-1] + "F")
 
 
-async def test_what_is_not_there_is_an_error(two: EmbeddedCluster) -> None:
-    """An operator would mistake a wrong id, or a broker that is away, for a lost message."""
+async def test_a_missing_message_is_an_error(two: EmbeddedCluster) -> None:
+    """An operator would mistake a wrong id, or a broker that is offline, for a lost message."""
     (result,) = await sent(two, Message("T", b"x", keys=["k"]))
     async with AdminClient(two.namesrv_address) as admin:
         for malformed in ("", "xyz", "7F00", "Z" * 32):
@@ -284,7 +284,7 @@ async def test_groups_that_consumed_a_message(cluster: EmbeddedCluster, tmp_path
 
 
 @pytest.mark.parametrize("namespace", ["", "tenant"])
-async def test_one_consumer_is_given_a_message(cluster: EmbeddedCluster, namespace: str) -> None:
+async def test_a_message_is_sent_to_one_consumer(cluster: EmbeddedCluster, namespace: str) -> None:
     """A message would go to another consumer, or be handled twice, or its result be lost."""
     (result,) = await sent(cluster, Message("T", b"again"), namespace=namespace)
     outcomes = [None, Later(), ValueError("cannot handle it")]

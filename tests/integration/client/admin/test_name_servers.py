@@ -33,7 +33,7 @@ def of(*servers: NameServer) -> str:
     return ";".join(str(server.address) for server in servers)
 
 
-async def test_settings_are_at_every_name_server(three: list[NameServer]) -> None:
+async def test_settings_are_put_at_every_name_server(three: list[NameServer]) -> None:
     """Brokers and clients would get another value from each name server."""
     async with AdminClient(of(*three)) as admin:
         names = admin.name_servers
@@ -49,7 +49,7 @@ async def test_settings_are_at_every_name_server(three: list[NameServer]) -> Non
         assert [server.kv.get("SPACE", "key") for server in three] == [None] * 3
 
 
-async def test_a_name_server_that_is_away_is_named(three: list[NameServer]) -> None:
+async def test_a_name_server_that_is_offline_is_named(three: list[NameServer]) -> None:
     """An operator would believe that all name servers have the value."""
     async with AdminClient(of(*three)) as admin:
         away = f"name server {three[1].address}"

@@ -13,7 +13,7 @@ from rocketpy_broker import EmbeddedCluster
 from tests.integration.client.admin.admin_place import CLUSTER, missing_broker
 
 
-async def test_each_broker_is_asked(cluster: EmbeddedCluster) -> None:
+async def test_requests_reach_each_broker(cluster: EmbeddedCluster) -> None:
     """A broker would be left out, silently."""
     async with AdminClient(cluster.namesrv_address) as admin:
         requests = admin.topics._requests
@@ -40,7 +40,7 @@ async def test_each_broker_is_asked(cluster: EmbeddedCluster) -> None:
             assert isinstance(failed.value.errors["broker-z"], RouteNotFound)
 
 
-async def test_each_name_server_is_asked(cluster: EmbeddedCluster) -> None:
+async def test_requests_reach_each_name_server(cluster: EmbeddedCluster) -> None:
     """A name server would keep what was deleted at the others."""
     async with AdminClient(f"{cluster.namesrv_address};127.0.0.1:1") as admin:
         requests = admin.topics._requests

@@ -1,4 +1,4 @@
-"""AdminClient.topics with this project's servers."""
+"""AdminClient.topics with rocketpy's servers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_unknown_topics_are_reported(admin: AdminClient) -> None:
         await admin.topics.describe("Nowhere")
     with pytest.raises(RouteNotFound, match="Nowhere"):
         await admin.topics.alter("Nowhere", read_queues=1)
-    await admin.topics.delete("Nowhere")  # it is already as it should be
+    await admin.topics.delete("Nowhere")  # it does not exist, which is no error
 
 
 async def test_only_given_settings_are_altered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
@@ -215,7 +215,7 @@ async def test_a_namespace_has_its_own_topics(cluster: EmbeddedCluster, admin: A
     assert await admin.topics.list() == ("T",)
 
 
-async def test_a_broker_that_is_away_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+async def test_a_broker_that_is_offline_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
     """A change would silently miss a broker, or a query return a part."""
     async with missing_broker(cluster, "T"):
         with pytest.raises(BrokersFailed, match=r"1 of 3 servers failed: broker-z: ") as failed:
