@@ -1,1 +1,1 @@
-"""OpenTelemetry with its real SDK: spans, metrics, context in messages."""
+"""Spans, metrics and message context with the real OpenTelemetry SDK."""

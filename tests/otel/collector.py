@@ -25,9 +25,7 @@ from rocketpy_otel import OpenTelemetry
 
 @dataclass(frozen=True)
 class Span:
-    """A span as it came over the wire. Ids are hex; links are the ids of spans; events have a name and
-    attributes; failed: its status is an error.
-    """
+    """A decoded span. Ids are hex. links: span ids. events: names and attributes. failed: status is ERROR."""
 
     service: str
     name: str
@@ -103,7 +101,7 @@ def _value(value: Any) -> Any:
 
 @asynccontextmanager
 async def collecting() -> AsyncIterator[Collector]:
-    """A running collector; `url` is where to send to."""
+    """A running collector; clients export to its `url`."""
     collector = Collector()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +133,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
 
 
 class Service:
-    """One service's SDK, with batch processor and OTLP exporters."""
+    """The OpenTelemetry SDK of one service, with batch processor and OTLP exporters."""
 
     def __init__(self, name: str, collector: Collector) -> None:
         resource = Resource.create({"service.name": name})

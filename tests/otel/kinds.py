@@ -1,6 +1,6 @@
-"""Every kind of send in one trace, with its consumer: the same with both brokers.
+"""Every kind of send in one trace, with its consumer; the expected spans are the same with both brokers.
 
-checkout   a span of the application's own, around all of it
+checkout   a span of the application, the parent of the others
   send     single, delayed, oneway, repeated, transactional (and its end), a request
   create   two messages of a batch, whose send is linked to them
     process    by a push consumer that continues the trace; for the request it sends the reply
@@ -42,7 +42,7 @@ CONVENTIONS = frozenset(
         "network.peer.address", "network.peer.port", "error.type",
     }
 )  # fmt: skip
-"""The attributes of the messaging conventions, RocketMQ's among them, that spans here have."""
+"""The attributes of these spans that OpenTelemetry's messaging conventions define."""
 OURS = frozenset({"rocketpy.transaction.state", "rocketpy.transaction.asked"})
 
 
@@ -128,7 +128,7 @@ async def _send_repeated(telemetry: Any, topic: str) -> None:
 
 
 def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> None:
-    """Every span, its parent, kind, links, events and attributes. broker, cluster: their names."""
+    """Check each span: parent, kind, links, events and attributes. broker, cluster: their names."""
     topic, asked, again = f"{stem}_K", f"{stem}_Ask", f"{stem}_Again"
     group = f"{stem}_kinds"
     checkout = collector.span("checkout")
@@ -232,7 +232,7 @@ def expect_kinds(collector: Collector, stem: str, broker: str, cluster: str) -> 
 
 
 def _peer(span: Span) -> dict[str, Any]:
-    """The configured broker, which must be on this machine."""
+    """Check that the span's server is on this machine; return its attributes."""
     port = span.attributes["server.port"]
     assert port > 0
     return {
@@ -246,7 +246,7 @@ def _peer(span: Span) -> dict[str, Any]:
 def _has(
     span: Span, operation: str, topic: str, more: dict[str, Any], *, kind: str | None = None, ids: int = 0
 ) -> None:
-    """Does it have these attributes and no others, besides its client's id, and of one message its id?"""
+    """Check that a span has exactly these attributes, the client id and, for one message, its id."""
     found = dict(span.attributes)
     assert "@" in found.pop("messaging.client.id")
     if ids:

@@ -1,7 +1,7 @@
-"""One order on its way through three services: the same scenario with both brokers.
+"""One order passes through several services; the expected trace is the same with both brokers.
 
 shop       request -> send A
-forwarder  takes A and sends it on to B with its properties: ours (by a handler), or a Java program
+forwarder  receives A and sends it to B with its properties: a rocketpy push consumer, or a Java program
 billing    process B -> send C
 archive    pulls C -> process C
 """
@@ -19,7 +19,7 @@ from tests.otel.collector import Collector, Service, Span, collecting
 from tests.waiting import LIMIT_S
 
 Forward = Callable[[str, str], Awaitable[None]]
-"""Takes one message of a topic, and sends its properties on to another."""
+"""Forwards one message of a topic, with its properties, to another topic."""
 
 
 async def run_scenario(namesrv: str, stem: str, forward: Forward | None = None) -> Collector:
@@ -87,7 +87,7 @@ def _forwarder(namesrv: str, stem: str) -> Forward:
 
 
 def expect_one_trace(collector: Collector, stem: str, broker: str) -> None:
-    """Every span of the scenario, its parent, its kind and all its attributes. broker: its name."""
+    """Check every span of the scenario: parent, kind and all attributes. broker: its name."""
     a, b, c = f"{stem}_A", f"{stem}_B", f"{stem}_C"
     request, send_a, receive_b, process_b, send_c, receive_c, process_c = (
         collector.span(name)

@@ -1,4 +1,4 @@
-"""The real SDK with everything kept in memory."""
+"""The real OpenTelemetry SDK, with spans and metrics kept in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Attributes = dict[str, Any]
 
 @dataclass
 class Recorder:
-    """Providers of its own, never the global ones: tests of one process do not meet."""
+    """Separate providers instead of the global ones, so that tests of one process are independent."""
 
     exporter: InMemorySpanExporter = field(default_factory=InMemorySpanExporter)
     reader: InMemoryMetricReader = field(default_factory=InMemoryMetricReader)
@@ -46,7 +46,7 @@ class Recorder:
         return found
 
     def points(self, name: str) -> list[tuple[Attributes, Any]]:
-        """A metric's points: attributes, and the value or the histogram's count."""
+        """The points of a metric: attributes, and the value or the count of a histogram."""
         data = self.reader.get_metrics_data()
         return [
             (dict(point.attributes or {}), getattr(point, "count", None) or getattr(point, "value", None))
@@ -66,6 +66,17 @@ def attributes(span: ReadableSpan) -> Attributes:
     }
 
 
+def span_id(span: ReadableSpan) -> int:
+    """Return the id of a span."""
+    assert span.context is not None
+    return int(span.context.span_id)
+
+
+def parent_id(span: ReadableSpan) -> int | None:
+    """Return the id of a span's parent; None for a root span."""
+    return span.parent.span_id if span.parent is not None else None
+
+
 def traceparent(span: ReadableSpan) -> str:
     """Return the context of a span as the header traceparent has it."""
     context = span.context
@@ -74,7 +85,7 @@ def traceparent(span: ReadableSpan) -> str:
 
 
 def run_alone(program: str) -> None:
-    """Run a program in a process of its own, where it may set the global providers, to its success."""
+    """Run a program in its own process, where it may set the global providers; it must succeed."""
     paths = [str(ROOT), str(ROOT / "integrations/otel")]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"import sys; sys.path[:0] = {paths!r}\n{program}"],

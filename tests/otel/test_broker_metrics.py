@@ -110,7 +110,7 @@ async def http(broker: Broker, request: str) -> tuple[int, str]:
 
 
 def samples(text: str) -> Samples:
-    """By name, with counters under the name that queries use."""
+    """The samples of a page by name; counters have the name that queries use."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -119,7 +119,7 @@ def samples(text: str) -> Samples:
 
 
 async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
-    """Operators would get graphs that are empty, or wrong."""
+    """Graphs of operators would be empty or wrong."""
     async with busy_broker(tmp_path) as broker:
         status, text = await http(broker, "GET /metrics")
     assert status == 200
@@ -199,7 +199,7 @@ async def test_the_endpoint_serves_only_metrics(tmp_path: Path) -> None:
         await asyncio.open_connection(host, port)
 
 
-async def test_no_port_no_endpoint(tmp_path: Path) -> None:
+async def test_without_a_port_there_is_no_endpoint(tmp_path: Path) -> None:
     """A broker would listen at an address that is not configured."""
     given = {"storePathRootDir": str(tmp_path / "store"), "listen": "127.0.0.1:0"}
     broker = Broker(load_broker_config(None, given))
@@ -213,7 +213,7 @@ async def test_no_port_no_endpoint(tmp_path: Path) -> None:
 async def test_without_its_package_the_endpoint_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker would serve errors to the scraper, or probes, which need no package, would fail."""
+    """The scraper would get errors, or probes, which do not need the package, would fail."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     async with busy_broker(tmp_path) as broker:
         status, text = await http(broker, "GET /metrics")
@@ -244,7 +244,7 @@ def expressions() -> dict[str, list[str]]:
     return {"dashboard.json": asked, "alerts.yml": [(GRAFANA / "alerts.yml").read_text("utf-8")]}
 
 
-async def test_dashboard_and_alerts_ask_for_metrics_there_are(tmp_path: Path) -> None:
+async def test_dashboard_and_alerts_query_existing_metrics(tmp_path: Path) -> None:
     """A panel would stay empty, and an alert never fire."""
     async with busy_broker(tmp_path) as broker:
         text = (await http(broker, "GET /metrics"))[1]
@@ -262,7 +262,7 @@ async def test_dashboard_and_alerts_ask_for_metrics_there_are(tmp_path: Path) ->
 
 
 async def test_the_same_metrics_are_exported_through_opentelemetry(tmp_path: Path) -> None:
-    """Where everything goes through OpenTelemetry, brokers would be missing."""
+    """Users who collect all metrics through OpenTelemetry would miss those of brokers."""
     recorder = Recorder()
     async with busy_broker(tmp_path) as broker:
         assert broker.metrics is not None
@@ -276,8 +276,8 @@ async def test_the_same_metrics_are_exported_through_opentelemetry(tmp_path: Pat
         end()
 
 
-def test_a_broker_reports_by_itself(tmp_path: Path) -> None:
-    """Telemetry of brokers would need code where clients' needs none."""
+def test_a_broker_exports_metrics_without_code(tmp_path: Path) -> None:
+    """Telemetry of brokers would need code, while that of clients needs none."""
     program = f"""
 import asyncio
 from opentelemetry import metrics

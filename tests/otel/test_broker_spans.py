@@ -1,4 +1,4 @@
-"""Spans of the broker's side, joined to the senders' traces."""
+"""Spans of the broker in the senders' traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from rocketpy import Message, Producer
@@ -14,7 +13,7 @@ from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
-from tests.otel.recorder import Recorder, attributes
+from tests.otel.recorder import Recorder, attributes, parent_id, span_id
 
 
 async def send_to(tmp_path: Path, recorder: Recorder, **settings: str) -> None:
@@ -50,7 +49,7 @@ async def test_the_broker_s_spans_are_in_the_sender_s_trace(
     await send_to(tmp_path, recorder, flushDiskType=flush, traceSends="true")
     send, store = recorder.span("send Single"), recorder.span("store Single")
     assert store.kind is SpanKind.SERVER
-    assert _parent(store) == _id(send)
+    assert parent_id(store) == span_id(send)
     assert attributes(store) == {
         "messaging.system": "rocketmq",
         "messaging.operation.name": "store",
@@ -58,17 +57,17 @@ async def test_the_broker_s_spans_are_in_the_sender_s_trace(
         "messaging.destination.name": "Single",
         "messaging.destination.partition.id": attributes(send)["messaging.destination.partition.id"],
     }
-    stages = [span for span in recorder.spans() if _parent(span) == _id(store)]
+    stages = [span for span in recorder.spans() if parent_id(span) == span_id(store)]
     assert [span.name for span in stages] == ["append", "flush wait"][: 1 if flush == "ASYNC_FLUSH" else 2]
     assert stages[0].start_time == store.start_time
     assert stages[-1].end_time == store.end_time
     batch, creates = recorder.span("store Batch"), recorder.spans("create Batch")
-    assert _parent(batch) == _id(creates[0])
-    assert [link.context.span_id for link in batch.links] == [_id(creates[1])]
+    assert parent_id(batch) == span_id(creates[0])
+    assert [link.context.span_id for link in batch.links] == [span_id(creates[1])]
     assert attributes(batch)["messaging.batch.message_count"] == 2
 
 
-async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_for_a_slave_is_a_span(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A send that a slave delays would look like one that the master's disk delays."""
     recorder = Recorder()
     monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
@@ -79,24 +78,15 @@ async def test_the_wait_for_a_slave_is_a_stage(tmp_path: Path, monkeypatch: pyte
         async with Producer("g", brokers.namesrv_address, telemetry=recorder.telemetry()) as producer:
             await producer.send(Message("Single", b"x"))
     store = recorder.span("store Single")
-    stages = [span for span in recorder.spans() if _parent(span) == _id(store)]
+    stages = [span for span in recorder.spans() if parent_id(span) == span_id(store)]
     assert [span.name for span in stages] == ["append", "flush wait", "replication wait"]
     for before, after in pairwise(stages):
         assert before.end_time == after.start_time
 
 
 async def test_brokers_trace_nothing_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message would cost a broker its clients' telemetry."""
+    """Each traced message would cost brokers CPU time for spans that nobody collects."""
     recorder = Recorder()
     monkeypatch.setattr("rocketpy_broker.broker.broker.find_telemetry", lambda _choice: recorder.telemetry())
     await send_to(tmp_path, recorder)
     assert recorder.spans("store") == []
-
-
-def _id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
-
-
-def _parent(span: ReadableSpan) -> int | None:
-    return span.parent.span_id if span.parent is not None else None

@@ -1,4 +1,4 @@
-"""How telemetry is found and switched on; each in a process of its own, since providers are global."""
+"""How telemetry is found and enabled. Each test runs a process, since providers are global."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rocketpy import (
@@ -30,7 +29,8 @@ from rocketpy.protocol.message.trace import Consumed, ConsumeOutcome, Consuming,
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.background import kill
 from tests.mqproducer.place import eventually
-from tests.otel.recorder import Recorder, attributes
+from tests.otel.recorder import Recorder, attributes, span_id
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -38,15 +38,6 @@ async def cluster() -> AsyncIterator[EmbeddedCluster]:
     """One name server, one broker."""
     async with EmbeddedCluster() as running:
         yield running
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds; at most 20 s."""
-
-    async def holds() -> object:
-        return condition() or None
-
-    await eventually(holds, 20)
 
 
 async def consume(
@@ -76,7 +67,7 @@ async def consume(
 
 
 async def test_handling_is_not_part_of_the_trace_that_started_the_consumer(cluster: EmbeddedCluster) -> None:
-    """All work of a consumer would be in the one trace of the service's start, which never ends."""
+    """All work of a consumer would be in the trace of the service's start, which would never end."""
     recorder = Recorder()
 
     async def handle(_: MessageExt) -> None: ...
@@ -99,8 +90,8 @@ async def test_a_handler_is_a_span_linked_to_the_sender(cluster: EmbeddedCluster
     send, receive, process = (recorder.span(f"{name} T") for name in ("send", "receive", "process"))
     assert seen[0].get_span_context() == process.context
     assert process.kind is SpanKind.CONSUMER
-    assert [link.context.span_id for link in process.links] == [_id(send)]
-    assert [link.context.span_id for link in receive.links] == [_id(send)]
+    assert [link.context.span_id for link in process.links] == [span_id(send)]
+    assert [link.context.span_id for link in receive.links] == [span_id(send)]
     found = attributes(process)
     assert found.pop("messaging.client.id")
     assert found == {
@@ -135,7 +126,7 @@ async def in_the_loop(message: MessageExt) -> None:
 
 
 def makes_a_coroutine(message: MessageExt) -> Awaitable[None]:
-    """A plain function that returns something to wait for."""
+    """A plain function that returns an awaitable."""
     trace.get_current_span().set_attribute("seen", message.body.decode())
     return in_the_loop(message)
 
@@ -153,7 +144,7 @@ async def test_every_kind_of_handler_has_its_own_span(
     bodies = [b"%d" % number for number in range(20)]
     config = PushConfig(orderly=orderly, concurrency=4)
     await consume(cluster, recorder, handler, config=config, bodies=bodies, spans=20)
-    sent = {_id(span): number for number, span in enumerate(recorder.spans("send T"))}
+    sent = {span_id(span): number for number, span in enumerate(recorder.spans("send T"))}
     spans = recorder.spans("process T")
     assert len(spans) == 20
     for span in spans:
@@ -163,7 +154,7 @@ async def test_every_kind_of_handler_has_its_own_span(
 
 
 async def test_failures_of_handlers_show(cluster: EmbeddedCluster) -> None:
-    """A handler that fails all the time would look as one that works."""
+    """A handler that always fails would look like one that works."""
     recorder = Recorder()
 
     async def handle(message: MessageExt) -> ConsumeResult:
@@ -206,7 +197,7 @@ async def test_batches_and_children(cluster: EmbeddedCluster, tmp_path: Path) ->
         await consume(other, child, in_the_loop, process_as_child=True)
     parent = child.span("process T").parent
     assert parent is not None
-    assert parent.span_id == _id(child.span("send T"))
+    assert parent.span_id == span_id(child.span("send T"))
 
 
 async def test_consumed_messages_are_reported(cluster: EmbeddedCluster) -> None:
@@ -269,7 +260,7 @@ async def test_a_handler_that_takes_too_long_has_its_own_result(cluster: Embedde
             return [record for record in found if isinstance(record, Consumed)] or None
 
         consumed = (await eventually(reported, 20))[0]
-    # As 4.6.0 reports it: too late, and next to it the handler's result.
+    # Like 4.6.0: the report has the timeout, and the handler's result next to it.
     assert (consumed.outcome, consumed.success) == (ConsumeOutcome.TIME_OUT, True)
     span = recorder.spans("process T")[0]
     assert (attributes(span)["error.type"], span.status.status_code) == ("TIME_OUT", StatusCode.ERROR)
@@ -300,11 +291,6 @@ async def test_a_listener_that_fails_costs_no_message(
         await until(lambda: handled)
     assert handled == [b"x"]
     assert "a process listener failed" in caplog.text
-
-
-def _id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
 
 
 async def test_a_bug_that_ends_background_work_is_counted(cluster: EmbeddedCluster) -> None:

@@ -1,4 +1,4 @@
-"""Spans and metrics of consumers, linked to the producers' ones."""
+"""Spans and metrics of consumers, with links to the producers' spans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rocketpy import (
@@ -26,13 +25,13 @@ from rocketpy_otel.attributes import message_attributes
 from tests.integration.sdk_peers import Names, Peer
 from tests.mqconsumer.undecodable import mixed
 from tests.mqproducer.place import Place
-from tests.otel.recorder import Recorder, attributes
+from tests.otel.recorder import Recorder, attributes, span_id
 from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """The SDK, for one test."""
+    """A recorder for one test."""
     return Recorder()
 
 
@@ -53,7 +52,7 @@ async def exchange(cluster: EmbeddedCluster, recorder: Recorder, *messages: Mess
 
 
 async def test_messages_that_cannot_be_decoded_are_counted_apart(recorder: Recorder) -> None:
-    """An alert on damaged messages would have nothing to go by."""
+    """An alert on damaged messages would have no metric."""
     async with EmbeddedCluster() as cluster:
         place = Place(cluster.namesrv_address)
         topic = await mixed(place, "undecodable")
@@ -69,7 +68,7 @@ async def test_messages_that_cannot_be_decoded_are_counted_apart(recorder: Recor
 
 
 async def test_a_pull_is_linked_to_the_sends_of_its_messages(recorder: Recorder) -> None:
-    """Users could not navigate from a consumer's trace to the producers' ones."""
+    """Users could not navigate from a consumer's trace to the producers' traces."""
     async with EmbeddedCluster() as cluster:
         await exchange(cluster, recorder, Message("T", b"1"), Message("T", b"22"))
         broker = cluster.brokers[0]
@@ -91,7 +90,9 @@ async def test_a_pull_is_linked_to_the_sends_of_its_messages(recorder: Recorder)
         "network.peer.address": "127.0.0.1",
         "network.peer.port": found["server.port"],
     }
-    assert [link.context.span_id for link in span.links] == [_id(sent) for sent in recorder.spans("send T")]
+    assert [link.context.span_id for link in span.links] == [
+        span_id(sent) for sent in recorder.spans("send T")
+    ]
     assert span.start_time is not None
     assert span.end_time is not None
     assert span.start_time < span.end_time
@@ -102,11 +103,11 @@ async def test_a_pull_is_linked_to_the_sends_of_its_messages(recorder: Recorder)
         for point, value in recorder.points("messaging.client.operation.duration")
         if point["messaging.operation.type"] == "receive"
     ]
-    assert received == [2]  # also the pull that found nothing, which has no span
+    assert received == [2]  # an empty pull is counted, too, although it has no span
 
 
 async def test_prefetched_messages_are_linked_too(recorder: Recorder) -> None:
-    """Programs that poll would have no spans at all."""
+    """Programs that poll prefetched messages would have no spans."""
     telemetry = recorder.telemetry()
     async with EmbeddedCluster() as cluster:
         async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
@@ -122,8 +123,8 @@ async def test_prefetched_messages_are_linked_too(recorder: Recorder) -> None:
                 with telemetry.process(message, group="pollers", consumption_model="clustering"):
                     break
     send, receive, process = (recorder.span(f"{operation} T") for operation in ("send", "receive", "process"))
-    assert [link.context.span_id for link in receive.links] == [_id(send)]
-    assert [link.context.span_id for link in process.links] == [_id(send)]
+    assert [link.context.span_id for link in receive.links] == [span_id(send)]
+    assert [link.context.span_id for link in process.links] == [span_id(send)]
     found = attributes(receive)
     assert "@" in found.pop("messaging.client.id")
     assert found == {
@@ -145,7 +146,7 @@ async def test_prefetched_messages_are_linked_too(recorder: Recorder) -> None:
 
 
 async def test_a_pull_that_fails_shows(recorder: Recorder) -> None:
-    """A consumer that is refused would look as one that has nothing to do."""
+    """A consumer whose pulls are rejected would look like an idle one."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         broker.script = lambda _channel, request: request.reply(ResponseCode.NO_PERMISSION, remark="no")
@@ -159,8 +160,8 @@ async def test_a_pull_that_fails_shows(recorder: Recorder) -> None:
     assert (point["error.type"], count) == ("NO_PERMISSION", 1)
 
 
-def test_no_messages_are_no_span(recorder: Recorder) -> None:
-    """An empty pull would end the application's loop by an IndexError, for the sake of a span."""
+def test_an_empty_list_of_messages_has_no_span(recorder: Recorder) -> None:
+    """An empty pull would end the application's loop with an IndexError."""
     with recorder.tracers.get_tracer("app").start_as_current_span("poll") as poll:
         with recorder.telemetry().process([], group="billing") as span:
             assert not span.is_recording()
@@ -174,7 +175,7 @@ def test_no_messages_are_no_span(recorder: Recorder) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"), [("1700000000000", [1700000000000]), ("9" * 5000, []), ("-1", [])]
 )
-def test_a_time_of_delivery_that_is_none_is_left_out(text: str, shown: list[int]) -> None:
+def test_an_invalid_delivery_time_is_left_out(text: str, shown: list[int]) -> None:
     """Any sender could make its consumers' handlers fail, and exporters drop their spans."""
     found = message_attributes(Message("T", b"x", properties={"TIMER_DELIVER_MS": text}))
     assert [value for value in found.values() if isinstance(value, int)] == [1, *shown]
@@ -196,7 +197,7 @@ async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
     sent = recorder.spans("send T")
     single, batch, child = recorder.spans("process T")
     assert (single.kind, single.parent) == (SpanKind.CONSUMER, None)
-    assert [link.context.span_id for link in single.links] == [_id(sent[0])]
+    assert [link.context.span_id for link in single.links] == [span_id(sent[0])]
     assert attributes(single) == {
         "messaging.system": "rocketmq",
         "messaging.operation.name": "process",
@@ -216,7 +217,7 @@ async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
     assert attributes(batch)["messaging.batch.message_count"] == 2
     assert len(batch.links) == 2
     assert child.parent is not None
-    assert child.parent.span_id == _id(sent[1])
+    assert child.parent.span_id == span_id(sent[1])
     points = recorder.points("messaging.process.duration")
     assert sorted((point.get("error.type", ""), count) for point, count in points) == [
         ("", 1), ("", 1), ("ValueError", 1),
@@ -224,7 +225,7 @@ async def test_processing_is_a_span_of_its_own(recorder: Recorder) -> None:
 
 
 async def test_a_message_without_context_has_no_link(recorder: Recorder) -> None:
-    """Links to no span would show as broken ones."""
+    """A link without a span would be shown as broken."""
     telemetry = recorder.telemetry()
     async with EmbeddedCluster() as cluster:
         async with Producer("senders", cluster.namesrv_address, telemetry=False) as producer:
@@ -259,8 +260,3 @@ async def test_a_listener_that_fails_costs_no_message(caplog: pytest.LogCaptureF
         ):
             assert len((await consumer.pull(queue, 0)).messages) == 1
     assert "a receive listener failed" in caplog.text
-
-
-def _id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)

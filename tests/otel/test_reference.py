@@ -1,4 +1,4 @@
-"""docs/reference/telemetry.md holds every name there is."""
+"""docs/reference/telemetry.md contains every attribute, span and metric name."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -31,12 +30,12 @@ from rocketpy.protocol.message import properties
 from rocketpy.telemetry import continued
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_peers import Names, Peer, refuses, silent, stored
-from tests.otel.recorder import Recorder, attributes, traceparent
+from tests.otel.recorder import Recorder, attributes, parent_id, span_id, traceparent
 
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """The SDK, for one test."""
+    """A recorder for one test."""
     return Recorder()
 
 
@@ -58,7 +57,7 @@ async def stored_properties(cluster: EmbeddedCluster, topic: str) -> list[dict[s
 
 
 class Broken(TraceContextTextMapPropagator):
-    """One that cannot write."""
+    """A propagator whose `inject` raises."""
 
     def inject(self, *_: object, **__: object) -> None:
         raise RuntimeError("broken")
@@ -68,7 +67,7 @@ class Broken(TraceContextTextMapPropagator):
 async def test_a_propagator_that_raises_costs_no_span(
     cluster: EmbeddedCluster, recorder: Recorder, create: bool
 ) -> None:
-    """The spans of sends would never end, and be missing where they are looked for."""
+    """The spans of sends would never end, and so not be exported."""
     telemetry = recorder.telemetry(propagator=Broken(), batch_create_spans=create)
     async with Producer("orders", cluster.namesrv_address, telemetry=telemetry) as producer:
         await producer.send(Message("T", b"single"))
@@ -131,14 +130,14 @@ async def test_a_send_belongs_to_the_callers_trace(cluster: EmbeddedCluster, rec
     parent = recorder.span("request")
     spans = recorder.spans("send T")
     assert len(spans) == 10
-    assert {_parent(span) for span in spans} == {_id(parent)}
+    assert {parent_id(span) for span in spans} == {span_id(parent)}
     blocked = recorder.span("blocking request")
-    assert [_parent(span) for span in recorder.spans("send B")] == [_id(blocked)] * 2
+    assert [parent_id(span) for span in recorder.spans("send B")] == [span_id(blocked)] * 2
     found = await stored_properties(cluster, "T")
     assert sorted(one["traceparent"] for one in found) == sorted(traceparent(span) for span in spans)
 
 
-async def test_work_that_another_process_began_continues_its_trace(
+async def test_a_context_in_the_environment_is_continued(
     cluster: EmbeddedCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages sent by the tasks of a job would be in separate traces."""
@@ -152,7 +151,7 @@ async def test_work_that_another_process_began_continues_its_trace(
 
     await asyncio.to_thread(task)
     span = recorder.span("send T")
-    assert f"{_parent(span):016x}" == "b7ad6b7169203331"
+    assert f"{parent_id(span):016x}" == "b7ad6b7169203331"
     monkeypatch.setattr("rocketpy.telemetry.plugin._load_installed", lambda: None)
     with continued(job):
         assert not trace.get_current_span().get_span_context().is_valid
@@ -168,12 +167,14 @@ async def test_a_batch_creates_a_span_a_message(cluster: EmbeddedCluster, record
     assert {span.kind for span in creates} == {SpanKind.PRODUCER}
     assert send.kind is SpanKind.CLIENT
     assert attributes(send)["messaging.batch.message_count"] == 3
-    assert [link.context.span_id for link in send.links] == [_id(span) for span in creates]
+    assert [link.context.span_id for link in send.links] == [span_id(span) for span in creates]
     found = await stored_properties(cluster, "T")
     assert [one["traceparent"] for one in found] == [traceparent(span) for span in creates]
 
 
-async def test_a_batch_may_do_without_spans_a_message(cluster: EmbeddedCluster, recorder: Recorder) -> None:
+async def test_spans_of_single_messages_in_a_batch_can_be_disabled(
+    cluster: EmbeddedCluster, recorder: Recorder
+) -> None:
     """Large batches would pay for spans that are not used."""
     telemetry = recorder.telemetry(batch_create_spans=False)
     async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
@@ -185,7 +186,7 @@ async def test_a_batch_may_do_without_spans_a_message(cluster: EmbeddedCluster, 
 
 
 async def test_every_kind_of_send_is_traced(cluster: EmbeddedCluster, recorder: Recorder) -> None:
-    """Transactions, requests, replies and oneway sends would be holes in traces."""
+    """Transactions, requests, replies and oneway sends would be missing in traces."""
     telemetry = recorder.telemetry()
     async with (
         Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer,
@@ -315,7 +316,7 @@ async def test_suppressed_sends_are_not_traced(
 
 
 async def test_namespaces_are_distinguished(cluster: EmbeddedCluster, recorder: Recorder) -> None:
-    """Two tenants' spans would look alike, or topics show their namespace twice."""
+    """Spans of two tenants could not be distinguished, or topics have their namespace twice."""
     client = ClientConfig(namespace="blue")
     async with Producer(
         "senders", cluster.namesrv_address, client=client, telemetry=recorder.telemetry()
@@ -372,12 +373,3 @@ async def test_the_oneway_path_carries_context(recorder: Recorder) -> None:
             await broker.until(lambda: len(broker.sends) == 1)
         sent = properties.decode(broker.sends[0].ext_fields()["i"])
     assert sent["traceparent"] == traceparent(recorder.span("send T"))
-
-
-def _id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
-
-
-def _parent(span: ReadableSpan) -> int | None:
-    return span.parent.span_id if span.parent is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
 from rocketpy import (
@@ -28,19 +27,11 @@ from rocketpy.transport import Address
 from rocketpy_broker.embedded import EmbeddedCluster
 from rocketpy_otel import OpenTelemetry
 from tests.integration.sdk_peers import Names, Peer
-from tests.mqproducer.place import BROKER_SETTINGS, eventually
-from tests.otel.recorder import Recorder, attributes
+from tests.mqproducer.place import BROKER_SETTINGS
+from tests.otel.recorder import Recorder, attributes, parent_id, span_id
+from tests.waiting import until
 
 S = LocalTransactionState
-
-
-async def until(condition: Any) -> None:
-    """Wait until a condition holds; at most 20 s."""
-
-    async def holds() -> object:
-        return condition() or None
-
-    await eventually(holds, 20)
 
 
 def expected(operation: str, address: Address, **more: Any) -> dict[str, Any]:
@@ -77,8 +68,8 @@ async def test_the_end_of_a_transaction_is_a_span(state: LocalTransactionState) 
             )
     order, half, end = (recorder.span(name) for name in ("order", "send T", "end_transaction T"))
     assert (end.kind, end.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
-    assert _parent(end) == _id(order)
-    assert [link.context.span_id for link in end.links] == [_id(half)]
+    assert parent_id(end) == span_id(order)
+    assert [link.context.span_id for link in end.links] == [span_id(half)]
     found = attributes(end)
     assert found.pop("messaging.client.id") == attributes(half)["messaging.client.id"]
     more = {"rocketpy.transaction.state": state.name, "rocketpy.transaction.asked": False}
@@ -112,12 +103,12 @@ async def test_a_brokers_check_gets_its_response_in_the_senders_trace() -> None:
     more = {"rocketpy.transaction.state": "COMMIT", "rocketpy.transaction.asked": True}
     more["messaging.message.id"] = result.message_id
     assert found == expected("end_transaction", address, **more)
-    assert _parent(asked) == _id(half)
-    assert [link.context.span_id for link in asked.links] == [_id(half)]
+    assert parent_id(asked) == span_id(half)
+    assert [link.context.span_id for link in asked.links] == [span_id(half)]
 
 
 async def test_an_end_that_does_not_reach_the_broker_is_shown() -> None:
-    """A message that was not committed would look as one that was."""
+    """A message that was not committed would look like a committed one."""
     recorder = Recorder()
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
@@ -148,7 +139,7 @@ async def consume(
     wanted: str = "nack T",
     **settings: Any,
 ) -> None:
-    """Have a consumer acknowledge one message, until there is a span."""
+    """Let a consumer acknowledge one message; wait until the span `wanted` has ended."""
     telemetry = recorder.telemetry(**settings)
     async with Producer("senders", cluster.namesrv_address, telemetry=telemetry) as producer:
         await producer.create_topic("T", 1)
@@ -167,15 +158,15 @@ async def consume(
 
 @pytest.mark.parametrize("child", [False, True])
 async def test_a_message_sent_back_is_a_span(child: bool) -> None:
-    """A message that is retried repeatedly would show no reason for it."""
+    """A trace would not show why a message is retried repeatedly."""
     recorder = Recorder()
     async with EmbeddedCluster() as cluster:
         address = cluster.brokers[0].address
         await consume(cluster, recorder, Later(delay_level=17), process_as_child=child)
     send, nack = recorder.span("send T"), recorder.span("nack T")
     assert (nack.kind, nack.status.status_code) == (SpanKind.CLIENT, StatusCode.UNSET)
-    assert [link.context.span_id for link in nack.links] == [_id(send)]
-    assert _parent(nack) == (_id(send) if child else None)
+    assert [link.context.span_id for link in nack.links] == [span_id(send)]
+    assert parent_id(nack) == (span_id(send) if child else None)
     found = attributes(nack)
     assert found.pop("messaging.client.id")
     assert found == expected(
@@ -196,7 +187,7 @@ async def test_a_message_sent_back_is_a_span(child: bool) -> None:
 
 
 class Refuses:
-    """An RPC hook through which some requests do not pass."""
+    """An RPC hook that fails requests with some codes."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = codes
@@ -207,11 +198,11 @@ class Refuses:
             raise TransportError(f"{address} is cut off")
 
     def after_response(self, address: str, request: Command, response: Command) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 async def test_the_fallback_of_a_send_back_is_shown() -> None:
-    """A broker that refuses returns would go unnoticed as long as another way is left, and after it too."""
+    """A broker that rejects send-backs would go unnoticed, whether the fallback succeeds or not."""
     recorder = Recorder()
     async with EmbeddedCluster() as cluster:
         port = cluster.brokers[0].address.port
@@ -242,7 +233,7 @@ async def test_orderly_dead_letters_are_spans_too() -> None:
         await consume(cluster, recorder, ConsumeResult.LATER, config=config)
     nack = recorder.span("nack T")
     assert attributes(nack)["messaging.consumer.group.name"] == "billing"
-    assert [link.context.span_id for link in nack.links] == [_id(recorder.span("send T"))]
+    assert [link.context.span_id for link in nack.links] == [span_id(recorder.span("send T"))]
 
 
 async def test_a_listener_that_fails_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,12 +258,3 @@ async def test_a_listener_that_fails_has_no_effect(caplog: pytest.LogCaptureFixt
         )
     assert result.state is S.COMMIT
     assert "a settle listener failed" in caplog.text
-
-
-def _id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
-
-
-def _parent(span: ReadableSpan) -> int | None:
-    return span.parent.span_id if span.parent is not None else None
