@@ -1,6 +1,6 @@
-"""Crashes a store everywhere and recovers it: `python -m tests.crash --recoveries 50000 --seed 1`.
+"""Crashes a store at every change of its disk: `python -m tests.crash --recoveries 50000 --seed 1`.
 
-Resumes where it stopped with `--resume` and the same state file. Prints a row for each workload.
+With `--resume` and the same state file it continues an earlier run. Prints a row for each workload.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SHARES = {"faults": 0.08, "damage": 0.12}
 _CODES = (errno.ENOSPC, errno.EIO)
 _SLICE = 400
 _BOUNDARIES = 20
-"""Of a pass, before one has shown how many it has."""
+"""Assumed number of boundaries of a pass, before the first pass has counted them."""
 _RECOVERIES_EACH = 6
-"""At one boundary, about."""
+"""Approximate number of recoveries at one boundary."""
 
 
 class Row:

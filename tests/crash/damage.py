@@ -1,7 +1,7 @@
 """Finished stores that are damaged: a byte flipped, a file cut short or removed.
 
-What can be rebuilt must be; a damaged commit log is refused or, at its very end, cut. Whatever happens, no
-message is served that was not sent.
+Derived files must be rebuilt; a damaged commit log is rejected or, at its very end, truncated. In no case may
+a message be served that was not sent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _UNCHECKED = (
     *range(12, 28),  # queue id, flag, queue offset
     *range(36, 84),  # sysFlag, times, hosts, reconsume times, prepared offset
 )
-"""Bytes of a record that 4.6.0's format has no checksum for (so are topic and properties)."""
+"""Bytes of a record without a checksum in 4.6.0's format. Topic and properties have none either."""
 
 
 class Base(NamedTuple):
-    """A store that was filled and stopped; queue numbers and bodies that it holds by queue."""
+    """A store that was filled and stopped, and the bodies of its messages by topic and queue id."""
 
     writer: Writer
     bodies: dict[tuple[str, int], list[bytes]]
@@ -123,7 +123,7 @@ def outcome_of(stored: Base, damage: Damage) -> str:
 
 
 def _served(store: MessageStore, stored: Base, damage: Damage) -> str:
-    """All messages exist, or only the end of a cut log is missing, or only sent messages exist."""
+    """Check the messages that a damaged store serves; return "repaired", or raise Violation."""
     if _is_unchecked(stored, damage):
         return "unchecked"
     for key, bodies in stored.bodies.items():
@@ -153,7 +153,7 @@ def _records(chunks: list[bytes]) -> Iterator[bytes]:
 
 
 def _is_unchecked(stored: Base, damage: Damage) -> bool:
-    """Is this a byte of a record that the format has no checksum for?"""
+    """Whether the damaged byte belongs to a record and has no checksum."""
     if damage.kind != "flip" or "/commitlog/" not in damage.path:
         return False
     place = int(damage.path[-20:]) + damage.position

@@ -1,14 +1,14 @@
 """A disk in memory that computes what a crash leaves of its files.
 
-Files consist of sectors of 512 bytes, and keep every content that one had since the last `fdatasync`: power
-loss leaves any one of these. Names are kept per directory, with every change since the last `fsync_dir`.
+Files consist of sectors of 512 bytes. The disk keeps each content of a sector since the last `fdatasync`:
+power loss leaves any one of them. Names are kept per directory, with every change since the last `fsync_dir`.
 
-What is modelled, and what is not:
+The model:
 
-- a killed process loses nothing that was written; a `pwrite` under way leaves a prefix of any length;
-- power loss takes any of the unflushed sectors, lengths and names; a sector is whole, a rename is whole;
-- an `fdatasync` that fails drops what it should have written: a second one succeeds and writes nothing;
-- disks that lose what they said is flushed are not modelled here; `damage` has those.
+- a killed process loses no written data; a `pwrite` in progress leaves a prefix of any length;
+- power loss removes any of the unflushed sectors, lengths and names; sectors and renames are atomic;
+- a failing `fdatasync` drops the data that it should have written: a second one succeeds and writes nothing;
+- disks that lose flushed data are not modelled here, but in `damage`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _File:
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     unflushed: list[tuple[int, bytes]] = field(default_factory=list)
-    """Each write since the last flush, oldest first: its first sector, and all that its sectors held then."""
+    """Each write since the last flush, oldest first: its first sector, and the content of all its sectors."""
     modified_ms: int = 0
     inode: int = 0
 
@@ -86,7 +86,7 @@ def _apply(names: dict[str, int], step: dict[str, int | None]) -> None:
 class RecordingDisk:
     """`rocketpy_broker.store.files.disk.Disk` in memory; not for threads.
 
-    before: called before every call that changes the disk; it may look, copy, or raise `Crash` or an OSError.
+    before: called before every change of the disk; it may read or copy the disk, or raise `Crash` or OSError.
     clock: ms since 1970, for modification times.
     """
 
@@ -103,25 +103,25 @@ class RecordingDisk:
     # -- images ----------------------------------------------------------------------------------
 
     def copy(self) -> RecordingDisk:
-        """This disk after a kill: all written data exist, flushed or not."""
+        """This disk after a kill: it has all written data, flushed or not."""
         now = self._clock()
         image = RecordingDisk(lambda: now)
         image._nodes = dict(self._nodes)
         image._next_inode = self._next_inode
-        self._token = object()  # neither may change what both have
+        self._token = object()  # marks nodes shared with the copy, which neither disk may change
         return image
 
     def torn(self, operation: Operation, length: int) -> RecordingDisk:
-        """As `copy`, with the first `length` bytes of a pwrite that was under way."""
+        """Like `copy`, with the first `length` bytes of a pwrite in progress."""
         image = self.copy()
         handle = image.open(Path(operation.path))
         image.pwrite(handle, operation.data[:length], operation.position)
         return image
 
     def after_power_loss(self, random: Random | None, operation: Operation | None = None) -> RecordingDisk:
-        """This disk after power loss. random: chooses which unflushed data exist; None: none of them.
+        """This disk after power loss. random: chooses the unflushed data that survive; None: all are lost.
 
-        operation: a pwrite under way; parts of it may be there too.
+        operation: a pwrite in progress, parts of which may survive, too.
         """
         source = self
         if random is not None and operation is not None and operation.kind == "pwrite":
@@ -251,7 +251,7 @@ class RecordingDisk:
         return handle
 
     def create(self, path: Path, size: int) -> int:
-        """In two steps, as on a system without unnamed files: recovery has to survive both."""
+        """Create a file in two steps, as without O_TMPFILE: recovery must handle a crash between them."""
         handle = self.open(path, create=True)
         self.extend(handle, size)
         return handle
@@ -297,7 +297,7 @@ class RecordingDisk:
         file.modified_ms = self._clock()
 
     def fail_pwrite(self, operation: Operation, length: int) -> None:
-        """Let the first bytes of a pwrite through that is about to fail."""
+        """Write the first bytes of a pwrite that is about to fail."""
         handle = next(handle for handle, path in self._paths.items() if path == operation.path)
         self._write(handle, operation.data[:length], operation.position)
 
@@ -392,7 +392,7 @@ class RecordingDisk:
 
 
 def _is_hole(file: _File, at: int) -> bool:
-    """Whether a whole sector has zeros that were never written. Zeros written over data are not a hole."""
+    """Whether a sector was never written. Zeros that were written over data are not a hole."""
     zeros = _ZEROS[: len(file.data) - at]
     return file.data.startswith(zeros, at) and not file.durable[at : at + SECTOR].strip(b"\0")
 

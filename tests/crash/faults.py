@@ -16,14 +16,14 @@ from tests.crash.writer import Clock, Writer, kill
 
 @dataclass(slots=True)
 class FaultResult:
-    """recoveries: images recovered after runs in which a call failed."""
+    """The number of recovered disk images after runs in which a call failed, and the failures."""
 
     recoveries: int = 0
     failures: list[Failure] = field(default_factory=list)
 
 
 class _Fault:
-    """Lets one call fail, and perhaps all that follow."""
+    """Lets one call fail, and all later ones if `lasting`."""
 
     def __init__(self, writer: Writer, at: int, code: int, *, lasting: bool) -> None:
         self._disk = writer.disk
@@ -48,7 +48,7 @@ class _Fault:
 
 
 def _work(writer: Writer, random: Random) -> None:
-    """Like a broker under load: continues after every rejection."""
+    """Use the store like a broker under load, which continues after every rejection."""
     for number in range(14):
         for _ in range(random.randrange(1, 4)):
             writer.try_append(writer.message(number % 2, size=random.randrange(700), keys=2))
@@ -64,7 +64,7 @@ WORKLOAD = Workload("faults", _work, {"index": (8, 24), "reserve_bytes": 2048})
 
 
 def count_calls(seed: int) -> int:
-    """How many calls a run without failures makes."""
+    """The number of disk calls in a run without failures."""
     writer = make_writer(WORKLOAD, seed)
     writer.open()
     start = writer.disk.calls

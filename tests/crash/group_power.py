@@ -1,8 +1,8 @@
 """Power cuts of a whole DLedger group: `python -m tests.crash.group_power --cuts 20`.
 
-Three peers on sockets and on disks that record what was flushed. Entries are appended at the leader; at a
-random instant all power fails at once, and each disk keeps what was flushed and some of the rest. The peers
-start again from that: every acknowledged entry must be in the ledger of whoever leads next, in its place.
+Three peers use sockets, and disks that record which data were flushed. Entries are appended at the leader
+until power fails for all peers at once. Each disk keeps its flushed data and some of the rest. After the
+restart, the next leader must have every acknowledged entry at its index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_OP = b"no-op"
 
 
 class _SharedDisk(RecordingDisk):
-    """A disk that a peer's loop and its thread use at once: one call at a time."""
+    """A disk with a lock, because the event loop and the flush thread of a peer use it at the same time."""
 
     def __init__(self, image: RecordingDisk | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _SharedDisk(RecordingDisk):
 
 
 class _Member:
-    """One peer, for as long as the power is on."""
+    """One peer between two power cuts."""
 
     def __init__(self, name: str, peers: dict[str, str], disk: _SharedDisk, bodies: Container[bytes]) -> None:
         self.name, self.disk = name, disk
@@ -95,10 +95,10 @@ class PowerCuts:
         self.acked: dict[int, bytes] = {}
         self.problems: list[str] = []
         self.torn = 0
-        """Disks that lost something."""
+        """Number of disks that lost data."""
         self._numbers = itertools.count()
         self._bodies = {_NO_OP}
-        """All that was ever appended: recovery accepts no other body, as records' checksums ensure."""
+        """All bodies ever appended: recovery accepts no other, like records with a wrong checksum."""
         self._peers = {f"n{number}": f"127.0.0.1:{free_port()}" for number in range(3)}
         self._disks = {name: _SharedDisk() for name in self._peers}
         for disk in self._disks.values():
@@ -135,7 +135,7 @@ class PowerCuts:
         return next((member for member in members if member.peer.state.role is Role.LEADER), None)
 
     def _ready(self) -> _Member | None:
-        """The leader, once it has committed all that it found."""
+        """The leader, once it has committed all entries that it had at its start."""
         leader = self._leader()
         if leader is None or leader.peer.committed_index < leader.peer.end_index:
             return None

@@ -1,8 +1,8 @@
-"""A SYNC_MASTER under load, killed for good: `python -m tests.crash.ha_kill --rounds 100`.
+"""A SYNC_MASTER is killed under load and does not return: `python -m tests.crash.ha_kill --rounds 100`.
 
-Each round has a new master and a new slave, in processes of their own. The master is killed at a random
-instant; then the slave is killed, or stopped, and its store opened: every message that the master
-acknowledged with SEND_OK must be in it, at the place in the response.
+Each round starts processes of a new master and a new slave. The master is killed at a random instant; then
+the slave is killed, or stopped. Its store must have every message that the master acknowledged with SEND_OK,
+at the offset in the response.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HaRounds(Rounds):
                     await asyncio.sleep(0.02)
             load += [asyncio.create_task(self._send(address)) for _ in range(_CONNECTIONS)]
             async with asyncio.timeout(60):
-                while not self.acknowledged:  # noqa: ASYNC110 - what it waits for has no event of its own
+                while not self.acknowledged:  # noqa: ASYNC110 - it has no event
                     await asyncio.sleep(0.01)
             await asyncio.sleep(self.random.uniform(0, 0.7))
             master.kill()

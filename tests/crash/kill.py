@@ -1,7 +1,8 @@
 """A real broker under load, killed repeatedly with SIGKILL: `python -m tests.crash.kill --rounds 100`.
 
-All rounds work on one store, so that each start recovers what the kill before left. After each kill a copy is
-opened: every acknowledged message must be at the place in its response, and nothing that was not sent.
+All rounds use one store, so that each start recovers the store of the last kill. A copy is opened after each
+kill: every acknowledged message must be at the offset in its response, and no message may exist that was not
+sent.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ flushDiskType={flush}
 
 @dataclass(slots=True)
 class Rounds:
-    """Rounds of one store. acknowledged: body by (queue id, queue offset); sent: numbers given out."""
+    """Rounds with one store. acknowledged: body by (queue id, queue offset). sent: count of messages."""
 
     root: Path
     random: Random
@@ -133,7 +134,7 @@ class Rounds:
         for place, body in found.items():
             if not 0 <= int(body.split()[0]) < self.sent:
                 self.problems.append(f"kill {self.kills}: {place} was never sent: {body[:40]!r}")
-        self.acknowledged = found  # what was there once must stay
+        self.acknowledged = found  # messages that were recovered once must stay
 
 
 def _store_config(root: Path) -> StoreConfig:

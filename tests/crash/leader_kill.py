@@ -1,9 +1,9 @@
-"""Leaders of a DLedger group, killed under load: `python -m tests.crash.leader_kill --rounds 100`.
+"""Leaders of a DLedger group are killed under load: `python -m tests.crash.leader_kill --rounds 100`.
 
-Three brokers in processes of their own, a name server, and our SDK sending. Each round kills the leader with
-SIGKILL at a random instant, waits until a send comes through again, and starts it again. At the end every
-message that was acknowledged with SEND_OK must be readable at the place in its response. Times are from the
-kill: until another peer leads, until the name server has it as the master, until the first SEND_OK.
+A rocketpy client sends to three broker processes with a name server. Each round kills the leader with SIGKILL
+at a random instant, waits for a successful send, and restarts the peer. At the end every message acknowledged
+with SEND_OK must be readable at the offset in its response. Times are measured from the kill: until another
+peer leads, until the name server has it as the master, and until the first SEND_OK.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.soak.group_load import GroupLoad
 from tests.soak.load import TOPIC
 
 REFERENCE: Mapping[str, object] = {}
-"""DLedger 0.1's timings: heartbeats every 2 s, three of them missed."""
+"""Timings of DLedger 0.1: a heartbeat every 2 s, an election after three missed ones."""
 QUICK: Mapping[str, object] = {
     "dLegerHeartbeatMillis": 250,
     "dLegerHeartbeatsMissed": 4,
     "dLegerVoteMillisMin": 100,
     "dLegerVoteMillisMax": 300,
 }
-"""Ours."""
+"""Shorter timings."""
 _PEERS = 3
 _STRETCH = 50
 """Messages that are acknowledged between two kills, at least."""
@@ -48,7 +48,7 @@ _WAIT_S = 120
 
 @dataclass
 class KillReport:
-    """Seconds from each kill until the next successful send, and violated promises."""
+    """Seconds from each kill to the election, the registration and the next send; violated promises."""
 
     elected_s: list[float] = field(default_factory=list)
     registered_s: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ async def kill_leaders(
 ) -> KillReport:
     """Kill this number of leaders of a running group, or fewer if the time ends.
 
-    refresh_ms: how often the SDK asks for routes by itself. seconds: begin no round later than this.
+    refresh_ms: route refresh interval of the client. seconds: begin no round later than this.
     """
     until = time.monotonic() + seconds
     client = ClientConfig(namesrv=group.namesrv)
@@ -151,7 +151,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timings", choices=["reference", "ours"], default="ours")
     parser.add_argument("--make", choices=["our", "java"], default="our", help="whose brokers")
-    parser.add_argument("--refresh-ms", type=int, help="route refresh of the SDK; its default if left out")
+    parser.add_argument(
+        "--refresh-ms", type=int, help="route refresh interval of the client; its default if omitted"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round later than this")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)

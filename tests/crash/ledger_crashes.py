@@ -25,9 +25,9 @@ class LedgerPass:
 def crashing(
     disk: RecordingDisk, seed: int, stride: int, result: LedgerPass, crash: Callable[[Operation, str], None]
 ) -> Iterator[None]:
-    """While entered, have every `stride`-th change of the disk crashed, until five crashes have failed.
+    """Inside the block, call `crash` at every `stride`-th change of the disk, until five crashes have failed.
 
-    crash: gets the change that is about to be made, and where that is, for failures.
+    crash: gets the change that is about to be made, and its description for failures.
     """
     changes = 0
 

@@ -1,4 +1,4 @@
-"""The ledger's files without one rule: each defect must be caught, or the sweep proves nothing."""
+"""Defects of the ledger's files, each without one rule: the sweep must detect each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _checkpoint_without_end(self: LedgerFiles, end: int, *, log_end: int) -> Non
 
 
 def _keep_checkpoint(self: LedgerFiles, end: int, *, log_end: int) -> None:
-    """Truncated entries still count as flushed."""
+    """Counts truncated entries as flushed."""
 
 
 def _undo_nothing(self: LedgerFiles, end: int) -> None:
@@ -65,7 +65,7 @@ def _accept_any_order(self: EntryScan, found: Any, room: int) -> str:
 
 
 def _end_where_it_ends(self: LedgerRecovery, *_: Any) -> None:
-    """Everything after damage is dropped, as in 0.1."""
+    """Drops everything after damage, like DLedger 0.1."""
 
 
 def _replaced(owner: type, name: str, value: Any) -> Defect:

@@ -1,8 +1,8 @@
-"""Stops a message store on a ledger at every change: `python -m tests.crash.ledger_store_sweep SEED COUNT`.
+"""Crashes a message store on a ledger at every change: `python -m tests.crash.ledger_store_sweep SEED COUNT`.
 
-The group has one peer. Each crash leaves the disk of a killed process or of a power loss; the store that is
-recovered must hold every message that was acknowledged, once the group says so again, and show no other; its
-queues and index must be what its ledger says; and it must go on. One seed in three begins with a store that
+The group has one peer. Each crash leaves the disk of a killed process or of a power loss. Once its entries
+are committed again, the recovered store must have every acknowledged message, and show no other. Queues and
+index must match the ledger, and the store must accept messages. One seed in three begins with a store that
 has a commit log.
 """
 
@@ -45,7 +45,7 @@ class _Writer:
         self.disk.make_durable()
         self.config = small_config(retention_hours=0)
         self.acknowledged: dict[int, bytes] = {}
-        """Records that the group has, by their physical offset."""
+        """Records that the group has committed, by physical offset."""
         self.expired: dict[int, bytes] = {}
         """Acknowledged records that retention has deleted, by their physical offset."""
         self.acknowledged_index = -1
@@ -143,7 +143,7 @@ class _Writer:
         StateFiles(self.disk, _DIRECTORY).save_checkpoint(committed)
 
     def _cut(self) -> None:
-        """Lose the leadership with entries that the group does not accept, and win it back."""
+        """Lose the leadership with uncommitted entries, which are truncated, and regain it."""
         self._append()
         self.store.become_follower()
         self.view.truncate_after(self.store.log.committed_index)
@@ -246,7 +246,7 @@ def _check_content(writer: _Writer, store: LedgerStore) -> None:
 def _shown(store: LedgerStore) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for (topic, queue_id), queue in store.queues.queues.items():
-        # Where all units are expired, the min offset stays 0 until the next cleaning, as in 4.6.0.
+        # If all units have expired, the min offset stays 0 until the next cleanup, as in 4.6.0.
         at = max(queue.min_offset, queue.files.min_offset // UNIT_BYTES)
         while units := store.units(topic, queue_id, at, 100):
             for offset, size, _ in units:

@@ -1,8 +1,8 @@
-"""Stops a DLedger peer's files at every change of the disk: `python -m tests.crash.ledger_sweep SEED COUNT`.
+"""Crashes a DLedger peer's files at every disk change: `python -m tests.crash.ledger_sweep SEED COUNT`.
 
 Each crash leaves the disk of a killed process or of a power loss, sometimes with a second crash inside the
-recovery. Every recovered ledger must hold what was flushed, or was written if only the process died; be the
-beginning of something that was written; be the same when it is recovered again; and go on.
+recovery. Every recovered ledger must have all flushed entries, after a kill all written ones. It must be a
+prefix of a written ledger, stay the same in a second recovery, and accept entries.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fail_calls(seed: int) -> LedgerPass:
         images = [(writer.disk.copy(), False), (writer.disk.after_power_loss(None), True)]
         images.append((writer.disk.after_power_loss(random), True))
         for image, power in images:
-            # Data that a failed flush dropped are missing although only the process died.
+            # Data that a failed flush dropped are missing after a kill, too.
             _check(writer, image, what, result, power=power or failed.startswith("fdatasync"))
 
 
@@ -93,10 +93,10 @@ def _fail(writer: LedgerWriter, at: int, code: int, *, lasting: bool) -> str:
 
 
 def damage_all(seed: int, *, stride: int = 1) -> LedgerPass:
-    """Flip bits of a stored ledger: it must be unchanged or be rejected, never another.
+    """Flip bits of a stored ledger: it must be rejected, or be read without a change.
 
-    Bodies are left out: they are records, with a checksum of their own. So is the newest entry's term, which
-    a peer holds against its own when it starts.
+    Bodies are not flipped, since records have their own checksum. Nor is the newest entry's term, which a
+    peer compares with its own term at the start.
     """
     writer, random, result = LedgerWriter(Random(seed)), Random(f"damage {seed}"), LedgerPass()
     writer.open()
@@ -161,7 +161,7 @@ def _check(
 
 
 def _go_on(writer: LedgerWriter, image: RecordingDisk, held: list[Entry], random: Random) -> None:
-    """Recover once more, append, lose power, recover."""
+    """Recover once more, append, lose power, recover: the ledger must have all entries."""
     bodies = dict(writer.bodies)
     files = open_ledger(writer.config, image, bodies)
     require(_held(files) == held, "a second recovery found another ledger")
@@ -187,7 +187,7 @@ def _append(view: LedgerView, body: bytes) -> None:
 
 
 def _to_sector_end(view: LedgerView) -> bytes:
-    """A body whose entry ends at a sector boundary: next to bytes that no write touches."""
+    """A body whose entry ends at a sector boundary, so that no write touches the bytes after it."""
     size = -(view.next_entry_pos(0) + HEADER_BYTES) % SECTOR
     if view.next_entry_pos(size) != view.next_entry_pos(0):  # in the next file
         size = SECTOR - HEADER_BYTES

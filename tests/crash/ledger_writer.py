@@ -31,9 +31,9 @@ class LedgerWriter:
         self.bodies: dict[bytes, None] = {}
         """All entries that were ever appended, oldest first: the order determines a sweep."""
         self.written: Entries = []
-        """The entries that survive a kill at least."""
+        """The entries that must survive a kill."""
         self.durable: Entries = []
-        """The entries that survive power loss at least."""
+        """The entries that must survive power loss."""
         self.possible: list[Entries] = [[]]
         """A recovered ledger must begin with one of these."""
         self._term = 0
@@ -97,11 +97,11 @@ class LedgerWriter:
         self.view.written()
         self.written = after
         if len(kept) < len(before):
-            # A cut is flushed before anything is written in its place: what was cut must not come back.
+            # A truncation is flushed before new entries are written: truncated ones must not return.
             self.possible = [self.durable, after]
 
     def _apply(self, write: Write) -> None:
-        """Make a change, and repeat it while the disk is full, as a peer does, a limited number of times."""
+        """Apply a change, and retry it while the disk is full as a peer does, at most `_TRIES` times."""
         for _ in range(_TRIES):
             try:
                 return self.files.apply(write)
@@ -144,7 +144,7 @@ def kill_ledger(files: LedgerFiles) -> None:
 
 
 def common(one: Entries, other: Entries) -> Entries:
-    """The entries with which both begin."""
+    """The longest common prefix."""
     count = 0
     while count < min(len(one), len(other)) and one[count] == other[count]:
         count += 1

@@ -1,6 +1,6 @@
-"""The store without one of its rules: each defect must be caught, or the sweep proves nothing.
+"""Defects of the store, each without one rule: the sweep must detect each of them.
 
-A defect is a context manager that patches the store; what is patched is what a hasty change would do.
+A defect is a context manager that patches the store, like a careless change would.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.crash.disk import RecordingDisk
 
 Defect = Callable[[], contextlib.AbstractContextManager[Any]]
 DEFECTS: dict[str, tuple[Defect, str]] = {}
-"""By name: the patch, and the workload that is to catch it ("faults" for failing calls)."""
+"""By name: the patch, and the workload that must detect it ("faults" for failing calls)."""
 
 
 def defect(workload: str) -> Callable[[Callable[[], Iterator[None]]], Defect]:
@@ -184,7 +184,7 @@ def index_not_rebuilt_after_an_unclean_stop() -> Iterator[None]:
 
 @defect("file-roll")
 def recovery_starts_one_file_late() -> Iterator[None]:
-    """Records at the end of the file before are in no queue (#1434)."""
+    """Records at the end of the previous file are in no queue (#1434)."""
     original = Recovery._scan_start
 
     def scan_start(self: Recovery, *args: Any, **kwargs: Any) -> int:
@@ -258,7 +258,7 @@ def state_file_written_in_place() -> Iterator[None]:
 
 @defect("faults")
 def recovered_tail_not_written_again() -> Iterator[None]:
-    """A flush that failed dropped it: it is in the page cache, and will never be on the disk."""
+    """The page cache has a tail that a failed flush dropped, and that never reaches the disk."""
     with patch.object(MappedFileQueue, "rewrite", lambda self, offset: None):
         yield
 

@@ -61,7 +61,7 @@ class _Sweeper:
     failures_max: int = 5
 
     def before(self, operation: Operation) -> None:
-        """The store is about to change its disk: crash here, on copies."""
+        """Crash copies of the disk before the store changes it."""
         self.result.boundaries += 1
         if (self.result.boundaries + self.offset) % self.stride or self._is_enough():
             return
@@ -117,7 +117,7 @@ class _Sweeper:
 
 
 def stop_at(disk: RecordingDisk, at: int, recover: Callable[[], object]) -> Operation | None:
-    """Recover up to the `at`-th change of the disk; return the change not made, None if all were."""
+    """Recover up to the `at`-th change of the disk; return the change not made, None if all were made."""
     stopped: list[Operation] = []
 
     def stop(operation: Operation) -> None:
@@ -184,7 +184,7 @@ def run_pass(
     recoveries_max: int = 1 << 60,
     failures_max: int = 5,
 ) -> Pass:
-    """Run a workload once and crash it at every `stride`-th boundary in this number of ways (of eight)."""
+    """Run a workload once and crash it at every `stride`-th boundary in `variants` of the eight ways."""
     started = time.monotonic()
     writer = make_writer(workload, seed)
     random = Random(f"{workload.name} {seed}")

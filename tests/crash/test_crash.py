@@ -1,4 +1,4 @@
-"""A crash anywhere would cost an acknowledged message, invent one, or keep the broker from starting."""
+"""Crashes of a store at any point must not lose or invent messages, nor prevent a start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_promise_holds_after_a_crash(name: str, recoveries: int) -> None:
     workload = WORKLOADS[name]
     wanted = max(2, round(recoveries * workload.weight / _WEIGHTS))
     boundaries = run_pass(workload, SEED, recoveries_max=0).boundaries
-    stride = max(5, boundaries * VARIANTS // wanted)  # so that the crashes are spread over the whole pass
+    stride = max(5, boundaries * VARIANTS // wanted)  # spreads the crashes over the whole pass
     done, seed = 0, SEED
     while done < wanted:
         result = run_pass(workload, seed, stride=stride, variants=VARIANTS, recoveries_max=wanted - done)
@@ -52,7 +52,7 @@ def test_every_promise_holds_when_a_disk_call_fails(recoveries: int) -> None:
 @pytest.mark.parametrize("count", [40, pytest.param(125, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("clean", [True, False])
 def test_damage_is_repaired_or_rejected_and_never_served(clean: bool, count: int) -> None:
-    """A flipped bit, a short or a missing file would hand out wrong messages, or hide right ones."""
+    """With a flipped bit or a short file, wrong messages would be served, or correct ones be missing."""
     stored = base(clean=clean)
     chosen = Random(SEED).sample(list(damages(stored.writer.disk, Random(SEED))), count)
     outcomes = [outcome_of(stored, damage) for damage in chosen]
@@ -103,5 +103,5 @@ def _catches_by_faults() -> str:
 @pytest.mark.planted
 @pytest.mark.parametrize("name", DEFECTS)
 def test_planted_defect_is_caught(name: str) -> None:
-    """A sweep that finds nothing in a broken store proves nothing about a whole one."""
+    """A sweep that does not detect a defective store proves nothing about a correct one."""
     assert catches(name), f"{name} went unnoticed"

@@ -1,4 +1,4 @@
-"""The recording disk itself: a sweep on a disk that keeps too much, or too little, proves nothing."""
+"""The recording disk itself: a sweep with a disk that keeps too much or too little proves nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def disk() -> RecordingDisk:
 
 
 def test_power_loss_removes_only_unflushed_data(disk: RecordingDisk) -> None:
-    """A lost message would pass for one that the disk may lose."""
+    """A sweep would accept the loss of a message that was flushed."""
     handle = disk.open(FILE)
     disk.pwrite(handle, b"a" * SECTOR, 0)
     disk.fdatasync(handle)
@@ -29,7 +29,7 @@ def test_power_loss_removes_only_unflushed_data(disk: RecordingDisk) -> None:
     assert disk.copy().files()[str(FILE)] == b"a" * SECTOR + b"b" * SECTOR
     assert disk.after_power_loss(None).files()[str(FILE)] == b"a" * SECTOR
     seen = {disk.after_power_loss(Random(seed)).files()[str(FILE)] for seed in range(50)}
-    grown = (b"", bytes(SECTOR), b"b" * SECTOR)  # the new length may be there without the bytes
+    grown = (b"", bytes(SECTOR), b"b" * SECTOR)  # the new length may survive without the bytes
     assert seen == {b"a" * SECTOR + end for end in grown}
 
 
@@ -43,7 +43,7 @@ def test_any_content_since_the_last_flush_may_remain(disk: RecordingDisk) -> Non
 
 
 def test_names_are_durable_once_their_directory_is_flushed(disk: RecordingDisk) -> None:
-    """A durable file without a name is lost all the same."""
+    """A sweep would not detect that a durable file is lost without its name."""
     other = FILE.with_name("other")
     disk.fdatasync(disk.open(other, create=True))
     disk.rename(FILE, FILE.with_name("renamed"))
@@ -53,7 +53,7 @@ def test_names_are_durable_once_their_directory_is_flushed(disk: RecordingDisk) 
 
 
 def test_a_failed_flush_drops_its_data(disk: RecordingDisk) -> None:
-    """A store that flushes a second time and trusts the result would pass."""
+    """A store that repeats a failed flush and trusts the result would pass."""
     handle = disk.open(FILE)
     disk.pwrite(handle, b"lost", 0)
     operations: list[Operation] = []
@@ -72,7 +72,7 @@ def test_a_failed_flush_drops_its_data(disk: RecordingDisk) -> None:
 
 
 def test_copies_do_not_share_later_writes(disk: RecordingDisk) -> None:
-    """A recovery under test would change the store that is crashed next."""
+    """The recovery of a copy would change the disk of the store that is crashed next."""
     image = disk.copy()
     image.pwrite(image.open(FILE), b"image", 0)
     disk.pwrite(disk.open(FILE), b"disk", 0)

@@ -1,7 +1,7 @@
 """After a failed flush, the page cache has data that never reached the disk: a restart must not use them.
 
-Each test lets one flush fail, kills the process, starts again, goes on, and then loses power. What comes back
-from the disk then is what the failed flush should have replaced.
+Each test lets one flush fail, kills the process, restarts it, appends, and then loses power. The disk then
+has the old data that the failed flush should have replaced.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def disk() -> RecordingDisk:
 
 @contextlib.contextmanager
 def failing(disk: RecordingDisk, kind: str, name: str) -> Iterator[None]:
-    """Let the first such call for a path that contains `name` fail, like a flush that drops its pages."""
+    """Let the first call of this kind for a path that contains `name` fail, and drop its data."""
     failed: list[Operation] = []
 
     def before(operation: Operation) -> None:
@@ -66,7 +66,7 @@ def failing(disk: RecordingDisk, kind: str, name: str) -> Iterator[None]:
 
 
 def overwrite(disk: RecordingDisk, path: Path, position: int, data: bytes) -> None:
-    """Have other bytes on the disk for good."""
+    """Replace durable bytes of a file."""
     handle = disk.open(path)
     disk.pwrite(handle, data, position)
     disk.close(handle)
@@ -100,7 +100,7 @@ def append(files: LedgerFiles, *sizes: int, term: int = 0) -> None:
 
 
 def entries(files: LedgerFiles) -> list[Entry]:
-    """All that a ledger has."""
+    """All entries of a ledger."""
     return [files.get(index) for index in range(files.begin_index, files.end_index + 1)]
 
 
@@ -109,19 +109,19 @@ def go_on_and_lose_power(disk: RecordingDisk, *sizes: int) -> None:
     files = ledger_on(disk)
     append(files, *sizes, term=7)
     held = entries(files)
-    assert held[-1].end_pos % SECTOR == 0  # else the last write replaces what it is about
+    assert held[-1].end_pos % SECTOR == 0  # otherwise the last write replaces the old bytes under test
     again = ledger_on(disk.after_power_loss(None))
     assert entries(again) == held
     kill_ledger(again)
 
 
 def cut_to(index: int) -> Write:
-    """A cut after an entry."""
+    """A truncation after an entry."""
     return Write(is_reset=False, truncate_after=index, entries=())
 
 
 def test_entries_that_were_cut_do_not_keep_a_peer_from_starting(disk: RecordingDisk) -> None:
-    """The flush of a cut fails; later an old sector after the ledger's end was taken for damage."""
+    """After a failed flush of a truncation, an old sector behind the end would count as damage."""
     files = ledger_on(disk)
     append(files, 256, 306, 300, 300)
     with failing(disk, "fdatasync", "data/"):
@@ -131,7 +131,7 @@ def test_entries_that_were_cut_do_not_keep_a_peer_from_starting(disk: RecordingD
 
 
 def test_a_cut_that_failed_is_not_taken_for_a_clean_stop(disk: RecordingDisk) -> None:
-    """Both leave the ledger's end in the marks: the next flush would forget the truncation."""
+    """A failed truncation leaves the same checkpoint as a clean stop: the next flush would not repeat it."""
     files = ledger_on(disk)
     append(files, 256, 306, 300, 300)
     files.flush(thorough=True)
@@ -147,7 +147,7 @@ def test_a_cut_that_failed_is_not_taken_for_a_clean_stop(disk: RecordingDisk) ->
 
 
 def test_a_tail_that_a_start_erased_does_not_return(disk: RecordingDisk) -> None:
-    """The flush at the end of a start fails; the next start finds zeros in the page cache only."""
+    """After a failed flush at the end of a start, the erased tail is zeros in the page cache only."""
     files = ledger_on(disk)
     append(files, 256)
     files.flush(thorough=True)
@@ -161,19 +161,19 @@ def test_a_tail_that_a_start_erased_does_not_return(disk: RecordingDisk) -> None
 
 
 def test_left_over_entries_hide_no_damage(disk: RecordingDisk) -> None:
-    """A whole entry after an old one must be detected, or acknowledged entries are cut without a report."""
+    """A valid entry behind leftover ones would be overlooked, and acknowledged entries truncated silently."""
     files = ledger_on(disk)
     append(files, 100)
     append(files, 200, 100, term=2)
     kill_ledger(files)
-    disk.unlink(DIRECTORY / "progress")  # as if Java had written it all: old entries may follow
+    disk.unlink(DIRECTORY / "progress")  # like a ledger of Java, behind whose end old entries may follow
     overwrite(disk, DIRECTORY / "data" / f"{0:020d}", 100, encode_entry(Entry.of(0, 0, 100, b"old")))
     with pytest.raises(StoreDamaged, match="entry 2 follows at 300"):
         ledger_on(disk)
 
 
 def test_a_start_may_stop_before_it_has_saved_which_files_are_expired(disk: RecordingDisk) -> None:
-    """The mark of expired files is in the page cache only when they go: later they would be missed."""
+    """Files would be deleted before the mark that they expired is durable: later starts would miss them."""
     files = ledger_on(disk)
     append(files, 2048, 2000, 2048, 2000, 300)
     files.flush(thorough=True)
@@ -213,7 +213,7 @@ def test_a_vote_that_a_peer_acts_on_survives_power_loss(disk: RecordingDisk) -> 
 
 
 def test_epochs_that_a_slave_acts_on_survive_power_loss(disk: RecordingDisk) -> None:
-    """A slave would acknowledge bytes of an epoch that it forgets, and be outranked by one without them."""
+    """A slave would forget an epoch whose bytes it acknowledged, and one without them be promoted."""
     path = ROOT / "config" / "haEpochs.json"
     EpochFile(disk, path).save(EpochState(epochs=(Epoch(1, 0, "a"),), seen=1))
     newer = EpochState(epochs=(Epoch(1, 0, "a"), Epoch(2, 500, "b")), seen=2)
@@ -237,7 +237,7 @@ def put(store: MessageStore, *sizes: int) -> None:
 
 
 def lose_power(disk: RecordingDisk, held: bytes) -> None:
-    """Start after a power loss: the log must equal the flushed one."""
+    """Start after a power loss; check that the log equals the flushed one."""
     assert len(held) % SECTOR == 0
     again, _ = open_store(small_config(), disk.after_power_loss(None), Clock())
     assert log_bytes(again) == held
@@ -245,7 +245,7 @@ def lose_power(disk: RecordingDisk, held: bytes) -> None:
 
 
 def test_records_that_a_start_erased_do_not_return(disk: RecordingDisk) -> None:
-    """The flush at the end of a start fails; a later start took the returned bytes for damage, and failed."""
+    """Erased bytes that return after a failed flush would count as damage, and prevent a later start."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256)
     store.flush(thorough=True)
@@ -262,7 +262,7 @@ def test_records_that_a_start_erased_do_not_return(disk: RecordingDisk) -> None:
 
 
 def test_records_that_a_slave_cut_do_not_return(disk: RecordingDisk) -> None:
-    """A slave cuts records that its master never had; the old ones returned after their replacements."""
+    """Records that a slave truncated, since its master lacks them, would return behind their replacements."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256, 306, 300, 300)
     store.flush(thorough=True)
@@ -281,7 +281,7 @@ def test_records_that_a_slave_cut_do_not_return(disk: RecordingDisk) -> None:
 
 
 def test_bytes_that_a_slave_dropped_do_not_return(disk: RecordingDisk) -> None:
-    """A write fails half way and is wiped; the next master's bytes in its place are shorter."""
+    """The rest of a failed write would return behind shorter records of the next master."""
     store, _ = open_store(small_config(), disk, Clock())
     put(store, 256)
     store.flush(thorough=True)

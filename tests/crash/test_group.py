@@ -1,4 +1,4 @@
-"""A DLedger group would lose acknowledged messages with its leader, or when all power fails."""
+"""A DLedger group must keep acknowledged messages when leaders are killed or all power fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.interop.processes import OurNameServer
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_acknowledged_is_lost_when_all_power_fails(seed: int) -> None:
-    """An acknowledged message is lost when all peers lose power, because the next leader lacks it (I1)."""
+    """After a power loss of all peers, the next leader would lack acknowledged messages (I1)."""
     asyncio.run(_cut(3, seed))
 
 
@@ -33,7 +33,7 @@ async def _cut(cuts: int, seed: int) -> None:
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) -> None:
-    """A message would go with the leader that acknowledged it, or no other would take its place."""
+    """Acknowledged messages would be lost with a killed leader, or no other peer be elected."""
     names = OurNameServer(tmp_path).start()
     with (
         stopping([names]),

@@ -1,4 +1,4 @@
-"""A crash would cost a message of a store on a ledger, show one that no majority has, or stop a broker."""
+"""Crashes of a store on a ledger must not lose messages, show uncommitted ones, or prevent a start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_store_on_a_ledger_survives_crashes(seed: int) -> None:
 
 
 def shows_all_entries() -> Any:
-    """A restart takes all existing entries for committed."""
+    """A restart treats all existing entries as committed."""
     original = LedgerLog.classify_files
 
     def classify_files(self: LedgerLog, checkpoint: Checkpoint) -> None:
@@ -54,7 +54,7 @@ def scans_the_ledger_alone() -> Any:
     "defect", [shows_all_entries, keeps_numbers_of_the_last_lead, scans_the_ledger_alone]
 )
 def test_planted_defects_are_caught(defect: Callable[[], Any]) -> None:
-    """A sweep that finds nothing in a broken store proves nothing about a whole one."""
+    """A sweep that does not detect a defective store proves nothing about a correct one."""
     with defect():
         assert any(_fails(seed) for seed in range(1, 10))
 

@@ -1,4 +1,4 @@
-"""A crash at any point would cost a DLedger peer acknowledged entries, or return replaced ones."""
+"""Crashes of a DLedger peer at any point must not lose acknowledged entries, nor return replaced ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_promise_holds_when_a_disk_call_fails() -> None:
 
 @pytest.mark.slow
 def test_damage_is_rejected_or_repaired_and_never_served() -> None:
-    """A peer serves other entries than it acknowledged when a flipped bit is not detected (I9)."""
+    """With an undetected flipped bit, a peer would serve other entries than it acknowledged (I9)."""
     result = damage_all(2, stride=37)
     assert result.failures == []
     assert 0 < result.refused < result.recoveries
@@ -40,7 +40,7 @@ def test_damage_is_rejected_or_repaired_and_never_served() -> None:
 @pytest.mark.planted
 @pytest.mark.parametrize("name", DEFECTS)
 def test_planted_defect_is_caught(name: str) -> None:
-    """A sweep that finds nothing in broken files proves nothing about whole ones."""
+    """A sweep that does not detect defective code proves nothing about correct code."""
     with DEFECTS[name]():
         assert _catches(), f"{name} went unnoticed"
 

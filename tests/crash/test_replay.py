@@ -39,7 +39,7 @@ _RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("run", _RUNS.values(), ids=_RUNS)
 def test_a_sweep_makes_the_same_calls_in_every_process(run: str) -> None:
-    """The order of a set of bytes differs from process to process: one run in fifty failed."""
+    """A failure could not be repeated, since the order of a set of bytes differs between processes."""
     found = set()
     for seed in ("1", "2"):
         script = _SCRIPT.replace("RUN", run)

@@ -43,7 +43,7 @@ def recover_and_verify(
 ) -> RecoveryReport:
     """Recover, check all promises, crash, recover a second time, continue, stop, start.
 
-    power: may what was not flushed be gone? Raises Violation.
+    power: whether unflushed data may be missing. Raises Violation.
     """
     try:
         store, report = open_store(config, disk, clock)
@@ -111,7 +111,7 @@ def walk_log(store: MessageStore, expected: Expectation, must_end: int) -> dict[
 def verify_queues(
     store: MessageStore, disk: RecordingDisk, log: dict[int, Sent], expected: Expectation, *, power: bool
 ) -> None:
-    """Queues are dense, contain exactly the log's messages, and those that consumers read."""
+    """Queues are dense, contain exactly the log's messages, and all that consumers have read."""
     units: dict[tuple[str, int], list[tuple[int, bytes]]] = defaultdict(list)
     for offset, sent in log.items():
         if sent.number is not None:
@@ -152,7 +152,7 @@ def unit_of(offset: int, sent: Sent) -> bytes:
 def verify_queue_bytes(
     store: MessageStore, disk: RecordingDisk, key: tuple[str, int], units: list[tuple[int, bytes]]
 ) -> None:
-    """A queue's files hold its units, and zeros after them."""
+    """A queue's files contain its units, and zeros after them."""
     directory = store.config.consume_queue_directory / key[0] / str(key[1])
     size = store.config.consume_queue.segment_bytes
     content = disk.files(f"{directory}/")
@@ -163,7 +163,7 @@ def verify_queue_bytes(
         for number, unit in units:
             if start <= number * 20 < start + size:
                 expected[number * 20 - start : number * 20 - start + 20] = unit
-        skip = max(0, min(size, lowest - start))  # units of expired records may be there
+        skip = max(0, min(size, lowest - start))  # units of expired records may remain
         if bytes(expected[skip:]) != data[skip:]:
             at = next(n for n in range(skip, size) if expected[n] != data[n])
             raise Violation(
@@ -189,11 +189,11 @@ def _strict(data: bytes) -> bytes:
     return data
 
 
-# -- and then -----------------------------------------------------------------------------------------
+# -- after the first recovery -------------------------------------------------------------------------
 
 
 def content_of(store: MessageStore) -> tuple[int, object, object]:
-    """The parts that must be equal after another recovery."""
+    """The content that must be equal after another recovery: end of the log, queues and index."""
     queues = {key: queue.next_offset for key, queue in store.queues.queues.items() if queue.next_offset}
     index = store.index.files if store.index is not None else []
     entries = sorted({(entry[0], entry[1]) for file in index for entry in file.entries()})
@@ -205,8 +205,7 @@ def verify_idempotence(
 ) -> None:
     """A second recovery changes nothing: the disk is as the first recovery left it.
 
-    Then one message takes the place, and has the size, of the first that was lost: what was behind that one
-    must not come back.
+    Then a message of the same size replaces the first lost one: records behind it must not return.
     """
     before = {path: data for path, data in disk.files().items() if "/index/" not in path}
     after_power = disk.after_power_loss(None)
@@ -238,7 +237,7 @@ def verify_idempotence(
 
 
 def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> None:
-    """The store takes messages where it ended, stops cleanly, and starts with them."""
+    """The store accepts messages at its end, stops cleanly, and starts with them."""
     store, _ = open_store(config, disk, clock)
     keys = sorted(store.queues.queues)[:3] or [("T", 0)]
     try:
@@ -273,7 +272,7 @@ def verify_going_on(config: StoreConfig, disk: RecordingDisk, clock: Clock) -> N
 
 
 def _fill_sector(store: MessageStore, message: MessageInner) -> None:
-    """Let its record end at a sector boundary: next to bytes that no write touches."""
+    """Make the record end at a sector boundary, so that no write touches the bytes after it."""
     size = 91 + len(message.body) + len(message.topic) + len(message.properties)
     message.body += b"p" * (-(store.max_physical_offset + size) % SECTOR)
 

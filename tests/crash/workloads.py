@@ -1,6 +1,6 @@
-"""What the store does when it is stopped: the workloads of RELIABILITY section 6.
+"""The workloads of RELIABILITY section 6: what a store does when it is crashed.
 
-Each is a function of a writer and a source of randomness; `config` says on which sizes it runs.
+Each is a function of a writer and a source of randomness.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.crash.writer import ROOT, Writer
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """run: uses the open store. config: settings for `small_config`, made from the pass's number.
+    """run: uses the open store. settings: arguments of `small_config`.
 
-    weight: share of the recoveries; the heavy ones get fewer. prepare: puts files on the disk beforehand.
+    weight: share of the recoveries; slow workloads get fewer. prepare: recorded store to begin with, if any.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Workload:
 
 
 def _settle(writer: Writer, random: Random) -> None:
-    """The periodic work of a broker."""
+    """Do the periodic work of a broker at random."""
     what = random.random()
     if what < 0.4:
         writer.dispatch()
@@ -86,7 +86,7 @@ def _runs(writer: Writer, random: Random) -> None:
 
 
 def _large(writer: Writer, random: Random) -> None:
-    """Messages of 4 MiB: the largest that a broker takes."""
+    """Messages of 4 MiB, the largest that a broker accepts."""
     limit = writer.config.commit_log.message_bytes_max
     writer.put(writer.message(0, size=50))
     writer.flush(thorough=True)
@@ -98,7 +98,7 @@ def _large(writer: Writer, random: Random) -> None:
 
 
 def _roll(writer: Writer, random: Random) -> None:
-    """Files that end after few messages, made just then or ahead."""
+    """Files that end after a few messages; the next one is created then, or ahead by the preallocator."""
     for number in range(20):
         count = random.randrange(1, 4)
         writer.put(*(writer.message(number % 2, size=random.choice((400, 900, 1100))) for _ in range(count)))
@@ -185,7 +185,7 @@ def _retention(writer: Writer, random: Random) -> None:
             writer.flush(thorough=True)
             writer.dispatch()
             for step in cleaner.choose(DiskUse(0.8, 0.8), writer.clock.now):
-                # Allowed to go from here on, whether the file is there or not.
+                # From here on the records of the file may be missing, whether it still exists or not.
                 writer.expected.first_offset = writer.store.min_physical_offset
                 step()
     writer.close()

@@ -1,4 +1,4 @@
-"""Uses a store and records what must be true of it after a crash."""
+"""Uses a store, and records the data that it must have after a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_IN_QUEUE = 0x4
 
 
 class Clock:
-    """Goes a little further each time it is read; `now` may be set."""
+    """A clock that advances with each reading; `now` may be set."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self.now = now
@@ -67,7 +67,7 @@ def small_config(
 
 
 class Sent(NamedTuple):
-    """A record that was given to the store: its bytes, its queue, its number there (None: it has none)."""
+    """A record passed to the store: its bytes, its queue, its queue offset (None: it is in no queue)."""
 
     record: bytes
     key: tuple[str, int]
@@ -78,8 +78,8 @@ class Sent(NamedTuple):
 class Expectation:
     """The sent messages, and those of them that a crash must not remove.
 
-    attempts: by physical offset, everything ever placed there. stored: what was written out last.
-    written_end, flushed_end: the log below was written, was flushed.
+    attempts: by physical offset, all records ever placed there. stored: the record written there last.
+    written_end, flushed_end: physical offsets up to which the log was written and flushed.
     """
 
     attempts: dict[int, list[Sent]] = field(default_factory=lambda: defaultdict(list))
@@ -87,9 +87,9 @@ class Expectation:
     written_end: int = 0
     flushed_end: int = 0
     first_offset: int = 0
-    """Where the log begins."""
+    """Physical offset at which the log begins."""
     seen: dict[tuple[str, int], dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """By queue: which offset in the log a consumer saw after each number."""
+    """By queue: physical offset of the message that a consumer saw at each queue offset."""
     states: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """State files by name: every content that was saved or was being saved, newest last."""
     states_saved: dict[str, int] = field(default_factory=dict)
@@ -99,8 +99,8 @@ class Expectation:
 class Writer:
     """A store on a recording disk, and its expected content.
 
-    All that a store does by itself or a broker does for it happens here in one thread, so that a flush can be
-    stopped between its steps while messages arrive.
+    All background work of store and broker runs here in one thread, so that a flush can be stopped between
+    its steps while messages arrive.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Writer:
         sys_flag: int = 0,
         extra: str = "",
     ) -> MessageInner:
-        """The next message; no two are alike."""
+        """The next message; each one is unique."""
         number = next(self._numbers)
         names = " ".join(f"k{number}.{key}" for key in range(keys))
         properties = f"{extra}KEYS\x01{names}\x02UNIQ_KEY\x01{number:08X}\x02TAGS\x01Tag{number % 3}\x02"
@@ -234,7 +234,7 @@ class Writer:
         self.consume()
 
     def consume(self) -> None:
-        """Read what consumers can read: under SYNC_FLUSH it may not change any more."""
+        """Read all messages that consumers can read: with SYNC_FLUSH they must survive a crash."""
         for (topic, queue_id), queue in self.store.queues.queues.items():
             seen = self.expected.seen[topic, queue_id]
             start = max(seen, default=-1) + 1
@@ -246,7 +246,7 @@ class Writer:
     # -- flushing --------------------------------------------------------------------------------
 
     def flush(self, *, thorough: bool = False) -> None:
-        """Flush here and now."""
+        """Flush synchronously."""
         self.finish(self.plan(thorough=thorough))
 
     def plan(self, *, thorough: bool = False) -> FlushPlan:
@@ -254,7 +254,7 @@ class Writer:
         return self.store.plan_flush(thorough=thorough)
 
     def finish(self, plan: FlushPlan) -> None:
-        """Run a flush and record its end: messages before it may be acknowledged under SYNC_FLUSH."""
+        """Run a flush and record its end: with SYNC_FLUSH, messages before it may be acknowledged."""
         flush_now(self.store, plan)
         self.expected.flushed_end = max(self.expected.flushed_end, self.store.flushed_offset)
         self.store.mark_flushed()
@@ -297,7 +297,7 @@ def parse(record: bytes) -> RecordView:
 
 
 def kill(store: MessageStore) -> None:
-    """Stop a store as a killed process would: nothing more is written, the lock goes."""
+    """Stop a store like a killed process: nothing more is written, and the lock is released."""
     store._is_open = False
     store._close_files()
     StoreLock._held.clear()
