@@ -16,23 +16,23 @@ from rocketpy.sync import AdminClient, PullConsumer
 from tests.interop.processes import BrokerProcess, NameServerProcess, OurBroker, OurNameServer
 
 CLUSTER = "InteropCluster"
-# A machine that is busy with Spark must not make the broker refuse messages by itself.
+# The broker must not reject messages because Spark keeps the machine busy.
 PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 CONF = {**PATIENT, "autoCreateTopicEnable": "false", "enablePropertyFilter": "true"}
-# A test's JVM lives for a minute: compiling its code well costs more than it gains.
+# The JVM of a test runs for a minute, so full JIT compilation costs more than it saves.
 QUICK_TO_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _numbers = itertools.count()
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Without PySpark these files cannot be imported, and with it that takes seconds: only when asked for."""
+    """Collect these files only on request: their import needs PySpark and takes seconds."""
     chosen = str(config.getoption("markexpr"))
     return True if "spark" not in chosen or "not spark" in chosen else None
 
 
 @dataclass
 class Place:
-    """A name server and a broker in processes of their own, and what tests ask of them."""
+    """A name server and a broker as processes, with helpers of tests."""
 
     names: NameServerProcess
     broker: BrokerProcess
@@ -44,7 +44,7 @@ class Place:
         return self.names.address
 
     def topic(self, queues: int = 4) -> str:
-        """A new topic: this broker makes none by itself."""
+        """Create a topic, since this broker does not create topics automatically; return its name."""
         name = f"SparkTopic{next(_numbers)}"
         with AdminClient(self.namesrv) as admin:
             admin.create_topic(name, queues, key=CLUSTER)
@@ -69,7 +69,7 @@ class Place:
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The servers of all tests here but those that stop theirs."""
+    """The servers that all tests share, except those that stop their servers."""
     yield from open_place(tmp_path_factory.mktemp("place"))
 
 

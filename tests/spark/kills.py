@@ -1,7 +1,7 @@
 """Kills a pipeline's broker, name server and driver in turn: ``python -m tests.spark.kills --minutes 30``.
 
-Lines go into a topic and from there, deduplicated, into Parquet files. At the end each line must be there
-once, and no query may have ended by itself. A second run continues one that was stopped.
+One query writes lines into a topic, another one writes them, deduplicated, into Parquet files. At the end
+each line must be there once, and no query may have failed. A second run continues one that was stopped.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tests.spark.conftest import CLUSTER, CONF, QUICK_TO_START, Place
 _HOME: Final = Path(__file__).parents[2] / "build" / "spark-kills"
 _TOPIC: Final = "Kills"
 _LINES: Final = 500
-"""Of a file; there is one each second."""
+"""Lines of a file; one file is written each second."""
 _END_S: Final = 600
-"""How long the pipeline may take for what is left."""
+"""Time in which the pipeline must process the remaining lines."""
 
 
 @dataclass
 class State:
-    """What earlier runs of this folder did. seconds: of feeding. ports: of name server and broker."""
+    """Progress of earlier runs in this folder. seconds: time of feeding. ports: name server's, broker's."""
 
     seconds: float = 0.0
     files: int = 0
@@ -73,7 +73,7 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """SIGKILL, as when a machine goes."""
+        """Send SIGKILL to all its processes, like the loss of a machine."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

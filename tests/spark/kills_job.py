@@ -2,7 +2,7 @@
 
     python -m tests.spark.kills_job NAMESRV TOPIC FOLDER
 
-The second query drops the copies that retries and restarts leave. Both run until the process is killed.
+The second query drops duplicates of retries and restarts. Both run until the process is killed.
 """
 
 from __future__ import annotations

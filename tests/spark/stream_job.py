@@ -2,8 +2,8 @@
 
     python -m tests.spark.stream_job NAMESRV TOPIC FOLDER
 
-Each file is a micro-batch of several partitions. Speculation is on, and in the second micro-batch the first
-attempt of one task stands still after its rows have left, so that another one sends them too.
+Each file is a micro-batch of several partitions. Speculation is enabled, and in the second micro-batch the
+first attempt of one task stalls after it has sent its rows, so that a second attempt sends them, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 def stall(batches: Iterator[Any]) -> Iterator[Any]:
-    """Stand still in one task."""
+    """Stall in the first attempt of one task."""
     yield from batches
     context = TaskContext.get()
     if context is None or context.getLocalProperty("streaming.sql.batchId") != "1":

@@ -1,4 +1,4 @@
-"""The sink as functions: what Spark 3.5 has to do with."""
+"""The sink as functions, for Spark 3.5."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.spark
 
 
 def options(place: Place, topic: str, **more: object) -> dict[str, object]:
-    """The least that a write needs, and more."""
+    """The required options of a write, and `more`."""
     return {"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000, **more}
 
 
 def test_a_frame_is_written_and_each_task_reports(spark: Any, place: Place) -> None:
-    """On Spark 3.5 nothing could be sent, or nobody knew how much was."""
+    """On Spark 3.5 nothing could be sent, or no report show how much."""
     topic = place.topic()
     frame = spark.range(0, 100, 1, 2).selectExpr(
         "cast(id AS string) AS body", "'paid' AS tags", "array(concat('k', id)) AS keys",
@@ -36,7 +36,7 @@ def test_a_frame_is_written_and_each_task_reports(spark: Any, place: Place) -> N
 
 
 def test_a_batch_that_is_written_again_has_the_same_ids(spark: Any, place: Place) -> None:
-    """`foreachBatch` repeats a batch after a failure, and its copies could not be recognized."""
+    """Duplicates could not be recognized when `foreachBatch` repeats a batch after a failure."""
     topic = place.topic()
     frame = spark.range(0, 100, 1, 2).selectExpr("cast(id AS string) AS body")
     write = foreach_batch(options(place, topic), run_id="job")
@@ -48,7 +48,7 @@ def test_a_batch_that_is_written_again_has_the_same_ids(spark: Any, place: Place
     assert {m.properties[ROW_ID_PROPERTY] for m in messages} >= {"job/3/0/0", "job/3/1/49"}
 
 
-def test_a_stream_goes_on_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:
+def test_a_stream_continues_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:
     """A restarted stream would send everything again, or leave files out."""
     topic = place.topic()
     (tmp_path / "in").mkdir()
@@ -72,8 +72,8 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: Any, place: Place, tmp_path
     assert ids == [f"orders/{number}/0/0" for number in range(3)]
 
 
-def test_what_cannot_be_sent_is_refused_before_any_task(spark: Any, place: Place) -> None:
-    """A misspelt option would be a silent default; a wrong column would fail after half the rows."""
+def test_invalid_options_and_columns_are_rejected_before_any_task(spark: Any, place: Place) -> None:
+    """A misspelt option would be ignored, or a wrong column fail after half of the rows."""
     wrong = spark.createDataFrame([], "body int")
     with pytest.raises(ConfigInvalid, match="'body' is int; it must be binary or string"):
         write_batch(wrong, options(place, "T"))
@@ -82,7 +82,7 @@ def test_what_cannot_be_sent_is_refused_before_any_task(spark: Any, place: Place
 
 
 def test_a_row_that_is_not_sent_is_named(spark: Any, place: Place) -> None:
-    """Among a million rows nobody would find the bad one."""
+    """A user could not find the bad row among a million."""
     topic = place.topic()
     frame = spark.createDataFrame([("a", "t"), ("b", "\x01")], "body string, tags string").coalesce(1)
     with pytest.raises(PySparkException, match=r"row 1 of the partition not sent, topic.*tags contains"):

@@ -25,7 +25,7 @@ def without_java(folder: Path) -> dict[str, str]:
 
 
 async def test_a_jobs_tasks_and_its_consumers_are_one_trace(place: Place, tmp_path: Path) -> None:
-    """An operator would see sends that nobody made, or a user without a JDK could not run Spark at all."""
+    """Sends of a job would have no parent span, or Spark not run on a machine without a JDK."""
     environment = without_java(tmp_path)
     assert shutil.which("java", path=environment["PATH"]) is None
     topic = place.topic()

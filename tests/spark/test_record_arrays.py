@@ -1,4 +1,4 @@
-"""The columns of the source against the decoder of single messages: the same values, whatever was sent."""
+"""The columns of the source must equal the values of the decoder of single messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_of(ms: int) -> datetime | None:
-    """A time of the calendar; None for others."""
+    """A datetime; None if Python's calendar does not have it."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -105,7 +105,7 @@ def source(**options: object) -> SourceOptions:
 
 
 def pulled(data: bytes) -> Pulled:
-    """What a pull returned."""
+    """The result of a pull with these records."""
     found = scan(data)
     assert found is not None
     offsets = read_field(data, "queue_offset", found).tolist()
@@ -114,7 +114,7 @@ def pulled(data: bytes) -> Pulled:
 
 @given(st.lists(records(), min_size=1, max_size=12), st.integers(0, 12))
 def test_every_value_is_that_of_the_decoder(found: list[bytes], cut: int) -> None:
-    """A tag, key or property would stand with another message, or a body stay compressed."""
+    """A tag, key or property would be in the row of another message, or a body stay compressed."""
     data = [b"".join(found[:cut]), b"".join(found[cut:])]
     batches = list(to_batches([pulled(each) for each in data], QUEUE, COLUMNS, source()))
     decoded = decode_messages(b"".join(data), MessageQueue(*QUEUE), MOST, MOST, verify=True)
@@ -125,8 +125,8 @@ def test_every_value_is_that_of_the_decoder(found: list[bytes], cut: int) -> Non
 
 
 @given(st.lists(records(), min_size=1, max_size=4), st.data())
-def test_what_the_decoder_rejects_is_rejected(found: list[bytes], data: st.DataObject) -> None:
-    """A damaged record would become a row, or a valid one be called lost."""
+def test_records_that_the_decoder_rejects_are_rejected(found: list[bytes], data: st.DataObject) -> None:
+    """A damaged record would become a row, or a valid one be reported as lost."""
     damaged = bytearray(b"".join(found))
     at = data.draw(st.integers(0, len(damaged) - 1))
     damaged[at] ^= data.draw(st.integers(1, 255))

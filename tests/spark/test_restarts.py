@@ -1,4 +1,4 @@
-"""Jobs on two executors whose driver and broker are killed; tasks whose broker stands still or is away."""
+"""Jobs on two executors whose driver and broker are killed; tasks whose broker is paused or offline."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Job:
         self.log = folder / "job.log"
         command = [sys.executable, "-m", "tests.spark.stream_job", place.namesrv, topic, str(folder)]
         with self.log.open("ab") as log:
-            # Its JVM, executors and Python workers go with it.
+            # A process group of its own, so that JVM, executors and Python workers are killed, too.
             self.process = subprocess.Popen(
                 command, env=our_environment(), stdout=log, stderr=log, start_new_session=True
             )
@@ -57,22 +57,22 @@ class Job:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, as when a machine goes."""
+        """Send SIGKILL to all its processes, like the loss of a machine."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def stored(place: Place, topic: str) -> int:
-    """How many messages there are; 0 while the broker is away."""
+    """The number of messages; 0 while the broker is offline."""
     try:
         return place.stored(topic)
     except RocketError:
         return 0
 
 
-def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place) -> None:
-    """A pause of the broker's machine would fail the task, or lose what was on its way."""
+def test_a_paused_broker_delays_rows_and_loses_none(own_place: Place) -> None:
+    """A pause of the broker's machine would fail the task, or lose rows in flight."""
     place, topic, go_on = own_place, own_place.topic(), Event()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -97,14 +97,14 @@ def test_a_broker_that_stands_still_delays_rows_and_loses_none(own_place: Place)
         assert sending.result(WAIT_S).rows == 2 * ROWS
     messages = place.messages(topic)
     assert {int(message.body) for message in messages} == set(range(2 * ROWS))
-    assert len(messages) > 2 * ROWS  # it had taken in what the task gave up
+    assert len(messages) > 2 * ROWS  # the broker also stored requests that had timed out
     once = [int(message.body) for message in SeenRows().new(messages)]
     assert sorted(once) == list(range(2 * ROWS))
 
 
 @pytest.mark.parametrize("stands_still", [False, True])
 def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stands_still: bool) -> None:
-    """Long rows would flood the broker, time out in its queue, and be sent twice with no fault at all."""
+    """Long rows would overload the broker, time out in its queue, and be sent twice without a fault."""
     place, topic, go_on = own_place, own_place.topic(), Event()
     rows = 1500
 
@@ -137,7 +137,7 @@ def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stan
 
 
 def test_a_write_waits_for_its_broker(own_place: Place) -> None:
-    """A job that begins a moment before its broker would fail, and somebody have to begin it again."""
+    """A job that starts shortly before its broker would fail, and need a manual restart."""
     place, topic, started = own_place, own_place.topic(), Event()
     place.broker.kill()
 
@@ -181,7 +181,7 @@ def test_a_read_waits_for_its_broker(own_place: Place) -> None:
 
 
 def test_a_stream_waits_for_its_broker(spark: Any, own_place: Place, tmp_path: Path) -> None:
-    """A restart of a broker would end the query: of 25 s, when each request waited for 10 s."""
+    """A broker's restart of 25 s would end the query, although each request may wait for 10 s."""
     place, topic = own_place, own_place.topic(2)
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
     rows = pa.record_batch({"body": [str(number) for number in range(ROWS)]})
@@ -228,6 +228,6 @@ def test_a_stream_survives_its_driver_and_its_broker(own_place: Place, tmp_path:
     messages = place.messages(topic)
     assert {int(message.body) for message in messages} == set(range(FILES * LINES))
     assert len({message.properties[ROW_ID_PROPERTY] for message in messages}) == FILES * LINES
-    assert len(messages) > FILES * LINES  # copies there were: of the task that stood still, if of no other
+    assert len(messages) > FILES * LINES  # at least the stalled task has sent duplicates
     once = [int(message.body) for message in SeenRows().new(messages)]
     assert sorted(once) == list(range(FILES * LINES))

@@ -1,4 +1,4 @@
-"""A broker that wants TLS and signatures: the options that give them."""
+"""Options for a broker that requires TLS and signatures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ACCOUNTS = """
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What a job has to be told about the servers, which it may reach by TLS."""
+    """The options of a job for servers with TLS and access control."""
     run = tmp_path_factory.mktemp("guarded")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(run / "ca.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(run / "server.pem")
     (run / "plain_acl.yml").write_text(f"accounts:{ACCOUNTS}")
     tls = {
-        "tls.server.mode": "permissive",  # the rig asks without
+        "tls.server.mode": "permissive",  # the test setup checks readiness without TLS
         "tls.server.certPath": run / "server.pem",
         "tls.server.keyPath": run / "server.pem",
     }
@@ -56,8 +56,8 @@ def write(frame: Any, options: dict[str, str], **more: str) -> None:
     frame.write.format("rocketmq").options(**options, **more).mode("append").save()
 
 
-def test_rows_go_out_and_come_in_by_tls_and_signed(spark: Any, options: dict[str, str]) -> None:
-    """Nothing could be written to, or read from, a broker that is guarded as it should be."""
+def test_rows_are_written_and_read_with_tls_and_signatures(spark: Any, options: dict[str, str]) -> None:
+    """Jobs could not write to, or read from, a secured broker."""
     frame = spark.range(100).selectExpr("cast(id AS string) AS body", "'t' AS tags")
     write(frame, options, topic="Open", sendTimeoutMs="30000")
     given = {name: value for name, value in options.items() if name != "deliveryTimeoutMs"}
@@ -74,10 +74,10 @@ def test_rows_go_out_and_come_in_by_tls_and_signed(spark: Any, options: dict[str
         ({"topic": "Closed"}, "No default permission for topic:Closed"),
     ],
 )
-def test_what_keeps_rows_out_is_told(
+def test_errors_name_the_reason_of_a_rejection(
     spark: Any, options: dict[str, str], changed: dict[str, str], words: str
 ) -> None:
-    """A job would hang, or fail with nothing that says which key, right or certificate is wrong."""
+    """A job would hang, or fail with an error that names no key, permission or certificate."""
     frame = spark.range(2).selectExpr("cast(id AS string) AS body").coalesce(1)
     with pytest.raises(PySparkException, match=rf"(?s)0 to 1 of partition 0 not sent.*{words}.*not_sent"):
         write(frame, {**options, "topic": "Open", "sendTimeoutMs": "2000", **changed})

@@ -1,4 +1,4 @@
-"""`df.write.format("rocketmq")`: what leaves, and what is refused."""
+"""`df.write.format("rocketmq")`: sent messages, and rejected options and rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_each_column_reaches_its_part_of_the_message(spark: Any, place: Place, write: Write) -> None:
-    """A frame's tags, keys or properties would be lost on the way."""
+    """Tags, keys or properties of rows would be lost."""
     topic = place.topic()
     rows = [
         (b"\x00\xff", topic, "paid", ["k1", "k2"], {"shop": "Zürich", "none": None}, 7, "broker", 2),
@@ -46,8 +46,8 @@ def test_each_column_reaches_its_part_of_the_message(spark: Any, place: Place, w
     assert (bare.body.decode(), bare.tags, bare.keys, bare.flag) == ("text ☕", None, (), 0)
 
 
-def test_a_delay_and_a_long_body_travel_by_themselves(spark: Any, place: Place, write: Write) -> None:
-    """A batch would be refused for one row's delay, or a long body would not be compressed."""
+def test_delayed_rows_and_long_bodies_are_sent_individually(spark: Any, place: Place, write: Write) -> None:
+    """A batch would be rejected for the delay of one row, or a long body not be compressed."""
     topic = place.topic()
     frame = spark.createDataFrame(
         [("x" * 10_000, None), ("late", 1), ("now", None)], "body string, delayLevel int"
@@ -67,7 +67,7 @@ def test_a_delay_and_a_long_body_travel_by_themselves(spark: Any, place: Place, 
     ("compression", "bits"),
     [("zlib", 0), ("lz4", MessageSysFlag.COMPRESSION_LZ4), ("zstd", MessageSysFlag.COMPRESSION_ZSTD)],
 )
-def test_long_bodies_are_compressed_as_told(
+def test_long_bodies_are_compressed_as_configured(
     spark: Any, place: Place, write: Write, compression: str, bits: int
 ) -> None:
     """Topics of long texts would take many times the disk, or come back unreadable."""
@@ -103,7 +103,7 @@ def test_equal_sharding_keys_share_a_queue_in_order(spark: Any, place: Place, wr
 
 @pytest.mark.parametrize(("form", "decode"), [("json", json.loads), ("msgpack", msgspec.msgpack.decode)])
 def test_a_whole_row_becomes_the_body(spark: Any, place: Place, write: Write, form: str, decode: Any) -> None:
-    """Each user would write the same serialising code, and get maps and times wrong."""
+    """Each user would have to write code that serializes rows, with errors in maps and times."""
     topic = place.topic()
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     row = (
@@ -140,7 +140,7 @@ def test_a_whole_row_becomes_the_body(spark: Any, place: Place, write: Write, fo
 
 
 def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) -> None:
-    """A quiet night would fail the job."""
+    """A job would fail when there are no rows."""
     topic = place.topic()
     write(spark.createDataFrame([], "body string"), topic=topic)
     assert place.messages(topic) == []
@@ -164,10 +164,10 @@ def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) ->
         ("v array<variant>", {"format": "json"}, "'v' is array<variant>, which format json cannot contain"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_when_planned(
+def test_invalid_options_and_columns_are_rejected_when_planned(
     spark: Any, place: Place, schema: str, options: dict[str, str], words: str
 ) -> None:
-    """A misspelt option would be a silent default; a wrong column would fail after half the rows."""
+    """A misspelt option would be ignored, or a wrong column fail after half of the rows."""
     frame = spark.createDataFrame([], schema)
     given = {"nameServer": place.namesrv, "topic": "Unused", **options}
     with pytest.raises(AnalysisException) as caught:
@@ -176,14 +176,14 @@ def test_what_cannot_be_sent_is_refused_when_planned(
 
 
 def test_a_topic_is_not_overwritten(spark: Any, place: Place) -> None:
-    """`mode("overwrite")` would look as if old messages were gone."""
+    """After `mode("overwrite")` a user would believe that old messages were deleted."""
     writer = spark.createDataFrame([("x",)], "body string").write.format("rocketmq")
     with pytest.raises(AnalysisException, match="cannot be overwritten"):
         writer.options(nameServer=place.namesrv, topic="T").mode("overwrite").save()
 
 
 def test_a_row_that_is_no_message_is_named(spark: Any, place: Place, write: Write) -> None:
-    """Among a million rows nobody would find the bad one."""
+    """A user could not find the bad row among a million."""
     topic = place.topic()
     rows = [("a", "t"), ("b", "t"), ("c", "\x01")]
     with pytest.raises(PySparkException) as caught:
@@ -195,7 +195,7 @@ def test_a_row_that_is_no_message_is_named(spark: Any, place: Place, write: Writ
 
 
 def test_null_and_empty_bodies_come_back(spark: Any, place: Place, write: Write) -> None:
-    """A row that marks a deletion would fail the job, or come back as one with a body."""
+    """A row that marks a deletion would fail the job, or be read with a body."""
     topic = place.topic()
     bodies = [b"x", None, b"", b"\0", None]
     rows = [("key", body, {"number": str(number)}) for number, body in enumerate(bodies)]
@@ -212,7 +212,7 @@ def test_null_and_empty_bodies_come_back(spark: Any, place: Place, write: Write)
 
 
 def test_names_of_columns_and_collations_are_as_sql_has_them(spark: Any, place: Place, write: Write) -> None:
-    """What catalogs make, upper-case names and strings with a collation, would be refused."""
+    """Upper-case names and strings with a collation, which catalogs create, would be rejected."""
     topic = place.topic()
     text = "CAST('x' AS STRING) COLLATE UTF8_LCASE"
     frame = spark.sql(
@@ -241,10 +241,10 @@ def test_names_of_columns_and_collations_are_as_sql_has_them(spark: Any, place: 
         ),
     ],
 )
-def test_what_can_never_be_stored_fails_at_once(
+def test_rows_that_can_never_be_stored_fail_at_once(
     place: Place, columns: dict[str, list[object]], options: dict[str, object], words: str
 ) -> None:
-    """A wrong argument would be sent again for two minutes, by each attempt of the task."""
+    """Each attempt of the task would resend a message that can never be stored for two minutes."""
     topic = place.topic()
     frame = {"body": ["x", "y"], **columns}
     if "queueId" in columns:
@@ -261,7 +261,7 @@ def test_what_can_never_be_stored_fails_at_once(
 
 
 def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write: Write) -> None:
-    """A body that was damaged on the way to the broker would be read as if it were right."""
+    """A body that was damaged on its way to the broker would be read as valid."""
     topic = place.topic(1)
     frame = spark.range(10).selectExpr("repeat(cast(id AS string), 2500) AS body")
     write(frame.coalesce(1), topic=topic, bodyChecksum="CRC-32C")
@@ -276,8 +276,8 @@ def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write:
         reader.load().collect()
 
 
-def test_a_missing_topic_and_a_missing_broker_are_told(spark: Any, write: Write) -> None:
-    """A job would hang, or fail with nothing that says where to look."""
+def test_a_missing_topic_and_a_missing_broker_are_named(spark: Any, write: Write) -> None:
+    """A job would hang, or fail with an error that names no topic or address."""
     frame = spark.createDataFrame([("a",)], "body string")
     with pytest.raises(PySparkException, match="topic 'NoSuchTopic': RouteNotFound"):
         write(frame, topic="NoSuchTopic", deliveryTimeoutMs=1)
@@ -286,7 +286,7 @@ def test_a_missing_topic_and_a_missing_broker_are_told(spark: Any, write: Write)
 
 
 def test_rows_of_a_repeated_task_keep_their_ids(spark: Any, place: Place, write: Write) -> None:
-    """Consumers could not tell the rows that a failed task had sent from those of its repetition."""
+    """Consumers could not recognize rows that a failed task and its retry both sent."""
     topic = place.topic()
 
     def fail_once(batches: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`spark.read` and `spark.readStream`: what comes in, from where to where."""
+"""`spark.read` and `spark.readStream`: columns, ranges and filters."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_message_has_all_its_columns(spark: Any, place: Place) -> None:
     assert round(row.bornTimestamp.timestamp() * 1000) == message.born_timestamp
 
 
-def test_ranges_are_those_that_were_asked_for(spark: Any, place: Place) -> None:
-    """A job that reads yesterday again would read something else."""
+def test_ranges_begin_and_end_at_the_given_offsets_and_times(spark: Any, place: Place) -> None:
+    """A job that repeats yesterday's read would get other messages."""
     topic = place.topic(2)
     first = fill(place, topic, range(10), 0)
     wait_until(lambda: time.time_ns() // 1_000_000 > max(first), "a later millisecond")
@@ -84,7 +84,7 @@ def test_ranges_are_those_that_were_asked_for(spark: Any, place: Place) -> None:
 
 
 def test_a_range_by_time_begins_with_the_first_message_of_its_millisecond(place: Place) -> None:
-    """Long messages come a few at a time: those before the one that a broker's search finds would be lost."""
+    """Messages of that millisecond before the one that the broker's search finds would be missing."""
     topic = place.topic(1)
     queue = MessageQueue(topic, place.broker.name, 0)
     with Producer("spark_tests", place.namesrv) as producer:
@@ -105,7 +105,7 @@ def test_a_range_by_time_begins_with_the_first_message_of_its_millisecond(place:
 
 
 def test_tags_are_chosen(spark: Any, place: Place) -> None:
-    """`subExpression` is what every RocketMQ consumer has."""
+    """A job could not select tags by `subExpression`, like every consumer of RocketMQ."""
     topic = place.topic()
     for at, tag in enumerate(("a", "b", "c")):
         fill(place, topic, range(at * 10, at * 10 + 5), tags=tag)
@@ -113,7 +113,7 @@ def test_tags_are_chosen(spark: Any, place: Place) -> None:
 
 
 def test_tags_are_chosen_by_the_broker(spark: Any, place: Place) -> None:
-    """One message in a thousand would cost the traffic of all, or a range end before its last message."""
+    """A rare tag would cost the traffic of all messages, or a range end before its last message."""
     topic = place.topic(1)
     fill(place, topic, range(2000), tags="other")
     fill(place, topic, range(2000, 2100), tags="wanted")
@@ -138,7 +138,7 @@ def test_a_condition_is_evaluated_by_the_broker(spark: Any, place: Place) -> Non
 
 
 def test_options_are_checked_by_load(spark: Any, place: Place) -> None:
-    """A query would be written to its end before its first mistake shows."""
+    """An invalid option would be reported only when the query runs."""
     for reader in (spark.read, spark.readStream):
         with pytest.raises(AnalysisException, match="option nameServer: address 'foo' is malformed"):
             reader.format("rocketmq").options(nameServer="foo", topic="T").load()
@@ -149,7 +149,7 @@ def test_options_are_checked_by_load(spark: Any, place: Place) -> None:
 
 
 def test_tables_and_views_of_sql(spark: Any, place: Place) -> None:
-    """Spark passes no options of a table. Without a hint, users would not find out how to name them."""
+    """Users would not learn how to give options of a table, which Spark does not pass on."""
     topic = place.topic(1)
     options = f"nameServer = '{place.namesrv}', topic = '{topic}'"
     given = options.replace(" = ", " ")
@@ -161,7 +161,7 @@ def test_tables_and_views_of_sql(spark: Any, place: Place) -> None:
         insert = f"INSERT INTO orders {given} VALUES"
         spark.sql(f"{insert} (CAST('1' AS BINARY), 'paid'), (CAST('2' AS BINARY), NULL)")
         for frame, body in ((f"orders {given}", "BODY"), (f"all_columns {given}", "body"), ("shown", "body")):
-            rows = spark.sql(f"SELECT * FROM {frame}").collect()  # noqa: S608 - made up above
+            rows = spark.sql(f"SELECT * FROM {frame}").collect()  # noqa: S608 - this test's own name
             found = sorted((bytes(row[row.__fields__.index(body)]), row.tags) for row in rows)
             assert found == [(b"1", "paid"), (b"2", None)]
         for statement in ("SELECT * FROM orders", "INSERT INTO orders VALUES (CAST('3' AS BINARY), 'x')"):
@@ -197,10 +197,10 @@ def test_a_schema_chooses_columns_in_any_case(spark: Any, place: Place) -> None:
         ({"subExpression": "a > ", "subExpressionType": "SQL92"}, "option subExpression is 'a > '"),
     ],
 )
-def test_what_cannot_be_read_is_refused_when_planned(
+def test_invalid_options_of_a_read_are_rejected_when_planned(
     spark: Any, place: Place, options: dict[str, str], words: str
 ) -> None:
-    """A misspelt option would read from somewhere else."""
+    """A misspelt option would be ignored, and other messages be read."""
     topic = place.topic(1)
     given = {"nameServer": place.namesrv, "topic": topic, **options}
     with pytest.raises(AnalysisException) as caught:
@@ -209,7 +209,7 @@ def test_what_cannot_be_read_is_refused_when_planned(
 
 
 def test_offsets_that_name_half_the_queues_are_refused(spark: Any, place: Place) -> None:
-    """The other half would be read from a place that nobody chose."""
+    """The other queues would be read from an unexpected offset."""
     topic = place.topic(2)
     start = json.dumps({topic: {place.broker.name: {"0": 4}}})
     with pytest.raises(AnalysisException, match="startingOffsets lacks"):
@@ -226,7 +226,7 @@ def test_lost_messages_fail_the_read_or_are_logged(spark: Any, place: Place) -> 
     assert numbers(load(spark, place, topic, startingOffsets=start, failOnDataLoss="false")) == list(range(5))
 
 
-def test_what_was_read_can_be_written(spark: Any, place: Place, write: Write) -> None:
+def test_a_read_frame_can_be_written(spark: Any, place: Place, write: Write) -> None:
     """Copying a topic would need a list of columns to drop."""
     source, target = place.topic(), place.topic()
     fill(place, source, range(5), tags="t", keys="k", properties={"p": "v"})
@@ -245,7 +245,7 @@ def test_equal_places_in_two_topics_are_no_copies(spark: Any, place: Place) -> N
 
 
 def test_copies_are_dropped_while_they_may_come(spark: Any, place: Place, tmp_path: Path) -> None:
-    """A stream that forgets ids after a while would let copies through that come before."""
+    """Duplicates that arrive within the time of `dedupe` would not be dropped."""
     topic = place.topic(2)
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, "sendTimeoutMs": 30_000})
     rows = pa.record_batch({"body": [str(number) for number in range(50)]})
@@ -265,7 +265,7 @@ def test_copies_are_dropped_while_they_may_come(spark: Any, place: Place, tmp_pa
     assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(50))
 
 
-def test_a_stream_reads_on_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:
+def test_a_stream_continues_from_its_checkpoint(spark: Any, place: Place, tmp_path: Path) -> None:
     """A restarted query would read messages twice, or leave some out."""
     topic = place.topic(2)
     fill(place, topic, range(100), 0)
@@ -293,7 +293,7 @@ def test_a_stream_reads_on_from_its_checkpoint(spark: Any, place: Place, tmp_pat
 
 
 def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path: Path) -> None:
-    """Rows of a micro-batch would have another's ids, or nobody who watches groups see how far a job is."""
+    """Two micro-batches would use the same row ids, or the lag of the job's group not be shown."""
     source, target = place.topic(1), place.topic(2)
     fill(place, source, range(60), 0)
     stream = spark.readStream.format("rocketmq").options(
@@ -317,7 +317,7 @@ def test_a_stream_from_one_topic_into_another(spark: Any, place: Place, tmp_path
     assert (committed or 0) == (50 if HAS_READ_LIMITS else 0)  # one batch behind
 
 
-def test_a_missing_topic_is_told(spark: Any, place: Place) -> None:
-    """A read of a topic that is not there would be an empty one."""
+def test_a_missing_topic_is_named(spark: Any, place: Place) -> None:
+    """A read of a missing topic would return no rows."""
     with pytest.raises(PySparkException, match="NoSuchTopic"):
         load(spark, place, "NoSuchTopic", deliveryTimeoutMs=1).collect()

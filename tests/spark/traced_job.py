@@ -1,8 +1,8 @@
-"""A program that tests start: a job with a span of its own, whose tasks' sends belong to its trace.
+"""A program that tests start: a job with a span, whose tasks send in the job's trace.
 
     python -m tests.spark.traced_job NAMESRV TOPIC COLLECTOR
 
-Workers get their tracing as `opentelemetry-instrument` gives it, by the environment.
+Workers get their tracing from the environment, like with `opentelemetry-instrument`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Spark's sink and source against RocketMQ's servers: with its clients on the other side, and alone.
 
-Of tests/spark those cases run here too whose outcome is the broker's doing: what columns become in its store,
-compressed bodies, queues by key, ranges by offset and time, tags chosen by the broker, offsets that are gone,
-topics and brokers that are missing, keys, and brokers that stand still, are killed or start late. Left out is
-what ends before a request leaves: options and columns that are refused, how a row becomes a body, null
-bodies, `dedupe` over a frame; and what goes out in the same requests: the functions for Spark 3.5.
+Those cases of tests/spark run here, too, that depend on the broker: columns, compressed bodies, queues by
+key, ranges by offset and time, tags, expired offsets, missing topics and brokers, access keys, and brokers
+that are paused, are killed or start late. Left out are cases that end before a request is sent (invalid
+options and columns, bodies made of rows, null bodies, `dedupe` over a frame), and those that send the same
+requests (the functions for Spark 3.5).
 
-One session and one pair of servers serve all cases; those that kill the broker start it again. Run where
-PySpark is installed (`make spark` installs it).
+One session and one pair of servers serve all cases; those that kill the broker restart it. The cases need
+PySpark (`make spark` installs it).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 from tests.interop.sides import Side, newer_servers, serve
 from tests.spark.conftest import CONF, PATIENT, QUICK_TO_START, Place, write
 from tests.spark.test_restarts import (
-    test_a_broker_that_stands_still_delays_rows_and_loses_none,
+    test_a_paused_broker_delays_rows_and_loses_none,
     test_a_read_waits_for_its_broker,
     test_a_stream_survives_its_driver_and_its_broker,
     test_a_write_waits_for_its_broker,
@@ -39,23 +39,23 @@ from tests.spark.test_restarts import (
 from tests.spark.test_security import ACCOUNTS
 from tests.spark.test_security import write as save
 from tests.spark.test_sink import (
-    test_a_delay_and_a_long_body_travel_by_themselves,
-    test_a_missing_topic_and_a_missing_broker_are_told,
+    test_a_missing_topic_and_a_missing_broker_are_named,
     test_an_empty_frame_sends_nothing,
+    test_delayed_rows_and_long_bodies_are_sent_individually,
     test_each_column_reaches_its_part_of_the_message,
     test_equal_sharding_keys_share_a_queue_in_order,
-    test_long_bodies_are_compressed_as_told,
+    test_long_bodies_are_compressed_as_configured,
     test_rows_of_a_repeated_task_keep_their_ids,
 )
 from tests.spark.test_source import (
     test_a_message_has_all_its_columns,
-    test_a_missing_topic_is_told,
+    test_a_missing_topic_is_named,
+    test_a_read_frame_can_be_written,
+    test_a_stream_continues_from_its_checkpoint,
     test_a_stream_from_one_topic_into_another,
-    test_a_stream_reads_on_from_its_checkpoint,
     test_lost_messages_fail_the_read_or_are_logged,
-    test_ranges_are_those_that_were_asked_for,
+    test_ranges_begin_and_end_at_the_given_offsets_and_times,
     test_tags_are_chosen_by_the_broker,
-    test_what_was_read_can_be_written,
 )
 from tests.spark.test_source_options import (
     test_a_stream_reads_topics_that_come_later,
@@ -65,28 +65,28 @@ from tests.spark.test_source_options import (
 from tests.spark.trace_scenario import expect_one_trace, run_scenario
 
 __all__ = [
-    "test_a_broker_that_stands_still_delays_rows_and_loses_none",
-    "test_a_delay_and_a_long_body_travel_by_themselves",
     "test_a_message_has_all_its_columns",
-    "test_a_missing_topic_and_a_missing_broker_are_told",
-    "test_a_missing_topic_is_told",
+    "test_a_missing_topic_and_a_missing_broker_are_named",
+    "test_a_missing_topic_is_named",
+    "test_a_paused_broker_delays_rows_and_loses_none",
+    "test_a_read_frame_can_be_written",
     "test_a_read_waits_for_its_broker",
+    "test_a_stream_continues_from_its_checkpoint",
     "test_a_stream_from_one_topic_into_another",
-    "test_a_stream_reads_on_from_its_checkpoint",
     "test_a_stream_reads_topics_that_come_later",
     "test_a_stream_survives_its_driver_and_its_broker",
     "test_a_write_waits_for_its_broker",
     "test_an_empty_frame_sends_nothing",
+    "test_delayed_rows_and_long_bodies_are_sent_individually",
     "test_each_column_reaches_its_part_of_the_message",
     "test_each_queue_has_its_times",
     "test_equal_sharding_keys_share_a_queue_in_order",
-    "test_long_bodies_are_compressed_as_told",
+    "test_long_bodies_are_compressed_as_configured",
     "test_lost_messages_fail_the_read_or_are_logged",
-    "test_ranges_are_those_that_were_asked_for",
+    "test_ranges_begin_and_end_at_the_given_offsets_and_times",
     "test_rows_of_a_repeated_task_keep_their_ids",
     "test_tags_are_chosen_by_the_broker",
     "test_topics_and_queues_are_chosen",
-    "test_what_was_read_can_be_written",
     "write",
 ]
 
@@ -97,7 +97,7 @@ SIDES = (Side("Spark", "java", "java"), *newer_servers("Spark"))
 
 @pytest.fixture(scope="module", params=SIDES, ids=lambda side: side.direction)
 def side(request: pytest.FixtureRequest) -> Side:
-    """The version of the servers."""
+    """A pairing with servers of one version."""
     found: Side = request.param
     return found
 
@@ -111,13 +111,13 @@ def servers(side: Side, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def place(servers: Cluster) -> Place:
-    """The same, for the cases of tests/spark."""
+    """These servers, for the cases of tests/spark."""
     return Place(servers.namesrv, servers.broker)
 
 
 @pytest.fixture
 def own_place(place: Place) -> Place:
-    """The same setup: a case that kills the broker restarts it."""
+    """These servers, too: a case that kills the broker restarts it."""
     return place
 
 
@@ -131,7 +131,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def guarded(side: Side, peer: JavaPeer, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Servers that want a key, and the options that give it."""
+    """The options of a job for servers that require an access key."""
     with serve_with_accounts(side, peer, tmp_path, ACCOUNTS, readers=["spark-jobs"], conf=PATIENT) as running:
         yield {
             "nameServer": running.namesrv.address,
@@ -141,8 +141,8 @@ def guarded(side: Side, peer: JavaPeer, tmp_path: Path) -> Iterator[dict[str, st
         }
 
 
-def test_keys_let_rows_out_and_in(spark: Any, side: Side, guarded: dict[str, str]) -> None:
-    """A signature over other bytes than the broker's would fail every row, or fail without a reason."""
+def test_rows_are_written_and_read_with_access_keys(spark: Any, side: Side, guarded: dict[str, str]) -> None:
+    """Wrongly signed requests would fail every row, or be rejected without a reason."""
     frame = spark.range(100).selectExpr("cast(id AS string) AS body", "'t' AS tags").coalesce(1)
     save(frame, guarded, topic="Open", sendTimeoutMs="30000")
     given = {name: value for name, value in guarded.items() if name != "deliveryTimeoutMs"}
@@ -154,7 +154,7 @@ def test_keys_let_rows_out_and_in(spark: Any, side: Side, guarded: dict[str, str
     refused = {
         words.no_key: {"accessKey": "", "secretKey": ""},
         words.wrong_secret: {"secretKey": "87654321"},
-        # ACL 1.0 looks at the rights of single messages only.
+        # ACL 1.0 checks the rights of single messages only.
         words.closed_topic: {"topic": "Closed", "batchSize": "1"},
     }
     for expected, changed in refused.items():
@@ -221,6 +221,6 @@ def test_spark_reads_messages_of_java(servers: Cluster, place: Place, spark: Any
 
 
 async def test_a_job_and_its_consumer_are_one_trace(place: Place) -> None:
-    """A trace would end at the broker: it would drop the context of a batch, or mix it up."""
+    """A trace would end at a broker that drops or mixes up the context of messages in a batch."""
     topic = place.topic()
     expect_one_trace(await run_scenario(place.namesrv, topic), topic)

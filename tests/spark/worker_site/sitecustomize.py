@@ -1,6 +1,6 @@
-"""What `opentelemetry-instrument` does, done for Spark's Python workers: a provider that exports.
+"""Sets up a trace provider in Spark's Python workers, like `opentelemetry-instrument`.
 
-Python imports a module of this name by itself where it starts, if its directory is on PYTHONPATH.
+Python imports a module of this name at its start, if the module's directory is on PYTHONPATH.
 """
 
 from __future__ import annotations
