@@ -1,4 +1,4 @@
-"""Collects the browser's tests only when they are asked for: other runs need no Playwright."""
+"""Collects the browser tests only on request, so that other runs do not need Playwright."""
 
 import pytest
 

@@ -41,7 +41,7 @@ class Shop(NamedTuple):
 
 @asynccontextmanager
 async def shop() -> AsyncIterator[Shop]:
-    """Two brokers with a slave each; a group with dead letters, one that is slow; orders keep coming."""
+    """Two brokers with a slave each, a group with dead letters, and a slow group; orders keep arriving."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(EmbeddedCluster(brokers=2, slaves=1, settings=SETTINGS))
         admin = await stack.enter_async_context(AdminClient(cluster.namesrv_address))

@@ -58,7 +58,7 @@ async def browsing(
 ) -> AsyncIterator[tuple[Page, str]]:
     """A page that is logged in at a console of the shop, and the address of the console.
 
-    troubles, requested: get what Chromium reports, and the addresses that it requests.
+    troubles, requested: receive the errors that Chromium reports, and the addresses that it requests.
     """
     chromium = shutil.which("chromium")
     assert chromium is not None, "Chromium is missing: install Debian's package chromium"
@@ -92,7 +92,7 @@ async def browsing(
 
 
 async def charted(page: Page, place: str) -> None:
-    """Wait until the charts of a page have lines of some points."""
+    """Wait until the lines in the charts of a page have several points."""
     points = 0
     async with asyncio.timeout(LIMIT_S):
         while points < SAMPLES:
@@ -107,7 +107,7 @@ async def charted(page: Page, place: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 async def test_each_page_fits_and_stays_within_its_policy(width: int, scheme: str) -> None:
-    """A page would scroll sideways, lack a way for the keyboard, run a script, or fetch from elsewhere."""
+    """A page would scroll sideways, not work by keyboard, run a script, or load files from other hosts."""
     troubles: list[str] = []
     requested: set[str] = set()
     async with shop() as running:
@@ -133,7 +133,7 @@ async def test_each_page_fits_and_stays_within_its_policy(width: int, scheme: st
 
 
 async def test_forms_and_live_parts() -> None:
-    """A form would ask for what does not matter, or a page go on to show what was true when it loaded."""
+    """A form would show irrelevant fields, or a page keep showing outdated data."""
     troubles: list[str] = []
     async with shop() as running, browsing(running, 1600, "light", troubles, set()) as (page, base):
         await page.goto(f"{base}/messages")

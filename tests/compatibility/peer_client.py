@@ -43,17 +43,17 @@ _WAIT_S = 60
 
 
 def label(body: bytes) -> str:
-    """What a body begins with, and its checksum."""
+    """The label of a body: its beginning and its checksum."""
     return f"{body[:40].partition(b'|')[0].decode()}|{zlib.crc32(body):08x}"
 
 
 def report(**event: Any) -> None:
-    """Print one event; `print` would mix lines of several threads."""
+    """Print one event as a line; `print` could mix lines of several threads."""
     os.write(1, json.dumps(event).encode() + b"\n")
 
 
 class Sends:
-    """A producer's messages: the kinds of sends, one after the other."""
+    """Sends the messages of a producer, one kind of send after the other."""
 
     def __init__(self, namesrv: str, topic: str, name: str) -> None:
         self.namesrv, self.topic, self.name = namesrv, topic, name
@@ -76,7 +76,7 @@ class Sends:
         )
 
     def producer(self, codec: str = "json", **settings: Any) -> Producer:
-        """A producer; the machine may be slow."""
+        """A producer with long timeouts, since the machine may be slow."""
         return Producer(
             self.group,
             self.namesrv,
@@ -95,7 +95,7 @@ class Sends:
                 await producer.send(self.message("compressed", size=20_000))
 
     async def special(self) -> None:
-        """Oneway, delayed and ordered sends; those that a consumer refuses."""
+        """Oneway, delayed and ordered sends, and messages that consumers reject."""
         async with self.producer() as producer:
             for _ in range(5):
                 producer.send_oneway(self.message("oneway"))
@@ -108,7 +108,7 @@ class Sends:
                 await producer.send(self.message(kind))
 
     async def transactions(self) -> None:
-        """Committed and rolled back at once, and by the broker's check."""
+        """Transactions that end at once, and that end after a check of the broker."""
         async with self.producer() as producer:
             producer.check_transactions(self.check)
             for kind in ("committed", ROLLED_BACK):
@@ -119,7 +119,7 @@ class Sends:
                     await asyncio.sleep(0.05)
 
     async def pending(self) -> None:
-        """What the broker finishes later: a delayed message, and an open transaction."""
+        """Sends that the broker completes later: a delayed message, and an open transaction."""
         async with self.producer() as producer:
             producer.check_transactions(lambda _: LocalTransactionState.UNKNOWN)
             await producer.send(self.message(PENDING, delay_level=3))
@@ -139,7 +139,7 @@ class Sends:
     async def requests(self) -> None:
         """Requests that a consumer of each version responds to; a look-up by key."""
         async with self.producer() as producer:
-            # The earlier version takes seconds.
+            # With the earlier version this takes seconds.
             has_ms = "timeout_ms" in inspect.signature(producer.request).parameters
             timeout: Any = {"timeout_ms": 20_000} if has_ms else {"timeout": 20}
             request: Callable[[Message], Awaitable[MessageExt]] = partial(producer.request, **timeout)
@@ -167,7 +167,7 @@ async def produce(namesrv: str, topic: str, name: str, kinds: str) -> None:
 
 
 async def consume(namesrv: str, topic: str, group: str, kind: str) -> None:
-    """Print each message that comes and, when they change, the queues that this member has."""
+    """Print each received message, and this member's queues when they change."""
     lite = LitePullConfig(
         consume_from=ConsumeFrom.FIRST_OFFSET, rebalance_interval_ms=1000, persist_interval_ms=200
     )
@@ -209,7 +209,7 @@ async def consume(namesrv: str, topic: str, group: str, kind: str) -> None:
 
 
 async def poll(consumer: LitePullConsumer) -> None:
-    """Print what a lite-pull consumer gets."""
+    """Print the messages of a lite-pull consumer."""
     while True:
         for message in await consumer.poll(100):
             seen(message)

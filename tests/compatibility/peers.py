@@ -1,4 +1,4 @@
-"""What the scenarios of `running_peers` share: client processes, and what consumers must see."""
+"""Shared parts of the scenarios of `running_peers`: client processes, and checks of received messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Place = tuple[int, int]
 
 
 class Client:
-    """A `peer_client` process with the code of a checkout. `events` is what it has printed so far."""
+    """A `peer_client` process with the code of a checkout. `events`: the events that it has printed."""
 
     def __init__(self, run: Path, checkout: Path, *arguments: str) -> None:
         number = len(list(run.glob("client-*.jsonl")))
@@ -58,16 +58,16 @@ class Client:
 
     @property
     def held(self) -> list[int]:
-        """Ids of the queues that it has."""
+        """Ids of the queues that are assigned to it."""
         return next((event["held"] for event in reversed(self.events) if "held" in event), [])
 
     @property
     def seen(self) -> list[dict[str, Any]]:
-        """The messages that came."""
+        """The received messages."""
         return [event for event in self.events if "label" in event]
 
     def end(self) -> Self:
-        """Let it close, and wait. Raises RuntimeError with the end of its log when it fails."""
+        """Close the client and wait for its end. Raises RuntimeError with the end of its log if it failed."""
         self._process.communicate(timeout=120)
         log = self._output.with_suffix(".log").read_text()
         if self._process.returncode or "Traceback" in log:
@@ -94,7 +94,7 @@ def produce(run: Path, namesrv: str, senders: dict[str, Path], kinds: str) -> li
 
 
 def seen_by(members: Iterable[Client]) -> Counter[str]:
-    """How often each message came."""
+    """How often each message was received."""
     return Counter(event["label"] for member in members for event in member.seen)
 
 
@@ -103,7 +103,7 @@ def await_messages(
 ) -> None:
     """Wait until the members together have each message as often as they must, and no other.
 
-    refusing: whether they reject some, which are then redelivered. also: other messages that may arrive.
+    refusing: whether members reject some messages, which are redelivered. also: further allowed messages.
     """
     wanted = Counter({text: 2 if refusing and (RETRIED in text or DEAD in text) else 1 for text in sent})
     try:
@@ -127,7 +127,7 @@ def await_split(members: Sequence[Client]) -> None:
 
 
 async def make_topics(namesrv: str, *topics: str) -> None:
-    """At the only broker."""
+    """Create topics at the only broker."""
     async with AdminClient(namesrv) as admin:
         for topic in topics:
             await admin.create_topic(topic, QUEUES)
@@ -148,7 +148,7 @@ async def read_all(namesrv: str, topic: str) -> dict[Place, tuple[str, str]]:
 
 
 def command(checkout: Path, *arguments: str, namesrv: str = "") -> str:
-    """Output of the command rocketpy-broker. Raises CalledProcessError, below what it printed."""
+    """Output of the command rocketpy-broker. If it fails, prints the output and raises CalledProcessError."""
     environment = {**our_environment(checkout), "NAMESRV_ADDR": namesrv}
     call = [sys.executable, "-m", "rocketpy_broker.cli", *arguments]
     done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)

@@ -84,7 +84,7 @@ def clients(run: Path, versions: Versions, names_version: str, broker_version: s
         for group in groups:
             group.check(names.address, sent, dead)
 
-        # The other version takes over groups of one version; one of two members takes all queues over.
+        # Members of the other version replace groups of one version; in mixed groups one member stops.
         for number, group in enumerate(groups):
             group.members.pop(number % len(group.members)).end()
             if not group.members:
@@ -135,7 +135,7 @@ class Group:
 
 
 async def fetch_dead_letters(namesrv: str, group: str) -> list[MessageExt]:
-    """What the group gave up."""
+    """The dead letters of the group."""
     async with AdminClient(namesrv) as admin:
         return (await admin.fetch_dead_letters(group)).messages
 
@@ -217,7 +217,7 @@ async def committed(namesrv: str) -> dict[int, int | None]:
 
 
 def pair(run: Path, versions: Versions, master_version: str, slave_version: str) -> str:
-    """A slave copies all of a master, takes its place, and the old master follows."""
+    """A slave copies everything from its master, is promoted, and the old master becomes its slave."""
     with ExitStack() as stack:
         names = stack.enter_context(OurNameServer(run))
         conf = {**CONF, "brokerName": "pair", "syncFlushTimeout": 20_000}
@@ -272,7 +272,7 @@ def bytes_of(broker: OurBroker) -> bytes:
 
 
 def tables_of(broker: OurBroker) -> list[Any]:
-    """What a slave copies besides the log: topics, groups, and the offsets of consumers and delays."""
+    """The tables that a slave copies: topics, groups, consumer offsets and delay offsets."""
     files = {
         "topics": "topicConfigTable",
         "subscriptionGroup": "subscriptionGroupTable",
@@ -285,7 +285,7 @@ def tables_of(broker: OurBroker) -> list[Any]:
 
 
 def ledger(run: Path, versions: Versions, peers: Sequence[str]) -> str:
-    """Leaders of both versions are killed under load; the others go on, and all ledgers end up equal."""
+    """Leaders of both versions are killed under load; the others continue, and all ledgers become equal."""
     killed: Counter[str] = Counter()
 
     class Peer(OurBroker):
@@ -325,7 +325,7 @@ def ledger(run: Path, versions: Versions, peers: Sequence[str]) -> str:
 
 
 def scenarios(versions: Versions) -> dict[str, Callable[[Path], str]]:
-    """All of them, by name."""
+    """All scenarios by name."""
     found: dict[str, Callable[[Path], str]] = {}
     for names, broker in product(versions, repeat=2):
         found[f"clients, {names} name server, {broker} broker"] = partial(

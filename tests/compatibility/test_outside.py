@@ -32,15 +32,15 @@ from tests.waiting import until
 DATA = Path(__file__).parent / "data"
 NAMES = json.loads((DATA / "names.json").read_text())
 PICKLES = json.loads((DATA / "pickles.json").read_text())
-LATE = b"late"  # with a delay that is over, so that it is delivered at some time after the start
-# The data grow older each day, and must not expire.
+LATE = b"late"  # its delay is over, so it is delivered soon after the start
+# The recorded messages get older, and must not expire.
 SETTINGS = {"transactionTimeOut": "500", "transactionCheckInterval": "200", "fileReservedTime": "876000"}
 SENT = {b"%d" % number for number in range(120)} | {b"x" * 9000, b"committed"}
 
 
 @pytest.mark.parametrize("module", NAMES["modules"])
 def test_public_names_stay(module: str) -> None:
-    """An application that imports them would fail at its start."""
+    """An application that imports a removed name would fail at its start."""
     found = importlib.import_module(module)
     assert [name for name in NAMES["modules"][module] if not hasattr(found, name)] == []
 
@@ -58,7 +58,7 @@ def test_entry_points_stay() -> None:
 
 
 def test_loggers_stay() -> None:
-    """Levels that an application sets for them would have no effect any more."""
+    """Log levels that an application has configured would have no effect."""
     for package in (rocketpy, rocketpy_broker):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
@@ -68,7 +68,7 @@ def test_loggers_stay() -> None:
 
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_load(name: str) -> None:
-    """Values that were kept in a queue, a cache or a checkpoint would be lost."""
+    """Pickled values in a queue, a cache or a checkpoint could not be loaded."""
     loaded = pickle.loads(base64.b64decode(PICKLES[name]))  # noqa: S301 - our own file
     if name.endswith("Config") and not name.startswith(("class ", "Allocate")):
         assert _shown(loaded) == _shown(type(loaded)())
@@ -80,7 +80,7 @@ def test_pickles_load(name: str) -> None:
 
 
 def test_each_exported_class_has_a_pickle() -> None:
-    """A class that is forgotten here could move without a trace."""
+    """A class without a recorded pickle could be moved, and no test would fail."""
     classes = {name.removeprefix("class ") for name in PICKLES if name.startswith("class ")}
     exported = {name for name in NAMES["modules"]["rocketpy"] if isinstance(getattr(rocketpy, name), type)}
     assert exported == classes

@@ -1,4 +1,4 @@
-"""A name server and a broker for each test. The tests are collected only when they are asked for."""
+"""A name server and a broker for each test. The tests are collected only on request."""
 
 from __future__ import annotations
 

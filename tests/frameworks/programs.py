@@ -1,4 +1,4 @@
-"""The files of a guide, programs that use them, and what these have sent."""
+"""Files of a guide, programs that use them, and the messages that these have sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tools.import_map import ROOT
 
 T = TypeVar("T")
 HTTP = httpx.Client(timeout=LIMIT_S, limits=httpx.Limits(max_keepalive_connections=0))
-"""For requests to servers whose workers may still start. Each request has a connection of its own."""
+"""Opens a connection for each request, since workers of a server may still start."""
 PATH = (ROOT, ROOT / "integrations/pytest")
 
 
@@ -69,7 +69,7 @@ def stored(namesrv: str, topic: str) -> list[MessageExt]:
 
 
 class Program:
-    """A program in a process of its own, with what it writes."""
+    """A running program and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
         self.process = process
@@ -77,7 +77,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What it has written, errors among it."""
+        """Its standard output and error so far."""
         return self._output.read_text("utf-8", "replace")
 
     def wait_for(self, pattern: str) -> re.Match[str]:
@@ -98,7 +98,7 @@ class Program:
 
 @contextmanager
 def running(folder: Path, namesrv: str, *arguments: str) -> Iterator[Program]:
-    """Run Python with these arguments in a folder. The block may end it, otherwise its end does."""
+    """Run Python with these arguments in a folder. It is stopped at the end of the block if it still runs."""
     paths = os.pathsep.join(map(str, (folder, *PATH)))
     environment = {**os.environ, "PYTHONPATH": paths, "NAMESRV_ADDR": namesrv, "PYTHONUNBUFFERED": "1"}
     output = folder / f"output-{len(list(folder.glob('output-*')))}.txt"

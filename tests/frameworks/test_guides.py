@@ -57,7 +57,7 @@ def load(page: str, folder: Path, name: str) -> Any:
 
 
 def module_of_protoc() -> ModuleType:
-    """What protoc makes for the guide's message."""
+    """A module like the one that protoc generates for the guide's message."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="orders.proto", syntax="proto3")
     order = file.message_type.add(name="Order")
@@ -101,7 +101,7 @@ async def test_typed_values_arrive_and_bad_bodies_become_dead_letters(
 async def test_values_of_every_format_arrive(
     tmp_path: Path, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pair of functions of the guide would not be each other's inverse."""
+    """Values would change when they are encoded and decoded with the functions of the guide."""
     protobuf = module_of_protoc()
     monkeypatch.setitem(sys.modules, "orders_pb2", protobuf)
     formats = load("serialization", tmp_path, "formats")
@@ -126,7 +126,7 @@ async def test_values_of_every_format_arrive(
 
 
 async def test_jobs_run_in_a_worker(tmp_path: Path, namesrv: str) -> None:
-    """The worker of the guide would not start, run a job twice, or not end."""
+    """The worker of the guide would not start, run a job twice, or not stop."""
     jobs = load("workers", tmp_path, "jobs")
     async with Producer("shop", namesrv) as producer:
         await producer.send(Message("Jobs", b"{}", tags="unknown"))
@@ -173,7 +173,7 @@ def test_killed_relays_lose_nothing(tmp_path: Path, namesrv: str) -> None:
         while waiting():
             before = sent()
             with running(tmp_path, namesrv, "relay.py", url) as relay:
-                # In the midst of the sends, when some rows are sent and not deleted.
+                # Kill it while it sends, when some rows are sent and not deleted.
                 target = before + random.randint(1, 30)
                 wait_until(lambda: sent() >= target or not waiting())  # noqa: B023 - called at once
                 if kills < 3:
@@ -228,7 +228,7 @@ def test_a_copy_of_a_message_is_billed_once(tmp_path: Path, namesrv: str) -> Non
     with sync.Producer("shop", namesrv) as producer:
         message = Message("Bills", order, unique_id=new_unique_id())
         producer.send(message)
-        producer.send(message)  # as after an error with the outcome UNKNOWN
+        producer.send(message)  # like an application after an error with the outcome UNKNOWN
         producer.send(Message("Bills", order))
     found = stored(namesrv, "Bills")
     assert [len(found), len({message.message_id for message in found})] == [3, 2]
@@ -271,7 +271,7 @@ async def test_offsets_in_the_database_survive_a_crash(tmp_path: Path, namesrv: 
         database.execute("CREATE TABLE progress (queue TEXT PRIMARY KEY, next INTEGER)")
         total = 0
         while total < 10:
-            # A consumer of its own for each batch, as after a crash: nothing is committed to the group.
+            # A new consumer for each batch, like after a crash: no offsets are committed to the group.
             config = LitePullConfig(
                 consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False, poll_batch_size=4
             )

@@ -71,7 +71,7 @@ def processes_that_respond(url: str, program: Program, count: int) -> set[str]:
 
 
 def test_gunicorn_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> None:
-    """Each worker of an application that was loaded before the fork needs a client of its own."""
+    """Workers of an application that is loaded before the fork would share one client."""
     write_files("prefork", tmp_path)
     with running(tmp_path, namesrv, *GUNICORN, "--workers", "2", "wsgi") as server:
         url = server.wait_for(r"Listening at: (http://\S+)")[1]
@@ -84,7 +84,7 @@ def test_gunicorn_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) ->
 
 
 def test_a_client_of_gunicorns_master_raises_in_the_workers(tmp_path: Path, namesrv: str) -> None:
-    """A request would hang until gunicorn kills its worker, without a reason."""
+    """A request would hang until gunicorn kills its worker, without an error."""
     write_files("prefork", tmp_path)
     (tmp_path / "gunicorn.conf.py").write_text(EARLY, "utf-8")
     with running(tmp_path, namesrv, *GUNICORN, "wsgi") as server:
@@ -96,10 +96,10 @@ def test_a_client_of_gunicorns_master_raises_in_the_workers(tmp_path: Path, name
 
 
 def test_uwsgi_starts_clients_after_its_fork(tmp_path: Path, namesrv: str) -> None:
-    """The same for uWSGI, which runs Python inside of a C program.
+    """Workers of uWSGI, which runs Python inside a C program, would share one client.
 
-    It is stopped once all workers respond: uWSGI loses a signal to a worker that still starts, and kills that
-    worker after a minute.
+    The server is stopped once all workers respond: uWSGI loses a signal to a worker that still starts, and
+    kills that worker after a minute.
     """
     write_files("prefork", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -157,7 +157,7 @@ def test_a_client_of_celerys_main_process_raises_in_tasks(tmp_path: Path, namesr
 
 
 def test_a_broker_notices_the_end_of_a_parent_whose_child_lives(tmp_path: Path, namesrv: str) -> None:
-    """The group would wait two minutes for a dead member, whose queues nobody reads meanwhile."""
+    """The queues of a dead member would not be read for two minutes."""
     (tmp_path / "parent.py").write_text(PARENT, "utf-8")
     with AdminClient(namesrv) as admin:
         admin.create_topic("Orphans")

@@ -1,1 +1,1 @@
-"""Interop run: real RocketMQ servers and clients (from Maven Central) with rocketpy's, over loopback."""
+"""Interop cases: real RocketMQ servers and clients (from Maven Central) with rocketpy's, over loopback."""

@@ -1,7 +1,7 @@
 """RocketMQ's servers with access control: ACL 1.0 in 4.6 and 4.9, ACL 2.0 in 5.3.
 
-The same plain_acl.yml makes the accounts of all of them, since a broker of 5.3 can migrate that file. It has
-no name for the right to ask for offsets, which ACL 2.0 requires of consumers, so RocketMQ's mqadmin adds it.
+One plain_acl.yml defines the accounts for all versions, since brokers of 5.3 migrate it. The file cannot
+express the permission to query offsets, which ACL 2.0 requires of consumers, so mqadmin adds it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIGRATED: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Refusals:
-    """Patterns of a broker's words about requests that it rejects."""
+    """Patterns of a broker's remarks on requests that it rejects."""
 
     no_key: str
     wrong_secret: str
@@ -45,7 +45,7 @@ def has_acl_2(version: str) -> bool:
 
 
 def refusals(version: str, account: str) -> Refusals:
-    """Return what brokers of this version say. account: whose secret is wrong."""
+    """Return the patterns for brokers of this version. account: the account with a wrong secret."""
     if has_acl_2(version):
         no_right = r"no permission to access Topic:\S+ from 127\.0\.0\.1, "
         return Refusals(

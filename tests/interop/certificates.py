@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 def issue(authority: trustme.CA, directory: Path) -> Path:
     """Write ca.pem, and pairs for the server 127.0.0.1 and for a client (`client.pem`, `client.key`).
 
-    Returns the tls.properties of servers that accept TLS beside plain text, and want a client's certificate.
+    Returns the tls.properties of servers that accept TLS and plain text, and require a client certificate.
     """
     directory.mkdir(parents=True, exist_ok=True)
     authority.cert_pem.write_to_path(directory / "ca.pem")

@@ -1,4 +1,4 @@
-"""A name server and a broker of either make, and the Java drivers pointed at them."""
+"""A name server and a broker of either make, and Java drivers that use them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tests.waiting import LIMIT_S
 Make = Literal["java", "our"]
 BINARY_HEADERS: Mapping[str, str] = {"rocketmq.serialize.type": "ROCKETMQ"}
 PATIENT: Mapping[str, object] = {
-    "waitTimeMillsInSendQueue": 10_000,  # with other cases beside it a broker is late by more than its 200 ms
+    "waitTimeMillsInSendQueue": 10_000,  # concurrent cases delay a broker by more than the default 200 ms
 }
 JAVA_CONF: Mapping[str, object] = {
     **PATIENT,
-    "longPollingEnable": "false",  # an empty pull gets its response after one second and not after twenty
+    "longPollingEnable": "false",  # empty pulls are held for one second instead of twenty
 }
 _names = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Running servers of one case, and the ways to drive them with RocketMQ's own client."""
+    """Running servers, and methods that use them with RocketMQ's client."""
 
     peer: JavaPeer
     run: Path
@@ -46,7 +46,7 @@ class Cluster:
     broker: BrokerProcess
     java_properties: Mapping[str, str] = field(default_factory=dict)
     version: str = DEFAULT_VERSION
-    """Of RocketMQ's servers."""
+    """Version of RocketMQ's servers."""
 
     def topic(self, stem: str) -> str:
         """A topic name no other case has used."""
@@ -79,7 +79,7 @@ class Cluster:
 
     def admin(self, *arguments: str) -> str:
         """RocketMQ's own mqadmin with these arguments; returns its output, errors last."""
-        # Its home is the JVM's, for it is looked up once: a case's own would be gone with that case.
+        # Its home is the JVM's: RocketMQ reads it only once, and the directory of a case is deleted.
         properties = {"rocketmq.namesrv.addr": self.namesrv.address}
         return "".join(
             self.peer.run_warm("Admin", *arguments, jvm=self.java_properties, properties=properties)
@@ -103,11 +103,11 @@ class Cluster:
     def make_topic(self, topic: str, queues: int = 4) -> None:
         """Make a topic on the broker with mqadmin, and wait until the name server has its route."""
         what = ("-b", self.broker.address, "-t", topic, "-r", str(queues), "-w", str(queues))
-        self.admin_shows("success", "updateTopic", *what)  # which gives up after five seconds
+        self.admin_shows("success", "updateTopic", *what)  # mqadmin gives up after five seconds
         probe.wait_until(lambda: probe.route(self.namesrv.address, topic), f"the route of {topic}")
 
     def warm_up(self) -> None:
-        """Make the first send, which takes a cold JVM longer than an example is ready to wait."""
+        """Make the first send, which takes longer than the timeouts of the examples."""
         (result,) = self.produce({"how": "sync", "topic": "WarmUp", "body": "00"})
         assert result.get("status") == "SEND_OK", result
 
@@ -139,10 +139,10 @@ def cluster(
 ) -> Iterator[Cluster]:
     """Start both servers, and stop them at the end.
 
-    namesrv, broker: whose. conf: broker.conf keys. names_conf: namesrv.conf keys, for ours.
-    namesrv_port: a free one when left out.
-    client, server: system properties of Java clients and of a Java broker. java: of both Java servers.
-    servers: the RocketMQ that Java's servers are of; `peer`, whose clients drive them, when left out.
+    namesrv, broker: the make of each. conf: broker.conf keys. names_conf: namesrv.conf keys of rocketpy's.
+    namesrv_port: a free one if omitted.
+    client, server: system properties of Java clients and of a Java broker. java: those of both Java servers.
+    servers: the RocketMQ version of Java servers; by default that of the clients, `peer`.
     """
     with (
         name_server(servers or peer, run, namesrv, namesrv_port, names_conf, java) as names,
@@ -225,7 +225,7 @@ def stopping(servers: Sequence[NameServerProcess | BrokerProcess]) -> Iterator[N
 
 
 async def only_broker(admin: AdminClient) -> BrokerSummary:
-    """The one broker of a cluster, once it reports its state: not in the first second of Java's."""
+    """The only broker of a cluster, once it reports its state, which Java brokers do after a second."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             (broker,) = await admin.brokers.list()

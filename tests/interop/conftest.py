@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each case's direction and first line to the reporter of the table (see run.py)."""
+    """Attach direction, name and first docstring line of each case for the table (see run.py)."""
     wanted = str(config.getoption("--direction", default=""))
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("interop") is None:
@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def peer() -> Iterator[JavaPeer]:
-    """The real RocketMQ, or a skip that names what this machine lacks."""
+    """The real RocketMQ; skips with the names of missing tools."""
     try:
         prepared = JavaPeer.prepare(DEFAULT_VERSION)
     except ToolsMissing as missing:
@@ -59,7 +59,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _direction_and_case(item: pytest.Function) -> tuple[str, str]:
-    """A parameter with a `direction` is one; any other names the variant of the case."""
+    """The direction of a case, from a parameter or its module, and its name with the other parameters."""
     callspec: Any = getattr(item, "callspec", None)
     values = list(callspec.params.values()) if callspec else []
     named = [value.direction for value in values if hasattr(value, "direction")]

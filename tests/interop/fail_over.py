@@ -1,7 +1,7 @@
 """The state that clients must find at the new leader of a DLedger group after a kill.
 
-`Promises` writes it down before the kill: a topic with messages, a group with settings of its own, and the
-group's offsets. `check` reads all of it back through the new leader, with our client.
+Before the kill, `Promises` creates a topic with messages, a group with settings, and offsets of the group.
+`check` reads all of them from the new leader with rocketpy's client.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.soak.group_load import GroupLoad
 _QUEUES: Final = 4
 _MESSAGES: Final = 20
 _QUESTIONS_MAX: Final = 16
-"""Questions under way at a time."""
+"""Maximum number of concurrent queries."""
 
 
 class KeyedLoad(GroupLoad):
-    """Gives each message a key, and keeps the result of its send."""
+    """A load that gives each message a key, and keeps the results of its sends."""
 
     def __init__(self, client: ClientConfig) -> None:
-        super().__init__(client, senders=2)  # each of its messages is read in four ways
+        super().__init__(client, senders=2)  # only two, since each message is read in four ways
         self.sent: dict[int, tuple[Message, SendResult]] = {}
-        """By number: the acknowledged messages that `take` has not returned yet."""
+        """Acknowledged messages that `take` has not returned yet, by number."""
         self._open: dict[int, Message] = {}
 
     def take(self) -> list[tuple[Message, SendResult]]:
@@ -62,7 +62,7 @@ class Promises:
 
     @property
     def topic(self) -> str:
-        """Made for this round only, so that followers have to learn it in this round."""
+        """Name of the topic, which is new in each round, so that followers must copy it."""
         return f"FailOver{self.number}"
 
     @property
@@ -110,7 +110,7 @@ class Promises:
         return f'"{self.topic}"'.encode() in topics and not self._differences(address)
 
     def _differences(self, address: str) -> list[str]:
-        """The broker's state of the group and its offsets."""
+        """Compare the broker's settings and offsets of the group; return the differences."""
         body = probe.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)[2]
         offsets = ConsumerOffsetSerializeWrapper.decode(body).offset_table.get(f"{self.topic}@{self.group}")
         body = probe.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[2]
@@ -136,7 +136,7 @@ class Promises:
 
 
 async def check_messages(client: ClientConfig, sent: Iterable[tuple[Message, SendResult]]) -> list[str]:
-    """Read messages by key, by both ids and by queue; return missing ones as texts."""
+    """Look up messages by key, by both ids and by queue offset; describe those that are missing."""
     room, problems = asyncio.Semaphore(_QUESTIONS_MAX), list[str]()
     async with AdminClient(client=client) as admin, PullConsumer("fail_over", client=client) as consumer:
 

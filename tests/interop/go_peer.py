@@ -1,4 +1,4 @@
-"""rocketmq-client-go on this machine: the program in go/, built once and kept in the cache."""
+"""The program in go/, which uses rocketmq-client-go. It is built once and cached."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GoPeer:
 
     @contextmanager
     def running(self, action: str, namesrv: str, topic: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-        """Start something; it is killed on leaving if it has not ended."""
+        """Start an action; at the end of the block it is killed if it still runs."""
         environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
         process = subprocess.Popen(
             [self.program, action, namesrv, topic, *more],

@@ -1,4 +1,4 @@
-"""pytest plugin: which cases go to one process when pytest-xdist spreads them over several."""
+"""pytest plugin: selects the cases that pytest-xdist runs in the same process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 _DIRECTION = re.compile(r"[^-\[\]]+ -> [^-\[\]]+")  # in a case's id
-_ONE_AT_A_TIME = "test_java_examples.py"  # some examples have their name server's port in their source
+_ONE_AT_A_TIME = "test_java_examples.py"  # some examples use a fixed port of the name server
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Cases of one module and direction share their servers, so one process runs them all, in turn."""
+    """Runs cases of one module and direction in one process, because they share their servers."""
 
     def _split_scope(self, nodeid: str) -> str:
         """The group of a case."""

@@ -15,7 +15,7 @@ class JavaMember:
     console: Path
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages that it has got so far."""
+        """The messages that it has received so far."""
         lines = self.console.read_text(errors="replace").splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [one for one in found if "body" in one]

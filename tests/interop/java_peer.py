@@ -1,9 +1,8 @@
 """The real RocketMQ on this machine: its jars, the Java drivers, and the command lines that start them.
 
-`JavaPeer.prepare("4.6.0")` resolves the jars once with Maven (pom.xml here), compiles java/*.java here with
-javac, and keeps both under .cache/interop-<version>/ in the repository (ignored by git). Nothing is resolved
-again while the jars are there; drivers are compiled again when a source has changed. Any number of
-processes may prepare the same version at the same time: see `made_once`.
+`JavaPeer.prepare("4.6.0")` resolves the jars with Maven (pom.xml here), compiles java/*.java here with javac,
+and caches both in .cache/interop-<version>/ of the repository (ignored by git). Drivers are compiled again
+when a source has changed. Several processes may prepare the same version at the same time: see `made_once`.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ EXAMPLES = "org.apache.rocketmq.example"
 # RocketMQ 4.x reaches into the JDK to unmap its files; from JDK 17 on this needs an option.
 _OPENS = ("sun.nio.ch", "java.nio", "java.lang", "java.util", "jdk.internal.ref")
 _EXPORTS = ("sun.nio.ch", "jdk.internal.ref")
-# Drivers that call RocketMQ's store, which has changed since.
+# Drivers that call RocketMQ's store, whose classes differ in later versions.
 _OF_THE_STORE = frozenset({"Store.java", "StoreBench.java"})
-# What runs for seconds: a quick start matters, peak speed does not.
+# For programs that run for seconds: fast startup instead of peak speed.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 QUICK_START = (*QUICK, "-Xmx256m")
 
@@ -63,8 +62,8 @@ class JavaPeer:
     def prepare(cls, version: str = DEFAULT_VERSION) -> JavaPeer:
         """Resolve and compile what is not in the cache. Raises ToolsMissing, RuntimeError.
 
-        Other versions than DEFAULT_VERSION have no drivers of the store, and no examples, as Maven Central
-        does not have theirs.
+        Only DEFAULT_VERSION has drivers of the store, and examples: Maven Central lacks those of other
+        versions.
         """
         require_tools()
         cache = REPOSITORY / ".cache" / f"interop-{version}"
@@ -74,7 +73,7 @@ class JavaPeer:
         return peer
 
     def of_version(self, version: str) -> JavaPeer:
-        """The same of another version, prepared at the first call and closed with this one."""
+        """A peer of another version, prepared at the first call and closed with this one."""
         if version == self.version:
             return self
         if version not in self._others:
@@ -83,7 +82,7 @@ class JavaPeer:
 
     @property
     def classpath(self) -> str:
-        """Our drivers first, then every jar of this version."""
+        """The drivers of java/, then every jar of this version."""
         return os.pathsep.join([str(self.drivers), str(self.jars / "*")])
 
     def command(
@@ -99,13 +98,13 @@ class JavaPeer:
             "java.net.preferIPv4Stack": "true",
             "user.home": str(home),
             "file.encoding": "UTF-8",
-            "stdout.encoding": "UTF-8",  # of its own from JDK 18 on
+            "stdout.encoding": "UTF-8",  # since JDK 18 not the same as file.encoding
             "rocketmq.home.dir": str(home),
             "interop.log": str(home / "java.log"),
             "logback.configurationFile": str(home / "conf" / "logback_tools.xml"),
             "com.rocketmq.sendMessageWithVIPChannel": "false",
             "rocketmq.client.localOffsetStoreDir": str(home / "offsets"),
-            # Consumers look every second, and not every twenty, for queues that are theirs now.
+            # Consumers rebalance every second instead of every 20 s.
             "rocketmq.client.rebalance.waitInterval": "1000",
             "rocketmq.client.rebalance.lockInterval": "1000",
             **(properties or {}),
@@ -133,7 +132,7 @@ class JavaPeer:
             text=True,
             encoding="utf-8",
             env=java_environment(home, **(environment or {})),
-            cwd=home,  # mqadmin's consumerStatus leaves files where it runs
+            cwd=home,  # mqadmin's consumerStatus writes files into the working directory
         )
         with process:
             try:
@@ -155,9 +154,10 @@ class JavaPeer:
         properties: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> tuple[str, str]:
-        """Run a class that leaves no threads behind in a JVM that is kept; return its output and its errors.
+        """Run a class that leaves no threads in a reused JVM; return its standard output and error.
 
-        jvm: properties that RocketMQ reads only once: each set has a JVM. properties: while this runs.
+        jvm: properties that RocketMQ reads only once; each set of them has its own JVM. properties: further
+        system properties during this run.
         """
 
         def start(home: Path) -> subprocess.Popen[bytes]:
@@ -170,7 +170,7 @@ class JavaPeer:
                     stdout=subprocess.PIPE,
                     stderr=console,
                     env=java_environment(home),
-                    cwd=home,  # mqadmin writes what it found into files
+                    cwd=home,  # mqadmin writes results into files of the working directory
                 )
 
         key = json.dumps(dict(jvm), sort_keys=True)
@@ -179,7 +179,7 @@ class JavaPeer:
         return self._warm[key].run(main, *args, stdin=stdin, properties=properties or {})
 
     def close(self) -> None:
-        """End the JVMs that were kept."""
+        """Stop the reused JVMs."""
         for other in self._others.values():
             other.close()
         for warm in self._warm.values():
@@ -190,7 +190,7 @@ class JavaPeer:
     def running(
         self, main: str, *args: str, home: Path, properties: Mapping[str, str] | None = None
     ) -> Iterator[subprocess.Popen[str]]:
-        """Start a class that does not end by itself; killed on leaving. It prints to home/console.log."""
+        """Start a class, and kill it at the end of the block. Its output is in home/console.log."""
         make_home(home)
         command = self.command(main, *args, home=home, properties=properties)
         with (home / "console.log").open("w") as console:
@@ -244,8 +244,8 @@ class JavaPeer:
 def made_once(folder: Path, recipe: str, make: Callable[[Path], None]) -> None:
     """Fill `folder` by `make`, unless it exists and was made by the same `recipe`.
 
-    Safe in several processes at once: one makes, the others wait. `make` fills a folder of its own, which
-    gets its name when it is whole; a failed or killed `make` leaves nothing in place.
+    Several processes may call this at the same time: one calls `make`, the others wait. `make` fills a
+    temporary folder, which is renamed when it is complete, so a failed `make` leaves no `folder`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     marker = folder / ".complete"
@@ -274,7 +274,7 @@ def results_of(output: str) -> list[dict[str, Any]]:
 
 
 def require_tools() -> None:
-    """Raise ToolsMissing unless java, javac and mvn are here and start."""
+    """Raise ToolsMissing unless java, javac and mvn are installed and start."""
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     if not missing and subprocess.run(["java", "-version"], capture_output=True, check=False).returncode != 0:
         missing.append("a java that starts")
@@ -292,7 +292,7 @@ def make_home(home: Path) -> Path:
 
 
 def java_environment(home: Path, **more: str) -> dict[str, str]:
-    """Environment of a Java process: RocketMQ's home, and no address left over from the caller's shell."""
+    """Environment of a Java process: RocketMQ's home, without a name server address of the caller's shell."""
     environment = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return {**environment, "ROCKETMQ_HOME": str(home), **more}
 

@@ -38,10 +38,10 @@ _BOOT_S: Final = 240
 
 
 class LedgerGroup:
-    """Peers `n0`, `n1`, … of the makes given, in that order; brokers of the name GROUP.
+    """Peers `n0`, `n1`, … of the given makes, in this order; the brokers have the name GROUP.
 
-    peer: the RocketMQ that Java's brokers are of. conf: broker.conf of every peer. new: makes the brokers
-    where `new_broker` will not do.
+    peer: the RocketMQ version of Java's brokers. conf: broker.conf of every peer. new: creates the brokers
+    instead of `new_broker`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LedgerGroup:
         self._stack.close()
 
     def leader(self) -> str | None:
-        """The peer that reports itself as the leader; None if there is none, or two."""
+        """The peer that reports itself as the leader; None if no peer or several do."""
         leading = []
         for peer_id, broker in self.brokers.items():
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class LedgerGroup:
         return leading[0] if len(leading) == 1 else None
 
     def master(self) -> str | None:
-        """The peer that the name server has as the master, if it runs; None: there is none."""
+        """The running peer that the name server has as the master; None if there is none."""
         address = probe.master(self.namesrv, GROUP)
         running = (name for name, broker in self.brokers.items() if broker.is_running)
         return next((name for name in running if self.brokers[name].address == address), None)
@@ -133,7 +133,7 @@ class LedgerGroup:
 
 
 def entries_of(data: Path, file_bytes: int) -> list[Entry]:
-    """Read data files from the first to where nothing more is. Raises RecordCorrupt."""
+    """Read the entries of data files up to the end of the ledger. Raises RecordCorrupt."""
     entries: list[Entry] = []
     for path in sorted(data.glob("0*")):
         held, start, at = path.read_bytes(), int(path.name), 0

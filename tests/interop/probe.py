@@ -1,7 +1,7 @@
 """Blocking remoting requests for the tests themselves.
 
-The rig must be able to tell whether a server is ready without trusting the code it tests, so this speaks just
-enough of the protocol (JSON header, one request a connection) with nothing but sockets.
+The test setup must detect whether a server is ready without the code under test. So this module implements
+the needed part of the protocol (JSON header, one request for each connection) with sockets only.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def message_count(namesrv: str, topic: str) -> int:
 
 
 def offset(address: str, code: int, topic: str, queue_id: int) -> int:
-    """MAX_OFFSET or MIN_OFFSET of one queue, 0 where the broker refuses."""
+    """The max or min offset of a queue, by `code`; 0 if the broker rejects the request."""
     status, fields, _ = ask(address, code, topic=topic, queueId=str(queue_id))
     return int(fields["offset"]) if status == 0 else 0
 
@@ -108,14 +108,14 @@ def wait_until(
         try:
             if condition():
                 return
-        except OSError as error:  # not listening yet, or closed while starting: that is what we wait for
+        except OSError as error:  # the server does not listen yet, or closed the connection
             last = f" (last: {error})"
         time.sleep(step_s)
     raise TimeoutError(f"waited {timeout_s:g} s for {what}{last}")
 
 
 def _binary_header(data: bytes) -> tuple[int, dict[str, Any]]:
-    """Code and fields of a header in RocketMQ's binary coding, in which a server may be set to respond."""
+    """Code and fields of a header in RocketMQ's binary codec, with which a server may respond."""
     (code,), at = struct.unpack_from(">h", data), 13
     (remark,) = struct.unpack_from(">i", data, at)
     at += 4 + remark

@@ -2,9 +2,9 @@
 
     with JavaNameServer(peer, run) as names, JavaBroker(peer, run, names.address) as broker: ...
 
-Each process gets its own directory (home, configuration, store, logs), free loopback ports, and is stopped by
-its own pid. A server is ready when it accepts and, for a broker, when the name server tells its address and
-the route of its template topic.
+Each process has its own directory (home, configuration, store, logs) and free loopback ports, and is stopped
+by its pid. A server is ready when it accepts connections; for a broker, also the name server must have its
+address and the route of its template topic.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.interop.warm import stacks
 
 HOST = "127.0.0.1"
 SERVER_JVM = (*QUICK, "-Xms128m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
-DEFAULT_TOPIC = "TBW102"  # a broker that creates topics by itself announces this one
-# Below Linux's range for outgoing connections (32768 and up), so that no client's socket takes one of ours.
+DEFAULT_TOPIC = "TBW102"  # brokers that create topics automatically register this one
+# Below Linux's ephemeral ports (32768 and up), so that no outgoing connection uses one of these ports.
 _port_candidates = itertools.cycle(range(21000 + os.getpid() % 500 * 16, 32000, 4))
 _reserved: list[socket.socket] = []
 
@@ -36,7 +36,7 @@ _reserved: list[socket.socket] = []
 def free_port(neighbours: Sequence[int] = (0,)) -> int:
     """A port p such that every p + n, n in `neighbours`, can be bound on loopback now.
 
-    Other processes that ask like this get other ports, as long as this one lives.
+    Calls in other processes return other ports while this process runs.
     """
     for port in itertools.islice(_port_candidates, 5000):
         if all(is_free(port + step) for step in neighbours) and _reserve(port):
@@ -53,7 +53,7 @@ class ServerProcess:
     """One server in its own directory. Start with `with` or `start()`; `stop()` is safe to call twice."""
 
     kind: ClassVar[str] = "server"
-    ready_words: ClassVar[str] = ""  # what it prints when it serves: a port that responds might be another's
+    ready_words: ClassVar[str] = ""  # its ready line; another program could respond at its port
     stop_timeout_s: ClassVar[float] = 30
 
     def __init__(self, run: Path, name: str, port: int) -> None:
@@ -67,7 +67,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id. Raises RuntimeError when it does not run."""
+        """Process id. Raises RuntimeError if it does not run."""
         if self._process is None:
             raise RuntimeError(f"{self.name} does not run")
         return self._process.pid
@@ -125,7 +125,7 @@ class ServerProcess:
         self._process = None
 
     def kill(self) -> None:
-        """SIGKILL, as a power cut of this one process."""
+        """Send SIGKILL, and wait for the end."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -133,7 +133,7 @@ class ServerProcess:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Pause the process (SIGSTOP): connections stay open, and get no response."""
+        """Pause the process (SIGSTOP) in the block: connections stay open, and get no response."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -241,9 +241,9 @@ class BrokerProcess(ServerProcess):
         return path
 
     def is_ready(self) -> bool:
-        """It accepts, and the name server has its address and, if it has one, its template topic's route.
+        """Whether it accepts connections, and the name server has its address and template topic, if any.
 
-        A DLedger peer is ready when it accepts: the name servers hear of it once its group has a leader.
+        A DLedger peer is ready when it accepts connections: it registers once its group has a leader.
         """
         if self.conf.get("enableDLegerCommitLog") == "true":
             return super().is_ready()

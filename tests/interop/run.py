@@ -2,7 +2,7 @@
 
 --all: all cases with newer servers, too. --page: write docs/compatibility.md from all results so far.
 
-Ends with 0 when each case passed, with pytest's code when one failed, with 3 where Java tools are missing.
+The exit status is 0 if each case passed, pytest's if one failed, and 3 if Java tools are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.interop.java_peer import DEFAULT_VERSION, HERE, JavaPeer, ToolsMissin
 from tests.interop.matrix import PAGE, Results, add_results, page
 
 EXIT_NOT_RUN = 3
-# More than cores: half of the time a case waits for a JVM's timers.
+# More than cores, since cases wait for timers of JVMs half of the time.
 PROCESSES = 4
 
 
@@ -47,7 +47,7 @@ class Row:
 
 
 class CaseTable:
-    """pytest plugin that gathers one row a case: worst outcome of its phases, and their time together."""
+    """pytest plugin that records a row for each case: worst outcome and total time of its phases."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> int:
     with_newer, writes_page = "--all" in arguments, "--page" in arguments
     arguments = [argument for argument in arguments if argument not in {"--all", "--page"}]
     table = CaseTable()
-    # Files kept only for failed cases: a run writes some gigabytes of (sparse) store files.
+    # Keep only files of failed cases, since a run writes several gigabytes of sparse store files.
     keep = ["-o", "tmp_path_retention_policy=failed", "-o", "tmp_path_retention_count=1"]
     spread = ["-n", str(PROCESSES), "--dist", "loadscope", "-p", "tests.interop.groups"]
     where = [] if any(Path(argument.partition("::")[0]).exists() for argument in arguments) else [str(HERE)]

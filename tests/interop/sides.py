@@ -1,4 +1,4 @@
-"""The pairings of servers that cases run over, as the table names them."""
+"""Pairings of clients and servers for the cases, with their names in the table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 
 @dataclass(frozen=True)
 class Side:
-    """Which client drives which servers, with which header codec, and the versions of RocketMQ.
+    """A client, the makes of its servers, its header codec, and versions of RocketMQ.
 
-    client_version: of a Java driver. version: of Java servers.
+    client_version: RocketMQ version of a Java driver. version: that of Java servers.
     """
 
     driver: str
@@ -57,7 +57,7 @@ accounts:
 
 NEWER_VERSIONS = ("4.9.7", "5.3.3")
 JAVA_CLIENT = (
-    Side("Java client", "java", "java"),  # proves the rig
+    Side("Java client", "java", "java"),  # checks the test setup
     Side("Java client", "our", "our"),
     Side("Java client", "our", "our", BINARY_HEADERS),
     Side("Java client", "our", "java"),

@@ -1,4 +1,4 @@
-"""A JVM that runs programs one after the other, since starting one takes longer than most run."""
+"""A JVM that runs several programs in turn, since a JVM's startup takes longer than most programs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def stacks(pid: int) -> str:
 
 
 class WarmJvm:
-    """One JVM with java/Warm.java. It starts with the first program, and after one that ended it."""
+    """One JVM with java/Warm.java. It is started for the first program, and again if a program ended it."""
 
     def __init__(self, start: Callable[[Path], subprocess.Popen[bytes]]) -> None:
-        """start: starts Warm with its home in a directory, and with pipes for input and output."""
+        """Create it without starting the JVM. start: starts Warm with a home directory, and with pipes."""
         self._start = start
         self._home = tempfile.TemporaryDirectory(prefix="rocketpy-warm-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,8 +39,8 @@ class WarmJvm:
     ) -> tuple[str, str]:
         """Run a class to its end; return its standard output and its standard error.
 
-        Raises DriverFailed when its main threw, or took too long. properties: system properties while it
-        runs; what RocketMQ reads only once stays as it was then.
+        Raises DriverFailed if its main threw an exception or took too long. properties: system properties
+        during the run; those that RocketMQ reads only once keep their first value.
         """
         asked = {"main": main, "args": args, "stdin": stdin, "properties": dict(properties)}
         with self._lock:

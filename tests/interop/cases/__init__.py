@@ -1,1 +1,1 @@
-"""The interop cases, one file a direction; the first line of each case states the failure for a user."""
+"""The interop cases. The first docstring line of each case states the failure for a user."""

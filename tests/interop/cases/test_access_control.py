@@ -106,7 +106,7 @@ def test_rejections_have_the_same_text(servers: Cluster, keys: str, topic: str, 
     assert f"AclException: {says}" in result["remark"], result
 
 
-async def test_our_client_sends_and_reads(servers: Cluster) -> None:
+async def test_rocketpys_client_sends_and_reads(servers: Cluster) -> None:
     """The client could not be used with servers that require signatures."""
     keys = Credentials(access_key="application", secret_key="its-secret")
     client = ClientConfig(namesrv=servers.namesrv.address, credentials=keys)
@@ -139,7 +139,7 @@ def test_java_consumers_read_lock_and_send_back(servers: Cluster, order: str) ->
             probe.wait_until(lambda: member.bodies().count(b"later") == 2, "the retry", step_s=1)
 
 
-def test_operators_keep_the_accounts(servers: Cluster) -> None:
+def test_operators_manage_accounts(servers: Cluster) -> None:
     """Mqadmin's commands for accounts would fail, or change nothing."""
     broker = servers.broker.address
     made = servers.admin(
@@ -203,7 +203,7 @@ def test_java_clients_speak_tls(peer: JavaPeer, tmp_path: Path, side: Side) -> N
 
 
 def test_java_clients_show_certificates(peer: JavaPeer, tmp_path: Path) -> None:
-    """With certificates for all clients RocketMQ's would be shut out, or let in without one."""
+    """RocketMQ's clients with certificates would be rejected, or be accepted without one."""
     settings = {"tls.config.file": issue(trustme.CA(), tmp_path)}
     wrong = {
         "tls.enable": "true",

@@ -32,14 +32,14 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module", params=[OUR_SDK[0], *NEWER], ids=lambda side: side.direction)
 def side(request: pytest.FixtureRequest) -> Side:
-    """The version of the servers."""
+    """A pairing with servers of one version."""
     found: Side = request.param
     return found
 
 
 @pytest.fixture(scope="module")
 def servers(side: Side, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One running pair of servers a version."""
+    """One running pair of servers for each version."""
     with serve(side, peer, tmp_path_factory.mktemp("admin")) as running:
         yield running
 
@@ -208,9 +208,9 @@ async def test_brokers_are_shown_and_changed(servers: Cluster, side: Side) -> No
                 await admin.brokers.add_write_permission(name)
 
 
-# RocketMQ 5.3 has other accounts.
+# RocketMQ 5.3 has ACL 2.0, with other accounts.
 @pytest.mark.parametrize("side", [OUR_SDK[0], NEWER[0]], ids=lambda side: side.direction)
-async def test_accounts_are_kept(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
+async def test_accounts_are_managed(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
     """An operator could not give an application its rights, or take them away."""
     conf = tmp_path / "java-broker" / "conf"
     conf.mkdir(parents=True)
@@ -234,5 +234,5 @@ async def test_accounts_are_kept(peer: JavaPeer, tmp_path: Path, side: Side) -> 
             assert rules.white_addresses == ["10.10.1.1", "192.168.0.*"]
             await admin.accounts.delete("newcomer")
             assert set((await admin.accounts.list())[name].accounts) == {"operator"}
-            if side.version == DEFAULT_VERSION:  # 4.9.7 has a version for each of its files
+            if side.version == DEFAULT_VERSION:  # 4.9.7 reports a version for each of its files
                 assert (await admin.accounts.versions())[name] != before

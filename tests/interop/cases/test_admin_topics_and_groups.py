@@ -117,7 +117,7 @@ async def test_groups_are_administered(servers: Cluster) -> None:
 
 
 async def test_stopped_groups_are_moved(servers: Cluster) -> None:
-    """Offsets would not change, or not as the operator was told."""
+    """Offsets would not change, or to other values than the operator sees."""
     topic, group, copy = (servers.topic(stem) for stem in ("moved", "moved_group", "copied_group"))
     async with (
         AdminClient(servers.namesrv.address) as admin,

@@ -26,14 +26,14 @@ BROKER, CLUSTER = "shown", "InteropCluster"
 
 @pytest.fixture(scope="module", params=[OUR_SDK[0], *ALL_VERSIONS], ids=lambda side: side.direction)
 def side(request: pytest.FixtureRequest) -> Side:
-    """The version of the servers."""
+    """A pairing with servers of one version."""
     found: Side = request.param
     return found
 
 
 @pytest.fixture(scope="module")
 def servers(side: Side, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One running pair of servers a version. That of 4.6.0 has access control."""
+    """One running pair of servers for each version. That of 4.6.0 has access control."""
     run = tmp_path_factory.mktemp("cli")
     conf = {"brokerName": BROKER}
     if side.version == DEFAULT_VERSION:
@@ -73,7 +73,7 @@ def found(shell: Shell, topic: str) -> int:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Repeat a command until it shows something."""
+    """Repeat a check until it holds."""
     end = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < end
@@ -88,7 +88,7 @@ def client(servers: Cluster) -> ClientConfig:
 
 
 def test_topics_groups_and_brokers_are_shown(servers: Cluster, shell: Shell, filled: str, side: Side) -> None:
-    """An operator of RocketMQ's servers would see nothing of them, or something else."""
+    """An operator of RocketMQ's servers would see no data, or wrong data."""
     assert {"topic": filled} in shell.rows("topic", "list", "--cluster", CLUSTER)
     (topic,) = shell.rows("topic", "describe", filled, "--cluster", CLUSTER)
     assert (topic["groups"], topic["queues"][0]["messages"]) == (["readers"], 8)
@@ -150,7 +150,7 @@ def test_messages_are_read(shell: Shell, filled: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_the_doctor_finds_nothing_wrong(shell: Shell) -> None:
-    """A healthy cluster of RocketMQ would be reported as ill, or a check not run."""
+    """A healthy cluster of RocketMQ would be reported as faulty, or a check not run."""
     done = shell.run("doctor", "--json", "--disk", "100")
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert {line["level"] for line in lines} <= {"ok", "warning"}, lines
@@ -164,7 +164,7 @@ def test_the_doctor_finds_nothing_wrong(shell: Shell) -> None:
 
 
 def test_topics_and_groups_are_changed(shell: Shell, filled: str) -> None:
-    """A change would be lost, or take other settings with it."""
+    """A change would be lost, or reset other settings."""
     shell.text("topic", "create", "Changed", "--queues", "2", "--yes")
     shell.text("topic", "alter", "Changed", "--queues", "4", "--perm", "r", "--yes")
     (topic,) = shell.rows("topic", "describe", "Changed")

@@ -37,14 +37,14 @@ CONSUMER = PushConfig(
 
 @pytest.fixture(scope="module", params=[OUR_SDK[0], *ALL_VERSIONS], ids=lambda side: side.direction)
 def side(request: pytest.FixtureRequest) -> Side:
-    """The version of the servers."""
+    """A pairing with servers of one version."""
     found: Side = request.param
     return found
 
 
 @pytest.fixture(scope="module")
 def servers(side: Side, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One running pair of servers a version, whose broker creates the trace topic."""
+    """One running pair of servers for each version, whose broker creates the trace topic."""
     with serve(side, peer, tmp_path_factory.mktemp("console"), conf={"traceTopicEnable": "true"}) as running:
         yield running
 
@@ -82,7 +82,7 @@ def consumer(
 
 
 async def test_brokers_topics_and_messages_are_shown(browser: Browser, servers: Cluster, side: Side) -> None:
-    """An operator of RocketMQ's brokers would see nothing, or something else."""
+    """An operator of RocketMQ's brokers would see no data, or wrong data."""
     topic, broker = servers.topic("shown"), broker_of(servers)
     ids = await send(servers, topic, 3)
     # In the first second, brokers of 4.9 fail to report their state.
@@ -232,7 +232,7 @@ async def test_a_message_is_traced(browser: Browser, servers: Cluster) -> None:
 
 
 async def test_java_clients_are_traced(browser: Browser, servers: Cluster) -> None:
-    """Traces of Java applications would not be understood."""
+    """The console could not show traces of Java applications."""
     topic = servers.topic("theirs")
 
     def java(group: str, step: dict[str, Any]) -> dict[str, Any]:

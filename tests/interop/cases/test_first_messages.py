@@ -1,4 +1,4 @@
-"""Java applications that make their topic when they start, with the clients of three versions."""
+"""Java applications that create their topic at the start, with the clients of three versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.sides import NEWER_VERSIONS
 pytestmark = pytest.mark.interop
 
 DIRECTION = "Java client -> our servers"
-# As applications have it; the other cases let consumers look every second.
+# The default of applications; in other cases consumers rebalance every second.
 REBALANCE = {"rocketmq.client.rebalance.waitInterval": "20000"}
 
 
@@ -31,5 +31,5 @@ def test_a_new_topic_is_consumed_at_once(peer: JavaPeer, tmp_path: Path, version
     late = [result for result in results if result.get("first_ms") is None or result["first_ms"] > 10_000]
     assert not late
     found = {(result.get("queues"), result.get("retries")) for result in results}
-    # The tools of 4.6.0 cannot ask for one topic or group.
+    # The tools of 4.6.0 cannot query a single topic or group.
     assert found == {(None, None) if version == DEFAULT_VERSION else (4, 16)}

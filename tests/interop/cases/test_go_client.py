@@ -31,7 +31,7 @@ def go() -> GoPeer:
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Servers that ask about transactions soon."""
+    """Servers with short intervals of transaction checks."""
     conf = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "longPollingEnable": "true"}
     with serve(request.param, peer, tmp_path_factory.mktemp("go"), conf=conf) as running:
         yield running
@@ -72,7 +72,7 @@ def test_delayed_messages_are_delivered_late(servers: Cluster, go: GoPeer) -> No
     assert len(go.run("delay", servers.namesrv.address, topic)) == 8
     came = go.run("consume", servers.namesrv.address, topic, "8")
     assert sorted(one["body"] for one in came) == [str(n) for n in range(8)]
-    assert min(one["stored"] - one["born"] for one in came) >= 900  # one second, and Java rounds it down
+    assert min(one["stored"] - one["born"] for one in came) >= 900  # one second, which Java rounds down
 
 
 def test_transactions_end_as_their_producer_decides(servers: Cluster, go: GoPeer) -> None:

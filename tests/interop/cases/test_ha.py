@@ -1,6 +1,6 @@
-"""A master of one make and a slave of the other: equal logs after a hard time, and sends that wait for both.
+"""A master of one make and a slave of the other: equal logs after kills, and sends that wait for both.
 
-HA_MESSAGES: how many are sent. The whole proof:
+HA_MESSAGES: number of messages. The full run:
 `HA_MESSAGES=100000 python -m tests.interop.run -n0 -k logs_are_equal`.
 """
 
@@ -44,7 +44,7 @@ MIXED = pytest.mark.parametrize(
 
 @pytest.fixture
 def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """Ours; the Java one with pairs is test_name_servers' matter."""
+    """A name server of rocketpy; test_name_servers has cases with Java's name server and a pair."""
     server = OurNameServer(tmp_path).start()
     with stopping([server]):
         yield server
@@ -62,13 +62,13 @@ def one_of_pair(
 def test_logs_are_equal_after_the_slave_was_killed(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, master: Make, slave: Make
 ) -> None:
-    """After a slave was killed and came back, its log would have a hole, or part from the master's."""
+    """The log of a slave that was killed and restarted would have a gap, or differ from the master's."""
     first = one_of_pair(master, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair(slave, peer, tmp_path, namesrv, slave=True)
     with stopping([first, second]):
         asyncio.run(send_some(namesrv.address, 1, first_body=0))
         second.start(BOOT_S)
-        # Only now: an empty slave gets RocketMQ's last file and no more (QUIRKS 53).
+        # Not earlier: to an empty slave, RocketMQ sends only its last file (QUIRKS 53).
         probe.wait_until(lambda: log_of(first) == log_of(second), "the slave's first bytes", timeout_s=60)
         with ThreadPoolExecutor(1) as background:
             sent = Counter[str]()
@@ -142,10 +142,10 @@ def test_consumers_read_from_the_slave_and_return(
         probe.wait_until(lambda: log_of(first) == log_of(second), "equal logs", timeout_s=60)
 
 
-def test_idle_connections_keep_no_java_slave_out(
+def test_a_java_slave_connects_despite_idle_connections(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
-    """RocketMQ's slave is silent for its first 5 s, like connections of an attacker."""
+    """RocketMQ's slave, which is silent for its first 5 s, would be rejected like an idle connection."""
     first = one_of_pair("our", peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
     with stopping([first, second]), contextlib.ExitStack() as opened:
@@ -159,7 +159,7 @@ def test_idle_connections_keep_no_java_slave_out(
 def test_a_java_slave_gets_nothing_where_a_secret_is_required(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
-    """An operator of a mixed pair would not see why the slave copies nothing, and which slave it is."""
+    """An operator of a mixed pair would not see which slave copies nothing, and why."""
     conf = {**CONF, "haSecret": "a long random text"}
     first = new_broker("our", peer, tmp_path / "master", namesrv.address, conf=conf).start(BOOT_S)
     second = one_of_pair("java", peer, tmp_path, namesrv, slave=True)
@@ -181,7 +181,7 @@ def test_a_java_slave_gets_nothing_where_a_secret_is_required(
 def test_a_slave_of_a_slave(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make, last: Make
 ) -> None:
-    """A slave could only copy from a master: each slave would load the master's network."""
+    """Each slave would have to copy from the master, and load its network."""
     first = one_of_pair(make, peer, tmp_path, namesrv, slave=False).start(BOOT_S)
     second = one_of_pair(make, peer, tmp_path, namesrv, slave=True).start(BOOT_S)
     chain = {"brokerRole": "SLAVE", "brokerId": 2, "haMasterAddress": f"127.0.0.1:{second.port + 1}"}
@@ -189,7 +189,7 @@ def test_a_slave_of_a_slave(
     with stopping([first, second, third.start(BOOT_S)]):
         asyncio.run(send_some(namesrv.address, 300, first_body=0))
         probe.wait_until(lambda: log_of(first) == log_of(third), "equal logs", timeout_s=60)
-        # RocketMQ creates a file and its length in two steps, and refuses to start after a kill in between.
+        # RocketMQ creates a file and sets its length in two steps; it cannot start after a kill in between.
         probe.wait_until(lambda: stored(second.address) == 300, "the slave's queues", timeout_s=60)
         second.kill()
         asyncio.run(send_some(namesrv.address, 300, first_body=300))
@@ -201,7 +201,7 @@ def test_a_slave_of_a_slave(
 
 @pytest.mark.parametrize("make", ["java", "our"])
 def test_an_ordered_topic_keeps_its_queues(peer: JavaPeer, tmp_path: Path, make: Make) -> None:
-    """A dead master would move each key of an ordered topic to another queue, so its order is lost."""
+    """Without a master, keys of an ordered topic would move to other queues, and lose their order."""
     conf = {"orderMessageEnable": "true"}
     java = make == "java"
     names = JavaNameServer(peer, tmp_path, conf=conf) if java else OurNameServer(tmp_path, conf=conf)
@@ -235,7 +235,7 @@ def knows_topic(address: str, topic: str = TOPIC) -> bool:
 
 
 def reads_again(namesrv: str, address: str) -> bool:
-    """Did a consumer get a message from a broker since it was started? One is sent for it to get."""
+    """Send a message, and return whether a consumer received one from the broker since its start."""
     asyncio.run(send_some(namesrv, 1, first_body=150))
     return int(probe.table(probe.ask(address, GET_BROKER_RUNTIME_INFO)[2])["msgGetTotalTodayNow"]) > 0
 
@@ -262,7 +262,7 @@ async def send_some(
 ) -> set[SendStatus]:
     """Send messages of mixed size, many at a time; every one is stored when it returns.
 
-    sent: counts them by status, for whoever watches.
+    sent: updated with the number of sends by status.
     """
     found: set[SendStatus] = set()
     chance = random.Random(first_body)
@@ -280,7 +280,7 @@ async def send_some(
 
 
 def body(number: int, chance: random.Random) -> bytes:
-    """Mostly small, some of many kilobytes; it begins with its number."""
+    """A body that begins with its number; most are small, some have many kilobytes."""
     size = chance.choice((10, 100, 100, 1000, 1000, 1000, 3000, 20_000 if number % 10 == 0 else 500))
     return b"%d " % number + chance.randbytes(size)
 

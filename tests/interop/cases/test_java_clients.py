@@ -1,4 +1,4 @@
-"""RocketMQ's own client against every pairing of servers; Java on both ends proves the rig itself."""
+"""RocketMQ's client with every pairing of servers; the cases with Java's servers check the test setup."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interop
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction."""
+    """One running pair of servers for each pairing."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("java-clients")) as running:
         yield running
@@ -73,7 +73,7 @@ def test_chosen_queues_are_kept_in_order(servers: Cluster) -> None:
     assert [by_place[a["queueId"], a["queueOffset"]] for a in sent] == [step["body"] for step in steps]
 
 
-def test_batch_gets_an_id_and_offset_a_message(servers: Cluster) -> None:
+def test_each_message_of_a_batch_gets_an_id_and_an_offset(servers: Cluster) -> None:
     """A batch's messages would be lost, merged, or have ids that find nothing."""
     topic = servers.topic("batch")
     parts = [message(topic, n, keys=f"b{n}", tags="B", properties=PROPERTIES) for n in range(25)]
@@ -94,7 +94,7 @@ def test_large_bodies_travel_compressed(servers: Cluster) -> None:
     servers.produce(*steps)
     received = {one["body"]: one for one in servers.pull_all(topic)}
     assert {body.hex() for body in bodies} == set(received)
-    # A client of 5.3.3 takes the flag of compression off what it returns; sizes tell for all of them.
+    # A client of 5.3.3 removes the compression flag from received messages, so the sizes are compared.
     assert all(received[body.hex()]["storeSize"] < len(body) / 4 for body in bodies)
 
 
@@ -112,11 +112,11 @@ def test_offsets_by_time_and_bounds(servers: Cluster) -> None:
     topic = servers.topic("time")
     servers.produce(message(topic, 0))
     servers.produce(*[message(topic, 1 + n, how="queue", queue=1) for n in range(3)])
-    time.sleep(0.05)  # the last one's time lies well after the others'
+    time.sleep(0.05)  # so that the last message has a later timestamp
     (last,) = servers.produce(message(topic, 10, how="queue", queue=1))
     end = last["queueOffset"]
     stamps = {m["queueOffset"]: m["storeTimestamp"] for m in servers.pull_all(topic) if m["queueId"] == 1}
-    # RocketMQ returns the nearest message, before or after; beyond both ends with the outermost.
+    # RocketMQ returns the nearest message before or after the time; beyond the ends, the first or last.
     wanted = {
         stamps[end]: end,
         stamps[end - 1] + 1: end - 1,
@@ -197,7 +197,7 @@ def test_mqadmin_sends_and_reads(servers: Cluster) -> None:
 
 
 def test_many_messages_arrive_once_and_in_order(servers: Cluster) -> None:
-    """Under a little load messages would be lost, doubled or reordered."""
+    """Under light load messages would be lost, doubled or reordered."""
     topic = servers.topic("many")
     servers.produce(message(topic, 0))
     steps = [message(topic, 1 + n, how="queue", queue=n % 4) for n in range(2000)]

@@ -27,7 +27,7 @@ CONF = {
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction, with short delays and quick checks."""
+    """One running pair of servers for each pairing, with short delays and check intervals."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("deferred"), conf=CONF) as running:
         running.warm_up()
@@ -54,7 +54,7 @@ def test_scheduled_messages(servers: Cluster) -> None:
 
 
 def test_transaction_example(servers: Cluster) -> None:
-    """Its ten transactions are undecided at first; three commit when they are checked."""
+    """Of the example's ten transactions, others than the three with a positive check would commit."""
     topic = "TopicTest1234"
     home = servers.run / "transaction"
     address = servers.namesrv.address
@@ -76,7 +76,7 @@ def test_request_reply_example(servers: Cluster) -> None:
         )
 
         def has_reply() -> bool:
-            """The first request may find no consumer: its topic is made by it."""
+            """Send a request; the first one creates the topic, and may find no consumer."""
             printed = servers.peer.run(
                 "Main",
                 f"{PACKAGE}.rpc.RequestProducer",

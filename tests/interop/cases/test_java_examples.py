@@ -1,10 +1,10 @@
 """The programs of RocketMQ's own rocketmq-example jar, unmodified, against both makes of servers.
 
-Here are those that need no more than sending, pulling, offsets and heartbeats; those that join groups are
-in test_java_push_consumers.py, transactions and requests in test_java_deferred.py. Not run are
-openmessaging.SimplePullConsumer, simple.AclClient, simple.TestProducer (it asks for its message before it
-is indexed) and the benchmarks but for benchmark.Producer (tests/bench). simple.PullConsumerTest names a
-broker on its author's laptop.
+This file has the examples that send, pull, and use offsets and heartbeats. Those that join groups are in
+test_java_push_consumers.py, transactions and requests in test_java_deferred.py. Not run are
+openmessaging.SimplePullConsumer, simple.AclClient, simple.TestProducer (it queries its message before the
+message is indexed), simple.PullConsumerTest (it names a broker of its author), and the benchmarks except
+benchmark.Producer (tests/bench).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.interop.processes import is_free
 from tests.interop.sides import EXAMPLES, Side, serve
 
 pytestmark = pytest.mark.interop
-FIXED_PORT = 9876  # some examples have this name server's port in their source
+FIXED_PORT = 9876  # port of the name server in the source of some examples
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def servers(
     """One running pair of servers a direction, the name server on the examples' port if that is free."""
     side: Side = request.param
     run, port = tmp_path_factory.mktemp("examples"), FIXED_PORT if is_free(FIXED_PORT) else None
-    # Pull consumers among them ask empty queues to wait: for a second, and not for twenty.
+    # Pulls of empty queues are held for one second, and not for twenty.
     conf = {"mappedFileSizeCommitLog": 64 << 20, "longPollingEnable": "false"}
     with serve(side, peer, run, namesrv_port=port, conf=conf) as running:
         running.warm_up()
@@ -127,7 +127,7 @@ def run_example(servers: Cluster, example: Example, wanted: int) -> str:
 
     if example.ends:
         printed = run_main(servers, example.main, *example.arguments)
-        probe.wait_until(arrived, f"{wanted} messages in {example.topic}")  # a oneway one may come late
+        probe.wait_until(arrived, f"{wanted} messages in {example.topic}")  # oneway sends may be late
         return printed
     home = servers.run / example.main
     with servers.peer.running(f"{PACKAGE}.{example.main}", home=home, properties=properties(servers)):

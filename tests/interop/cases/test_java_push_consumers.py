@@ -53,7 +53,7 @@ class Consumer:
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction."""
+    """One running pair of servers for each pairing."""
     side: Side = request.param
     conf = {"mappedFileSizeCommitLog": 64 << 20, "enablePropertyFilter": "true"}
     with serve(side, peer, tmp_path_factory.mktemp("push"), conf=conf) as running:
@@ -63,7 +63,7 @@ def servers(
 
 @contextmanager
 def consuming(servers: Cluster, main: str, says: str = "Consumer Started") -> Iterator[Consumer]:
-    """Run one example consumer until the end of the block, then kill it. says: its first output."""
+    """Run one example consumer until the end of the block, then kill it. says: output to wait for."""
     home = servers.run / f"{main}-{next(_homes)}"
     properties = {"rocketmq.namesrv.addr": servers.namesrv.address, **servers.java_properties}
     with servers.peer.running(f"{PACKAGE}.{main}", home=home, properties=properties):
@@ -73,7 +73,7 @@ def consuming(servers: Cluster, main: str, says: str = "Consumer Started") -> It
 
 
 def send(servers: Cluster, topic: str, texts: Sequence[str], **settings: Any) -> None:
-    """Send one message a text."""
+    """Send one message for each text."""
     send_all(servers, [step(topic, text, **settings) for text in texts])
 
 
@@ -120,7 +120,7 @@ def test_messages_arrive_while_it_waits(servers: Cluster) -> None:
 
 
 def test_members_share_queues_and_take_over(servers: Cluster) -> None:
-    """A group's members would do the same work twice, or leave the queues of one that died."""
+    """Members of a group would handle messages twice, or not read the queues of a dead member."""
     send(servers, "TopicTest", texts("before", 4))
     with consuming(servers, "simple.PushConsumer") as first:
         wait_for("before", 4, first)
@@ -221,7 +221,7 @@ def test_polling_with_a_subscription(servers: Cluster) -> None:
 
 
 def test_polling_assigned_queues(servers: Cluster) -> None:
-    """It would not begin where it seeks to, or get messages of queues that it did not take."""
+    """A consumer would not begin at the offset that it seeks, or get messages of unassigned queues."""
     send(servers, "TopicTest", texts("assigned", 60))
     with consuming(servers, "simple.LitePullConsumerAssign", "[") as consumer:
         ends = {one["queueId"]: one["queueOffset"] for one in servers.pull_all("TopicTest")}

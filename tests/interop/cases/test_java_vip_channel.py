@@ -1,4 +1,4 @@
-"""Java clients with vipChannelEnabled, which ask a broker at its listenPort - 2."""
+"""Java clients with vipChannelEnabled, which connect to a broker's listenPort - 2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_they_send_and_consume(peer: JavaPeer, tmp_path: Path) -> None:
 
 
 def test_they_need_the_second_port(peer: JavaPeer, tmp_path: Path) -> None:
-    """The case above would prove nothing if those clients used the first port."""
+    """The case above would prove nothing if these clients used the first port."""
     conf = {"vipChannelEnable": "false"}
     with cluster(peer, tmp_path, namesrv="our", broker="our", client=VIP, conf=conf) as servers:
         (refused,) = servers.produce(STEPS[0])

@@ -1,6 +1,6 @@
-"""DLedger groups of both makes: each make leads in turn, leaders are killed under load.
+"""DLedger groups of both makes: each make leads in turn, and leaders are killed under load.
 
-LEDGER_KILLS: how many leaders are killed in each group. The whole proof of the mixed groups:
+LEDGER_KILLS: number of leaders that are killed in each group. The full run of the mixed groups:
 `LEDGER_KILLS=20 python -m tests.interop.run -n0 -s -k "leaders_are_killed and Python and Java"`.
 """
 
@@ -45,17 +45,17 @@ FROM_THE_FIRST = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
 
 @pytest.fixture
 def namesrv(tmp_path: Path) -> Iterator[NameServerProcess]:
-    """Ours."""
+    """A name server of rocketpy."""
     server = OurNameServer(tmp_path).start()
     with stopping([server]):
         yield server
 
 
-def test_javas_peers_and_one_with_a_secret_keep_apart(
+def test_a_peer_with_a_secret_rejects_java_peers(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess
 ) -> None:
     """An operator of a mixed group would see a peer that does not take part, but not the reason."""
-    conf = {**CONF, "dLegerSecret": "a long random text"}  # which Java's brokers pass over
+    conf = {**CONF, "dLegerSecret": "a long random text"}  # Java's brokers ignore this key
     with LedgerGroup(tmp_path, namesrv.address, ("our", "java", "java"), peer, conf=conf) as group:
         probe.wait_until(lambda: group.master() in ("n1", "n2"), "Java's peers to elect one", timeout_s=90)
         ours = group.brokers["n0"]
@@ -90,7 +90,7 @@ def test_leaders_are_killed_and_nothing_is_lost(
 
 
 def led_terms_rise(group: LedgerGroup) -> bool:
-    """Whether the ledger holds entries of as many terms as there were leaders that took some."""
+    """Whether the ledger has entries of as many terms as there were leaders that appended some."""
     terms = [entry.term for entry in group.entries("n0")]
     return terms == sorted(terms) and len(set(terms)) > KILLS
 
@@ -136,9 +136,9 @@ async def _run(group: LedgerGroup) -> set[Make]:
 async def _kill(group: LedgerGroup, load: KeyedLoad, client: ClientConfig, leader: str, number: int) -> int:
     """Kill the leader and check its successor. Returns how many messages were checked.
 
-    Where both makes follow, the follower of the leader's make is killed before: it misses entries, so a peer
-    of the other make is elected. Messages of earlier rounds are not looked up by key: RocketMQ's broker loses
-    its key index when it is killed (QUIRKS 66).
+    If followers are of both makes, the one of the leader's make is killed first: it misses entries, so a peer
+    of the other make is elected. Messages of earlier rounds are not looked up by key, since RocketMQ's broker
+    loses its key index when it is killed (QUIRKS 66).
     """
     promises = Promises(number)
     await promises.make(group, client)
@@ -177,7 +177,7 @@ def _left_behind(group: LedgerGroup, leader: str) -> str | None:
 
 
 def _check_ledger(group: LedgerGroup, load: KeyedLoad) -> None:
-    """Acknowledged messages are in the data files, at the place of their response."""
+    """Check that the data files have all acknowledged messages at the offsets of their responses."""
     found: dict[int, list[Place]] = {}
     for entry in group.entries("n0"):
         record = decode(entry.body)
@@ -210,7 +210,7 @@ async def _until(condition: Callable[[], object], what: str, timeout_s: float) -
 def test_a_broker_without_a_role_registers(
     peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess, make: Make
 ) -> None:
-    """The entries of a lone survivor would be found with one make and not with the other."""
+    """Clients could read the messages of a single surviving peer with one make only."""
     group = LedgerGroup(tmp_path, namesrv.address, (make,) * 3, peer, conf=CONF)
     survivor = group.brokers["n1"]
     with stopping([survivor.start()]):

@@ -51,7 +51,7 @@ def java(servers: Cluster, group: str, *steps: dict[str, Any]) -> list[dict[str,
     return results
 
 
-async def test_our_traces_are_found_and_read_by_java(servers: Cluster) -> None:
+async def test_java_finds_and_reads_traces_of_rocketpy(servers: Cluster) -> None:
     """RocketMQ's trace queries would not find rocketpy's messages, or show wrong values."""
     topic = servers.topic("ours")
     async with Producer("our_traced", servers.namesrv.address, config=TRACED) as producer:
@@ -84,7 +84,7 @@ async def test_our_traces_are_found_and_read_by_java(servers: Cluster) -> None:
     assert "".join(one["again"] for one in (half, before, after)) == encode(records)
 
 
-async def test_javas_traces_are_read_by_us(servers: Cluster) -> None:
+async def test_rocketpy_reads_traces_of_java(servers: Cluster) -> None:
     """Reports of Java services would be unreadable to tools built on rocketpy."""
     topic = servers.topic("theirs")
     message = {"topic": topic, "body": "6869", "tags": "t", "keys": "k3"}

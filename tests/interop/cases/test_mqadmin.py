@@ -26,7 +26,7 @@ QUICKSTART_GROUP = "please_rename_unique_group_name_4"
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction, with a topic of two queues and four messages in each."""
+    """One running pair of servers for each pairing, with a topic of two queues of four messages."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("mqadmin")) as running:
         running.make_topic(TOPIC, 2)
@@ -54,7 +54,7 @@ def test_topics_show_their_queues(servers: Cluster) -> None:
 
 def test_the_cluster_is_listed(servers: Cluster) -> None:
     """The command clusterList would fail on a value that it expects, or show the broker as too old."""
-    printed = servers.admin_shows("V4_6_0", "clusterList")  # a young Java broker has no rates to tell yet
+    printed = servers.admin_shows("V4_6_0", "clusterList")  # a new Java broker has no rates yet
     name = str(servers.broker.conf["brokerName"])
     row = (
         rf"InteropCluster\s+{re.escape(name)}\s+0\s+(\S+)\s+(\S+)\s+([\d.]+)\(.*\)\s+([\d.]+)\(.*\)\s+\d+ .*"
@@ -84,7 +84,7 @@ def quickstart_consumer(servers: Cluster) -> Iterator[None]:
 
 
 def test_a_running_consumer_is_seen_and_moved(servers: Cluster) -> None:
-    """consumerConnection, consumerProgress, consumerStatus and resetOffsetByTime would not reach it."""
+    """consumerConnection, consumerProgress, consumerStatus or resetOffsetByTime would not work."""
     with quickstart_consumer(servers):
         printed = servers.admin("consumerConnection", "-g", QUICKSTART_GROUP)
         assert len(lines(printed, r"\d+\s+(\S+@\S+)\s+127\.0\.0\.1:\d+\s+(JAVA)\s+(V4_6_0)")) == 1
@@ -138,7 +138,7 @@ def test_settings_are_shown_and_changed(peer: JavaPeer, tmp_path: Path) -> None:
         assert f"update broker config success, {broker}" in changed
         shown = servers.admin("getBrokerConfig", "-b", broker)
         assert re.search(r"^fileReservedTime *= *48", shown, re.MULTILINE)
-        for key in ("transactionCheckMax", "sendMessageThreadPoolNums"):  # at the next start; never
+        for key in ("transactionCheckMax", "sendMessageThreadPoolNums"):  # effective at the next start; never
             changed = servers.admin("updateBrokerConfig", "-b", broker, "-k", key, "-v", "16")
             assert f"update broker config success, {broker}" in changed
         shown = servers.admin("getNamesrvConfig", "-n", servers.namesrv.address)

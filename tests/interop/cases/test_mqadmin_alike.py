@@ -1,6 +1,6 @@
-"""Every command of mqadmin prints the same on RocketMQ's servers and on rocketpy's, after the same script.
+"""Every command of mqadmin prints the same with RocketMQ's servers and with rocketpy's.
 
-What cannot be the same (times, ports, ids, rates) is replaced by a word; columns and all other values count.
+Values that differ between runs (times, ports, ids, rates) are replaced by a word before the comparison.
 docs/differences.md names the commands that are left out, and why.
 """
 
@@ -120,8 +120,8 @@ def _admin(servers: Cluster, commands: list[str]) -> list[str]:
 
 @contextmanager
 def _consumer(servers: Cluster) -> Iterator[None]:
-    """RocketMQ's quickstart consumer, which has consumed eight messages of TopicTest and committed so."""
-    # A topic made by the first send gets another route soon: then the producer begins with another queue.
+    """RocketMQ's quickstart consumer, which has consumed and committed eight messages of TopicTest."""
+    # The route of a topic created by a send soon changes, and the producer would begin with another queue.
     servers.make_topic("TopicTest", 4)
     servers.produce(*[{"how": "sync", "topic": "TopicTest", "body": b"x".hex()} for _ in range(8)])
     home = servers.run / "quickstart"

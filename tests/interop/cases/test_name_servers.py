@@ -43,7 +43,7 @@ def masters_of(servers: Cluster, topic: str = DEFAULT_TOPIC) -> dict[str, dict[s
 
 
 def test_an_unregistered_broker_is_removed(servers: Cluster, tmp_path: Path) -> None:
-    """After an orderly stop clients would still be sent to a broker that is not there."""
+    """After a clean stop of a broker, clients would still get its address."""
     with other_broker(servers, tmp_path, "leaving") as broker:
         assert "leaving" in masters_of(servers)
         broker.stop()
@@ -52,7 +52,7 @@ def test_an_unregistered_broker_is_removed(servers: Cluster, tmp_path: Path) -> 
 
 
 def test_a_killed_broker_is_removed_at_once(servers: Cluster, tmp_path: Path) -> None:
-    """After a crash clients would be sent to a dead broker for two minutes."""
+    """After a crash of a broker, clients would get its address for two minutes."""
     with stopping([broker := other_broker(servers, tmp_path, "crashing").start()]):
         broker.kill()
         probe.wait_until(
@@ -121,7 +121,7 @@ def test_a_deleted_topic_has_no_route(servers: Cluster) -> None:
 
 
 def test_wiped_write_permission(servers: Cluster, tmp_path: Path) -> None:
-    """Taking writes off a broker before maintenance would not work; producers would still be sent to it."""
+    """Producers would still send to a broker whose write permission was wiped for maintenance."""
     with stopping([other_broker(servers, tmp_path, "wiped").start()]):
         assert "OK, " in servers.admin("wipeWritePerm", "-b", "wiped")
         found = probe.route(servers.namesrv.address, DEFAULT_TOPIC)
@@ -137,7 +137,7 @@ def test_wiped_write_permission(servers: Cluster, tmp_path: Path) -> None:
         ("java", "our", "true"),
         ("our", "our", "false"),
         ("our", "our", "true"),
-        ("our", "java", "true"),  # RocketMQ's other form would not fit a frame
+        ("our", "java", "true"),  # RocketMQ's uncompressed registration would not fit a frame
     ],
 )
 def test_many_topics(

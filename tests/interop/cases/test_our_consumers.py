@@ -1,4 +1,4 @@
-"""Our consumers on servers of either make, and beside RocketMQ's own in one group."""
+"""rocketpy's consumers with servers of either make, and in one group with RocketMQ's consumers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SIDES = (
 )
 CONF = {
     "enablePropertyFilter": "true",
-    "messageDelayLevel": "1s",  # a level that is not there counts as the last one
+    "messageDelayLevel": "1s",  # levels above the last one count as the last one
     "mappedFileSizeCommitLog": 64 << 20,
 }
 STRATEGIES: tuple[AllocationStrategy, ...] = (
@@ -63,7 +63,7 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction."""
+    """One running pair of servers for each pairing."""
     with serve(request.param, peer, tmp_path_factory.mktemp("consumers"), conf=CONF) as running:
         yield running
 
@@ -72,7 +72,7 @@ def servers(
 def java_member(
     servers: Cluster, group: str, topic: str, *, strategy: str = "AVG", orderly: bool = False
 ) -> Iterator[JavaMember]:
-    """Run one until the end of the block, then kill it."""
+    """Run a Java push consumer until the end of the block, then kill it."""
     home = servers.run / f"push-{group}"
     arguments = (servers.namesrv.address, group, topic, strategy, str(orderly).lower())
     with servers.peer.running("Push", *arguments, home=home, properties=servers.java_properties):
@@ -80,7 +80,7 @@ def java_member(
 
 
 class Seen:
-    """A handler that remembers."""
+    """A handler that records its messages. says: its result, by message."""
 
     def __init__(self, says: Callable[[MessageExt], Any] = lambda _: None) -> None:
         self.says = says
@@ -166,7 +166,7 @@ def test_allocation_equals_java_s(peer: JavaPeer, tmp_path: Path, strategy: Allo
 async def test_one_group_of_both(servers: Cluster, strategy: AllocationStrategy) -> None:
     """Members of both makes would read a queue twice, or leave one out when a member joins or leaves."""
     group, seen = servers.topic("both"), Seen()
-    queues = 32  # by its hashes, which differ from run to run, one member may get all of a few
+    queues = 32  # consistent hashes differ between runs, and could assign a few queues to one member
     async with sender(servers) as producer:
         topic = await made(servers, producer, "shared", queues)
         async with consuming(servers, group, topic, seen, allocation=strategy) as ours:
@@ -180,7 +180,7 @@ async def test_one_group_of_both(servers: Cluster, strategy: AllocationStrategy)
                 await until(lambda: 0 < mine() < queues, "a share of the queues for Java")
                 await until(theirs.console.exists, "Java's member")
                 total = len(before)
-                for round_ in range(20):  # until it has started with each of its queues
+                for round_ in range(20):  # until the Java member has started to read each of its queues
                     total += len(await send(producer, topic, f"warm{round_}", queues))
                     if theirs.bodies():
                         break
@@ -258,7 +258,7 @@ async def test_retries_and_dead_letters(servers: Cluster) -> None:
 
 
 async def test_broadcasting(servers: Cluster, tmp_path: Path) -> None:
-    """Members of a group that broadcasts would share, or start over at each start."""
+    """Members of a broadcasting group would share messages, or start over at each start."""
     group, one, two, again = servers.topic("cast"), Seen(), Seen(), Seen()
 
     @asynccontextmanager
@@ -304,7 +304,7 @@ async def test_transactions_and_delays(servers: Cluster) -> None:
 
 
 async def test_polling(servers: Cluster) -> None:
-    """A polling consumer would miss messages, or others would not get its commits."""
+    """A polling consumer would miss messages, or its commits not be seen by other members."""
     group = servers.topic("polling")
     async with sender(servers) as producer:
         topic = await made(servers, producer, "polling", 4)
@@ -321,7 +321,7 @@ async def test_polling(servers: Cluster) -> None:
             async with asyncio.timeout(60):
                 while not re.search(
                     r"Diff Total: 0\b", progress
-                ):  # until it has seen that the rest is not for it
+                ):  # until it has skipped the messages that do not match
                     found += [message.body for message in await consumer.poll(100)]
                     await consumer.commit()
                     progress = await asyncio.to_thread(servers.admin, "consumerProgress", "-g", group)

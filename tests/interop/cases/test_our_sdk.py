@@ -1,4 +1,4 @@
-"""Our SDK against RocketMQ's own servers, and mixed pairs; RocketMQ's client reads and writes beside it."""
+"""rocketpy's clients with RocketMQ's servers and mixed pairs, beside RocketMQ's client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROPERTIES = {"a": "1", "unicode": "地球 🚀 ümlaut", "long": "x" * 1000}
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction."""
+    """One running pair of servers for each pairing."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("our-sdk")) as running:
         yield running
@@ -54,7 +54,7 @@ def consumer(servers: Cluster) -> PullConsumer:
     return PullConsumer("interop_ours_readers", servers.namesrv.address)
 
 
-async def test_sends_reach_both_readers_whole(servers: Cluster) -> None:
+async def test_both_readers_get_unchanged_messages(servers: Cluster) -> None:
     """Messages of rocketpy's producer would be altered, for consumers of both makes."""
     topic = servers.topic("sdk")
     sent = [
@@ -75,8 +75,8 @@ async def test_sends_reach_both_readers_whole(servers: Cluster) -> None:
         expect_theirs(message, theirs[result.message_id])
 
 
-async def test_gathered_sends_reach_both_readers_whole(servers: Cluster) -> None:
-    """A broker would read rocketpy's batches otherwise than Java's, or callers get each other's results."""
+async def test_both_readers_get_unchanged_messages_of_automatic_batches(servers: Cluster) -> None:
+    """A broker would misread rocketpy's batches, or callers get each other's results."""
     topic = servers.topic("gathered")
     async with producer(servers) as sender, consumer(servers) as reader:
         await create(servers, sender, topic)
@@ -144,7 +144,7 @@ async def test_batches_reach_both_readers(servers: Cluster) -> None:
 
 
 async def test_long_bodies_are_inflated_by_both_readers(servers: Cluster) -> None:
-    """Bodies that rocketpy's producer deflates would be unreadable for Java's consumer, or the reverse."""
+    """Java's consumer could not read bodies that rocketpy's producer compresses, or the reverse."""
     topic = servers.topic("deflated")
     bodies = [b"abcdefgh" * 1000, b"".join(b"%d " % n for n in range(100_000)), b"y" * 4097]
     java = [{"how": "sync", "topic": topic, "body": (b"java" + body).hex()} for body in bodies]
@@ -162,7 +162,7 @@ async def test_long_bodies_are_inflated_by_both_readers(servers: Cluster) -> Non
 
 
 async def test_a_body_of_zeros_from_java(servers: Cluster) -> None:
-    """A long and very regular body, which a Java producer deflates to a thousandth, could not be read."""
+    """A body that a Java producer compresses to a thousandth of its size could not be read."""
     topic = servers.topic("zeros")
     await asyncio.to_thread(servers.produce, {"how": "sync", "topic": topic, "body": bytes(100_000).hex()})
     await known(servers, topic)
@@ -189,7 +189,7 @@ async def test_messages_of_a_java_producer(servers: Cluster) -> None:
 
 
 async def test_offsets_and_times(servers: Cluster) -> None:
-    """A consumer would get wrong bounds of a queue, a wrong offset for a time, or an old progress."""
+    """A consumer would get wrong bounds of a queue, a wrong offset for a time, or an outdated commit."""
     topic = servers.topic("offsets")
     async with producer(servers) as sender, consumer(servers) as reader:
         queue = await create(servers, sender, topic)
@@ -220,7 +220,7 @@ async def test_new_topic_has_four_queues(servers: Cluster) -> None:
     """The first send to a new topic would fail, or the topic would get another number of queues than 4."""
     topic = servers.topic("new")
     async with producer(servers) as sender, consumer(servers) as reader:
-        # One after the other: sends in flight together travel in one batch, to one queue.
+        # One by one, since concurrent sends would share a batch, and so a queue.
         results = [await sender.send(Message(topic, b"%d" % n)) for n in range(40)]
         assert {result.queue.queue_id for result in results} == {0, 1, 2, 3}
         await known(servers, topic, 40)
@@ -288,14 +288,14 @@ def test_blocking_producer(servers: Cluster) -> None:
 
 
 async def create(servers: Cluster, sender: Producer, topic: str) -> MessageQueue:
-    """Make the topic by a first message; returns the queue that got it."""
+    """Create the topic with a first message; return the message's queue."""
     result = await sender.send(Message(topic, b"creates the topic"))
     await known(servers, topic)
     return result.queue
 
 
 async def known(servers: Cluster, topic: str, count: int = 1) -> None:
-    """Wait until this many can be read: a Java broker registers topics and dispatches after its response."""
+    """Wait until this many messages can be read: Java brokers register and dispatch after the response."""
     await asyncio.to_thread(wait_for_count, servers, topic, count)
 
 
@@ -336,7 +336,7 @@ def java_step(topic: str, number: int) -> dict[str, Any]:
 
 
 def expect_ours(message: Message, one: MessageExt) -> None:
-    """Rocketpy's consumer got the sent messages."""
+    """Check a message that rocketpy's consumer received."""
     assert (one.topic, one.body, one.tags, one.keys, one.flag) == (
         message.topic,
         message.body,
@@ -348,7 +348,7 @@ def expect_ours(message: Message, one: MessageExt) -> None:
 
 
 def expect_theirs(message: Message, one: dict[str, Any]) -> None:
-    """Java's consumer got the sent messages."""
+    """Check a message that Java's consumer received."""
     assert (bytes.fromhex(one["body"]), one.get("tags"), one["flag"]) == (
         message.body,
         message.tags,

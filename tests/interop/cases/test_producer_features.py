@@ -26,7 +26,7 @@ COMMIT, ROLLBACK, UNKNOWN = (
 def servers(
     request: pytest.FixtureRequest, peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One running pair of servers a direction."""
+    """One running pair of servers for each pairing."""
     side: Side = request.param
     with serve(side, peer, tmp_path_factory.mktemp("features"), conf=BROKER_SETTINGS) as running:
         yield running
@@ -43,7 +43,7 @@ async def test_java_reads_transactions_and_delays(servers: Cluster) -> None:
     topic, place = servers.topic("deferred"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
         ends = {b"committed": COMMIT, b"rolled back": ROLLBACK, b"checked": UNKNOWN}
-        # A slow broker may check any of them before its end arrives; the responses agree with the ends.
+        # A slow broker may check a transaction before its end arrives; the check has the same result.
         sender.check_transactions(lambda half: {**ends, b"checked": COMMIT}[half.body])
         await place.made(sender, topic)
         for body, state in ends.items():
@@ -76,7 +76,7 @@ async def test_mqadmin_finds_messages(servers: Cluster) -> None:
         await asyncio.to_thread(servers.admin_shows, text, *look)
 
 
-async def test_java_asks_us(servers: Cluster) -> None:
+async def test_java_gets_replies_of_rocketpy(servers: Cluster) -> None:
     """A Java requester would never get the reply of a Python replier."""
     topic, place = servers.topic("java_asks"), Place(servers.namesrv.address)
     async with producer(servers) as sender:
@@ -87,7 +87,7 @@ async def test_java_asks_us(servers: Cluster) -> None:
     assert [bytes.fromhex(result["body"]) for result in results] == [b"re: question %d" % n for n in range(5)]
 
 
-async def test_we_ask_java(servers: Cluster) -> None:
+async def test_rocketpy_gets_replies_of_java(servers: Cluster) -> None:
     """A Python requester would never get the reply of a Java replier."""
     topic, place = servers.topic("we_ask"), Place(servers.namesrv.address)
     arguments = (servers.namesrv.address, "interop_replier", topic)

@@ -76,7 +76,7 @@ def client(
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])
 async def test_signed_messages_are_accepted(servers: Cluster, codec: Literal["json", "rocketmq"]) -> None:
-    """A signature over other fields, or in another order, than the broker's would be refused."""
+    """Brokers would reject signatures over other fields, or fields in another order."""
     topic = servers.topic(f"signed_{codec}")
     sender_of = client(servers, WRITER, codec)
     properties = {"unicode": "地球 🚀", "a": '"%s"\\'}
@@ -127,7 +127,7 @@ async def test_signed_consumers_join_retry_and_commit(
 
 
 async def test_others_are_rejected(servers: Cluster) -> None:
-    """A client without a key, with a wrong one, or without a right would not get reason and outcome."""
+    """A rejected client would not get the reason, and whether its message is stored."""
     topic = servers.topic("refused")
     async with Producer("acl_writers", client=client(servers, WRITER)) as sender:
         place = await sender.send(Message(topic, b"creates the topic"))
@@ -142,8 +142,8 @@ async def test_others_are_rejected(servers: Cluster) -> None:
         assert await reader.max_offset(place.queue) == place.queue_offset + 1
 
 
-async def test_a_closed_topic_is_closed(servers: Cluster) -> None:
-    """A topic that an account must not touch would be written by it; ACL 1.0 lets batches through."""
+async def test_a_denied_topic_rejects_messages(servers: Cluster) -> None:
+    """An account could write to a denied topic; no batches are sent, since ACL 1.0 does not check them."""
     closed = refusals(servers.version, WRITER.access_key).closed_topic
     batch = [Message("Closed", b"a"), Message("Closed", b"b")]
     async with Producer("acl_writers", client=client(servers, WRITER)) as sender:
@@ -159,7 +159,7 @@ async def test_a_closed_topic_is_closed(servers: Cluster) -> None:
 
 
 async def test_only_an_operator_administers(servers: Cluster) -> None:
-    """An operator with an account could not make topics, or an application could."""
+    """An operator with an account could not create topics, or an application could."""
     topic = servers.topic("administered")
     async with AdminClient(client=client(servers, OPERATOR)) as admin:
         await admin.create_topic(topic, 2)
@@ -174,7 +174,7 @@ async def test_only_an_operator_administers(servers: Cluster) -> None:
 
 @pytest.mark.parametrize("side", ALL_VERSIONS[1:], ids=lambda side: side.direction)
 async def test_acl_1_is_not_in_5_3(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
-    """The documentation would call a broker of 5.3 protected that ignores `aclEnable`."""
+    """Users would believe that `aclEnable` protects a broker of 5.3, which ignores it."""
     write_accounts(tmp_path, ACCOUNTS)
     with serve(side, peer, tmp_path, conf={"aclEnable": "true"}) as servers:
         async with Producer("acl_nobody", client=client(servers, None)) as sender:

@@ -35,7 +35,7 @@ def servers(
     authority: trustme.CA,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
-    """A pair of servers with certificates. The rig itself asks them without TLS."""
+    """A pair of servers with certificates. The test setup checks their readiness without TLS."""
     side: Side = request.param
     run = tmp_path_factory.mktemp("tls")
     with serve(side, peer, run, java={"tls.config.file": str(issue(authority, run / "tls"))}) as running:
@@ -43,12 +43,12 @@ def servers(
 
 
 def client(servers: Cluster, context: ssl.SSLContext) -> ClientConfig:
-    """The settings of a client by TLS, which has no way to fall back to plain text."""
+    """The settings of a client that uses TLS only."""
     return ClientConfig(namesrv=f"tls://{servers.namesrv.address}", ssl=context)
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    """Trusts the servers' certificates, and has none."""
+    """A context that trusts the servers' certificates, without a client certificate."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
@@ -73,8 +73,8 @@ async def test_messages_travel_by_tls(servers: Cluster, authority: trustme.CA) -
     assert sorted(seen.bodies) == sorted(bodies)
 
 
-async def test_strangers_stay_outside(servers: Cluster, authority: trustme.CA) -> None:
-    """A client would talk to a server that it does not trust, or get in without a certificate."""
+async def test_untrusted_servers_and_clients_are_rejected(servers: Cluster, authority: trustme.CA) -> None:
+    """A client would accept an untrusted server, or a server accept a client without a certificate."""
     other = ssl.create_default_context()
     trustme.CA().configure_trust(other)
     for context in (other, trusting(authority)):

@@ -1,4 +1,4 @@
-"""Store directories that change hands: written by one make of broker or store, opened by the other."""
+"""Store directories that one make of broker or store has written, and the other one opens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONF = {
     "mappedFileSizeConsumeQueue": 20 * 50,
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
-    "messageIndexSafe": "true",  # else entries that a killed RocketMQ indexed just before may be missing
+    "messageIndexSafe": "true",  # otherwise a killed RocketMQ may lose its newest index entries
     "brokerName": "store-broker",
 }
 hands = pytest.mark.parametrize("handover", HANDOVERS, ids=lambda handover: handover.direction)
@@ -43,7 +43,7 @@ def namesrv(peer: JavaPeer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 class Hands:
-    """One store directory, and brokers of either make that serve it in turn at the same address."""
+    """One store directory, which brokers of either make serve in turn at the same address."""
 
     def __init__(self, peer: JavaPeer, run: Path, namesrv: NameServerProcess) -> None:
         self.peer, self.run, self.namesrv = peer, run, namesrv
@@ -70,11 +70,11 @@ class Hands:
         )
 
     def cluster(self, broker: BrokerProcess) -> Cluster:
-        """To drive it with RocketMQ's client."""
+        """The broker as a cluster, for use with RocketMQ's client."""
         return Cluster(self.peer, self.run, self.namesrv, broker)
 
     def produce(self, broker: BrokerProcess) -> list[dict[str, Any]]:
-        """Do STEPS, the second and later ones once the name server knows the topic that the first makes."""
+        """Do STEPS; the first one creates the topic, and the others wait until it is registered."""
         cluster, address = self.cluster(broker), self.namesrv.address
         first = cluster.produce(STEPS[0])
         probe.wait_until(lambda: probe.route(address, TOPIC), f"the route of {TOPIC}")
@@ -94,7 +94,7 @@ def hand(peer: JavaPeer, tmp_path: Path, namesrv: NameServerProcess) -> Hands:
 @hands
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
 def test_broker_takes_over_a_store(hand: Hands, handover: Handover, ending: str) -> None:
-    """After swapping one broker for the other, messages would be missing, moved or written over."""
+    """After a change to the other broker, messages would be missing, moved or overwritten."""
     writer = hand.broker(handover.writer).start()
     with stopping([writer]):
         sent = [expected(step, a) for step, a in zip(STEPS, hand.produce(writer), strict=True)]
@@ -113,7 +113,7 @@ def test_broker_takes_over_a_store(hand: Hands, handover: Handover, ending: str)
 @hands
 @pytest.mark.parametrize("before", ["ledger", "commit log"])
 def test_broker_takes_over_a_ledger(hand: Hands, handover: Handover, before: str) -> None:
-    """A group's directory, or the store it began with, would be of no use to a broker of the other make."""
+    """A broker of the other make could not open a group's directory, or the store it began with."""
     writer = hand.broker(handover.writer, ledger=before == "ledger")
     with stopping([writer]):
         hand.serve(writer)
@@ -135,7 +135,7 @@ def test_broker_takes_over_a_ledger(hand: Hands, handover: Handover, before: str
 @pytest.mark.parametrize("handover", HANDOVERS[:2], ids=lambda handover: handover.direction)
 @pytest.mark.parametrize("ending", ["stopped", "killed"])
 def test_java_store_reads_a_broker_s_files(hand: Hands, handover: Handover, ending: str) -> None:
-    """RocketMQ's own store would recover fewer messages than were acknowledged, or other ones."""
+    """RocketMQ's own store would lose acknowledged messages, or recover other ones."""
     writer = hand.broker(handover.writer).start()
     with stopping([writer]):
         results = hand.produce(writer)
@@ -185,7 +185,7 @@ def test_broker_reads_a_java_store(hand: Hands, handover: Handover, ending: str)
 
 
 def body(number: int) -> str:
-    """Bodies of many sizes; every fiftieth is long enough for the client to deflate it."""
+    """A body of one of many sizes; the client compresses every fiftieth."""
     return (f"message {number} ".encode() * (600 if number % 50 == 49 else 1 + number % 20)).hex()
 
 

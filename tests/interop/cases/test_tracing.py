@@ -28,7 +28,7 @@ def servers(
 
 @pytest.mark.parametrize("forwarder", ["ours", "Java"])
 async def test_one_trace_with_every_attribute(servers: Cluster, forwarder: str) -> None:
-    """A trace would end where a message passes Java: at its broker, or at a program that sends it on."""
+    """A trace would end at Java's broker, or at a Java program that forwards a message."""
     stem = servers.topic("tracing")
 
     async def forward(source: str, target: str) -> None:

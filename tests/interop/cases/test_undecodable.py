@@ -32,7 +32,7 @@ def servers(
 
 @pytest.fixture
 def place(servers: Cluster) -> Place:
-    """Where their name server is."""
+    """The name server's address, for the cases of tests/mqconsumer."""
     return Place(servers.namesrv.address)
 
 
@@ -45,7 +45,7 @@ def store(servers: Cluster) -> Path:
 async def test_a_record_without_a_length(place: Place, store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A queue would stop without a report, or good messages be skipped with the damaged one.
 
-    Our broker refuses the pull that begins at such a record by itself.
+    rocketpy's broker rejects a pull that begins at such a record.
     """
     topic = await mixed(place, "length", {b"will have no length": 0})
     async with PullConsumer(group("length"), place.namesrv) as reader:
