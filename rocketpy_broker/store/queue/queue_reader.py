@@ -116,7 +116,9 @@ class QueueReader:
         """Return the messages of the units of one file, from queue offset `offset` on.
 
         It scans 800 units, or `count_max` if that is higher, as 4.6.0 does. The maximum is 1024, or the count
-        limits of `ReadConfig` if they are higher, since the scan blocks other requests.
+        limits of `ReadConfig` if they are higher, since the scan blocks other requests. It ends before a
+        damaged record or unit. Raises StoreDamaged only if the first one is damaged, so that its offset is
+        the requested one, which an operator has to skip.
         """
         config = self._config
         scanned_max = max(_SCANNED_MAX, config.memory_count_max, config.disk_count_max)
@@ -147,7 +149,7 @@ class QueueReader:
                 # A blank unit has no message; the units after it may point to any file.
                 is_gap = size == BLANK_SIZE
                 if physical >= self._log.min_offset and not is_gap:
-                    if batch.count:
+                    if position:
                         break
                     raise _damaged(queue, physical, size)
                 if not batch.count:
@@ -161,7 +163,7 @@ class QueueReader:
                 has_asked = True
                 properties = self._properties(physical, size)
                 if properties is None:
-                    if batch.count:
+                    if position:
                         break
                     raise _damaged(queue, physical, size)
                 if not accepts(properties):
@@ -174,8 +176,11 @@ class QueueReader:
         chunks = self._read_ranges(batch.ranges)
         damaged = _first_damaged(queue, chunks, batch)
         if damaged is not None:
+            start, size, number = batch.records[0]
+            if not damaged and number == offset:
+                raise _damaged(queue, start, size)
             if not damaged:
-                raise _damaged(queue, *batch.records[0][:2])
+                return self._empty_result(GetMessageStatus.NO_MATCHED_MESSAGE, queue, number)
             return self._read_units(queue, offset, damaged, bytes_max, tag_codes, accepts, is_over)
         return GetMessageResult(
             status if chunks or not batch.count else GetMessageStatus.MESSAGE_WAS_REMOVING,

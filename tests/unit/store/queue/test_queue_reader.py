@@ -141,12 +141,8 @@ def test_a_slave_is_suggested_far_from_the_end(tmp_path: Path, *, by_tag: bool) 
             assert result.suggest_slave is (store.max_physical_offset - looked_at > 5000), number
 
 
-@pytest.mark.parametrize("filtered_by", ["", "tag", "properties"])
-@pytest.mark.parametrize("damage", ["record", "unit"])
-def test_a_damaged_record_does_not_hide_earlier_ones(
-    store: MessageStore, damage: str, filtered_by: str
-) -> None:
-    """One bad record would hide the good messages before it, or be skipped without an error."""
+def damage_offset_3(store: MessageStore, damage: str) -> None:
+    """Store six messages, and damage the record of the fourth, or its unit in the queue."""
     put(store, *range(6))
     store.queues.queues["T", 0].write_out()
     _, physical, size, _ = list(store.queues.queues["T", 0].units())[3]
@@ -160,6 +156,15 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
     with file.open("r+b") as opened:
         opened.seek(at)
         opened.write(value)
+
+
+@pytest.mark.parametrize("filtered_by", ["", "tag", "properties"])
+@pytest.mark.parametrize("damage", ["record", "unit"])
+def test_a_damaged_record_does_not_hide_earlier_ones(
+    store: MessageStore, damage: str, filtered_by: str
+) -> None:
+    """One bad record would hide the good messages before it, or be skipped without an error."""
+    damage_offset_3(store, damage)
     all_tags = frozenset(string_hash(f"Tag{number}") for number in range(3))
     codes = all_tags if filtered_by == "tag" else None
     accepts = (lambda properties: b"TAGS" in properties) if filtered_by == "properties" else None
@@ -170,6 +175,22 @@ def test_a_damaged_record_does_not_hide_earlier_ones(
         store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
     behind = store.get_message("T", 0, 4, 32, tag_codes=codes, accepts=accepts)
     assert [record.flag for record in decode_all(b"".join(behind.chunks))] == [4, 5]
+    store.close()
+
+
+@pytest.mark.parametrize("filtered_by", ["tag", "properties"])
+@pytest.mark.parametrize("damage", ["record", "unit"])
+def test_a_damaged_record_is_reported_at_its_own_offset(
+    store: MessageStore, damage: str, filtered_by: str
+) -> None:
+    """An operator would skip the offset of the pull, and the next pull would fail at the same record."""
+    damage_offset_3(store, damage)
+    codes = frozenset({string_hash("Tag0")}) if filtered_by == "tag" else None
+    accepts = (lambda _: False) if filtered_by == "properties" else None
+    before = store.get_message("T", 0, 1, 32, tag_codes=codes, accepts=accepts)
+    assert (before.status, before.next_begin_offset, before.chunks) == (S.NO_MATCHED_MESSAGE, 3, [])
+    with pytest.raises(StoreDamaged):
+        store.get_message("T", 0, 3, 32, tag_codes=codes, accepts=accepts)
     store.close()
 
 
