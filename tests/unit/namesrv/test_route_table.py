@@ -177,6 +177,17 @@ def test_an_unregistration_of_a_predecessor_does_not_end_the_successor() -> None
     assert route.broker_datas[0].broker_addrs == {0: "h:7"}
 
 
+def test_a_second_broker_with_the_same_name_and_id_is_found() -> None:
+    """Two brokers with one configuration would replace each other without a report."""
+    table = RouteTable()
+    assert table.find_duplicate(identity()) is None
+    register(table)
+    assert table.find_duplicate(identity()) is None
+    found = table.find_duplicate(identity(address="h:7"))
+    assert found is not None
+    assert found.identity == identity()
+
+
 def test_a_deleted_topic_has_no_route() -> None:
     """A deleted topic would be offered until every broker restarted."""
     table = RouteTable()
@@ -194,7 +205,11 @@ def test_filter_servers_are_in_routes() -> None:
     route = table.route("T")
     assert route is not None
     assert route.filter_server_table == {"h:1": ["f:1"]}
+    changes = table.changes
+    register(table, filter_servers=["f:1"])
+    assert table.changes == changes
     register(table, filter_servers=[])
+    assert table.changes == changes + 1
     route = table.route("T")
     assert route is not None
     assert route.filter_server_table == {}
@@ -216,6 +231,7 @@ def test_listings() -> None:
 def test_names_and_clusters_of_one_address_are_bounded() -> None:
     """A client that registered many names, or clusters, with one address and no topics passed maxRoutes."""
     table = RouteTable()
+    assert table.count_new(identity(), ("T", "U")) == 4  # the broker, its cluster, its topics
     for number in range(5):
         register(table, identity(f"b{number}"))
     assert set(table.cluster_info().broker_addr_table) == {"b4"}

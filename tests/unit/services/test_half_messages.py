@@ -77,6 +77,7 @@ def test_an_end_that_is_not_written_is_taken_back() -> None:
         assert table.is_open(offset)
     seen(table, 1)
     assert sorted(table.open) == [0, 1]
+    assert table.progress() == (0, 1)
 
 
 def test_copies_replace_their_originals() -> None:
@@ -111,6 +112,7 @@ def test_an_earlier_copy_is_found_by_its_unique_key() -> None:
     """A Java broker's copy for CHECK_IMMUNITY_TIME_IN_SECONDS would be checked after its end."""
     table = HalfMessageTable(half_offset=5, op_offset=0)
     table.add_op(0, 2)
+    table.add_op(1, 8)
     seen(table, 2)
     table.add_earlier_copy(5, 2)
     table.add_earlier_copy(6, 3)

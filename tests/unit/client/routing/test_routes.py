@@ -6,6 +6,7 @@ import pytest
 
 from rocketpy.client.routing.routes import (
     borrow_route,
+    check_route,
     member_to_read,
     publish_route,
     select_queue,
@@ -78,6 +79,23 @@ def test_only_writable_queues_of_brokers_with_a_master() -> None:
     """Messages would go to a broker that rejects them."""
     found = publish_route("T", route(("a", 1, 1, 4), ("b", 1, 1, 6), ("c", 1, 1, 2), slaves_only="b"))
     assert names(found.queues) == ["c/0"]
+    assert found.brokers_without_master == {"b"}
+
+
+@pytest.mark.parametrize("counts", [(-1, 4), (4, 65_537), (2**31 - 1, 4)])
+def test_a_route_with_an_invalid_count_is_rejected(counts: tuple[int, int]) -> None:
+    """A name server could make clients fill their memory with queues."""
+    check_route("T", route(("a", 0, 65_536, 6)))
+    with pytest.raises(RemoteProtocolError, match="queues on broker b"):
+        check_route("T", route(("a", 4, 4, 6), ("b", *counts, 6)))
+
+
+def test_a_route_with_too_many_queues_is_rejected() -> None:
+    """A name server could spread a huge number of queues over many brokers."""
+    brokers = [(f"b{number}", 65_536, 4, 6) for number in range(5)]
+    check_route("T", route(*brokers[:4]))
+    with pytest.raises(RemoteProtocolError, match="has 327680 queues"):
+        check_route("T", route(*brokers))
 
 
 def test_only_readable_queues_are_read() -> None:

@@ -82,7 +82,7 @@ def test_finishing_twice_counts_once() -> None:
 
 def test_each_limit_makes_a_queue_full() -> None:
     """A slow handler would let the whole topic into memory."""
-    queue, _ = held(0, 1, 50)
+    queue, _ = held(10, 11, 60, start=10)
     assert not queue.is_full(Limits(3, 15, 50))
     assert queue.is_full(Limits(2, 15, 50))
     assert queue.is_full(Limits(3, 14, 50))

@@ -112,5 +112,6 @@ async def test_a_wait_ends_with_its_time() -> None:
     limiter = filled(4, 100)
     with pytest.raises(FlowControlled, match="after 10 ms: 4 messages with 100 bytes"):
         await limiter.wait(1, 10)
+    assert (limiter.count, limiter.bytes) == (4, 100)
     with pytest.raises(FlowControlled, match="limits are 4 and 100"):
         limiter.check(1)

@@ -16,6 +16,7 @@ def test_logs_are_equal_up_to_the_first_different_epoch() -> None:
     assert common_end([one, two], 150, [one, two], 200) == 150
     assert common_end([one, other], 150, [one, two], 200) == 100
     assert common_end([one, two], 300, [one, two], 200) == 200
+    assert common_end([one, two, Epoch(3, 140, "c")], 150, [one], 200) == 100
     assert common_end([], 90, [one], 200) is None
     assert common_end([other], 130, [one, two], 200) is None
 
