@@ -1,1 +1,1 @@
-"""Speed beside the real RocketMQ, both driven by the same clients in alternating rounds."""
+"""Benchmarks of rocketpy and the real RocketMQ, with the same clients in alternating rounds."""

@@ -1,6 +1,6 @@
-"""How fast a slave catches up that was stopped and is this many bytes behind.
+"""Measures how fast a slave catches up after a stop.
 
-Each round begins with the same two stores: the slave's is put back as it was when it was stopped.
+Each round begins with the same two stores: the slave's is restored to its state at the stop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _RETRY_FOR_S = 600
 
 @dataclass(frozen=True)
 class CatchUp:
-    """One round. bytes: copied. copy_s: from the first of them to the last. start_s: from the process' start
-    until all are copied. readable_s: … until all of it can be consumed. The others: CPU seconds for it all.
+    """The result of one round.
+
+    bytes: number of copied bytes. copy_s: seconds from the first copied byte to the last. start_s,
+    readable_s: seconds from the process' start until all bytes are copied, and until all messages can be
+    consumed. master_cpu_s, slave_cpu_s: CPU seconds.
     """
 
     bytes: int
@@ -85,7 +88,7 @@ class Laggard:
 
 
 class _Clock(threading.Thread):
-    """When a slave's log began to grow, and when it was whole."""
+    """Records when a slave's log begins to grow, and when it is complete."""
 
     def __init__(self, slave: BrokerProcess, base: int, end: int) -> None:
         super().__init__()
@@ -106,7 +109,7 @@ class _Clock(threading.Thread):
 
 
 def table(rounds: dict[str, list[CatchUp]], baseline: str) -> str:
-    """A line a pair, medians; the ratio is that of the rates, to `baseline`'s."""
+    """A table of medians, one line for each pair, with the ratio of its rate to `baseline`'s."""
     heads = (
         "catch-up",
         "",
@@ -151,7 +154,7 @@ def wait_until_equal(pair: Server) -> None:
 
 
 def log_end(broker: BrokerProcess) -> int:
-    """The end of its commit log. Raises OSError while it does not respond."""
+    """The end of a broker's commit log. Raises OSError while the broker does not respond."""
     code, _, body = probe.ask(broker.address, _RUNTIME_INFO)
     if code:
         raise ConnectionError(f"{broker.name} responds {code}")
@@ -159,7 +162,7 @@ def log_end(broker: BrokerProcess) -> int:
 
 
 def readable(broker: BrokerProcess, topic: str) -> int:
-    """Messages in its queues."""
+    """The number of messages in a broker's queues of a topic."""
     return sum(probe.offset(broker.address, probe.MAX_OFFSET, topic, queue) for queue in range(QUEUES))
 
 
@@ -170,5 +173,5 @@ def _slave_of(pair: Server) -> BrokerProcess:
 
 
 def _copy(source: Path, to: Path) -> None:
-    """Keep the holes of files that are mostly not written yet."""
+    """Copy a store, and keep holes of its preallocated files."""
     subprocess.run(["cp", "-a", str(source), str(to)], check=True)

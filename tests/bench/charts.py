@@ -17,7 +17,7 @@ IMAGES: Final = ROOT / "docs/images"
 _WIDTH: Final = 760
 _LEFT: Final = 232
 _LONGEST: Final = 430
-"""Of a bar, in pixels; its figure stands behind it."""
+"""Length of the longest bar in pixels; its number is drawn behind it."""
 _COLOURS: Final = ("b", "a")
 
 
@@ -28,7 +28,7 @@ def charts() -> list[dict[str, Any]]:
 
 
 def draw(chart: dict[str, Any]) -> str:
-    """A bar for each value. All bars begin at 0 and have one scale."""
+    """Draw a chart as SVG, with a bar for each value. All bars begin at 0 and have the same scale."""
     largest = max(value for row in chart["rows"] for value in row["values"])
     parts = [text(20, 30, chart["title"], "t h")]
     place = 20

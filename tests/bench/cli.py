@@ -1,7 +1,7 @@
-"""Speed and CPU time of `rocketpy send --file` and `rocketpy consume --follow`, with a broker beside them.
+"""Speed and CPU time of `rocketpy send --file` and `rocketpy consume --follow`, with a broker process.
 
-`python -m tests.bench.cli [messages]` prints the best of several rounds, since other work on the machine only
-ever makes a round slower. `consume` runs with writes to the pipe at once, as it does, and by its thread only.
+`python -m tests.bench.cli [messages]` prints the best of several rounds, since other work on the machine can
+only slow down a round. `consume` is measured as it is, and with all writes to the pipe by its thread.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def measure(namesrv: str, file: Path, count: int) -> None:
 
 
 async def main(count: int) -> None:
-    """Measure with servers of its own."""
+    """Start servers, and measure."""
     with tempfile.TemporaryDirectory() as root:
         words = ("dev", "--listen", "127.0.0.1:0", "--set", "listenPort=0", "--store", f"{root}/store")
         process, namesrv = await start(*words)

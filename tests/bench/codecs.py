@@ -1,6 +1,6 @@
-"""Fast paths of the codecs against the plain ones that they stand in for, in one process.
+"""Compares fast paths of the codecs with the plain code that they replace, in one process.
 
-`python -m tests.bench.codecs` prints nanoseconds a message for both, the best of several rounds.
+`python -m tests.bench.codecs` prints nanoseconds per message for both, the best of several rounds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def message_texts(columns: MessageColumns) -> None:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Return the ns a message of the fastest round."""
+    """Return the nanoseconds per message of the fastest round."""
     clock = time.perf_counter_ns
     times = []
     for _ in range(ROUNDS):

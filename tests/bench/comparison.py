@@ -1,4 +1,4 @@
-"""Shared parts of benchmarks of RocketMQ's servers and rocketpy's in turn: options, heading, results."""
+"""Shared parts of benchmarks that compare RocketMQ's servers with rocketpy's: options, heading, results."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ def options_of(program: str, text: str | None) -> argparse.ArgumentParser:
 def replica_options(
     program: str, text: str | None, *, rounds: int, behind: int, size: int
 ) -> argparse.ArgumentParser:
-    """A parser with the options of runs over brokers that replicate.
+    """A parser with the options of benchmarks of replication.
 
-    rounds, behind, size: what it catches up by default: how often, how many bytes of bodies, in bodies of
-    how many.
+    rounds, behind, size: defaults for catching up: rounds, bytes of bodies to copy, and bytes of one body.
     """
     parser = _plain_options(program, text)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of sends")
@@ -76,7 +75,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def in_turn(servers: list[T], number: int) -> list[T]:
-    """For round `number`: every second one goes the other way."""
+    """The servers in the order of round `number`; every second round reverses it."""
     return servers if number % 2 == 0 else servers[::-1]
 
 
@@ -90,7 +89,7 @@ def note(results: Results, number: int, key: Key, sample: Sample) -> None:
 
 
 def prepare(version: str) -> JavaPeer | None:
-    """The real RocketMQ; None, and a line that reports it, where this machine lacks its tools."""
+    """The real RocketMQ; None, after printing the reason, if tools are missing."""
     try:
         return JavaPeer.prepare(version)
     except ToolsMissing as missing:
@@ -136,7 +135,7 @@ def save(results: Results, about: dict[str, Any], name: str) -> None:
 
 
 def heading(about: dict[str, Any], what: str = "") -> str:
-    """Two lines: the machine, and what was measured. what: precedes the texts of all benchmarks."""
+    """Two lines about the machine and the measurement. what: begins the second line."""
     return (
         f"{about['cpu']}, {about['cores']} cores, {about['memory_bytes'] >> 30} GiB; {about['system']}; "
         f"Python {about['python']}, uvloop {about['uvloop']}; {about['java']}; RocketMQ {about['rocketmq']}; "

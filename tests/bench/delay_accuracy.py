@@ -1,8 +1,8 @@
-"""How late delayed messages are: `python -m tests.bench.delay_accuracy [messages] [seconds]`.
+"""Measures how late delayed messages are: `python -m tests.bench.delay_accuracy [messages] [seconds]`.
 
-A broker process of ours, messages of delay level 1 (1 s) sent evenly for some seconds by our SDK. Late is the
-time between when a message was due, counted from its birth in the producer, and when it was stored in its
-topic; so the time of the send is in it.
+A rocketpy client sends messages of delay level 1 (1 s) evenly for some seconds to a rocketpy broker process.
+The lateness of a message is its store timestamp in its topic minus its born timestamp and the delay, so it
+includes the time of the send.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def send(namesrv: str, count: int, seconds: float) -> None:
 
 
 async def lateness(namesrv: str, count: int) -> list[int]:
-    """How late each was, ms, sorted."""
+    """The sorted latenesses of all messages, in ms."""
     found: list[int] = []
     async with PullConsumer("delay_accuracy", namesrv=namesrv) as consumer:
         for queue in await consumer.fetch_queues(TOPIC):
@@ -44,7 +44,7 @@ async def lateness(namesrv: str, count: int) -> list[int]:
 
 
 def main(count: int = 5000, seconds: float = 10) -> None:
-    """Print the median, the 99th percentile and the worst."""
+    """Print the median, the 99th percentile and the maximum."""
     with tempfile.TemporaryDirectory(prefix="rocketpy-delay-") as directory:
         run = Path(directory)
         with OurNameServer(run) as names, OurBroker(run, names.address):

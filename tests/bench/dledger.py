@@ -1,10 +1,10 @@
 """`python -m tests.bench.dledger`: DLedger groups of three, RocketMQ's and rocketpy's in alternating rounds.
 
-Ours acknowledges a message once a majority has flushed it; RocketMQ's once a majority has it in memory. Sends
-are those of Java's producer in one warm JVM, one message each: RocketMQ's group takes no batches. *catch-up*:
-a follower that has lost everything comes back `--behind` bytes of bodies later. Groups stay up and warm; the
-three brokers of a group and the producer share the machine, and the other group is held (SIGSTOP) meanwhile:
-RocketMQ's keeps a third of a core busy when nobody sends. Nothing is pinned.
+rocketpy's group acknowledges a message once a majority has flushed it; RocketMQ's once a majority has it in
+memory. Java's producer sends single messages from one warm JVM, since RocketMQ's group rejects batches.
+*catch-up*: a follower restarts with an empty store when it is `--behind` bytes of bodies behind. Groups stay
+running and warm. A group and the producer share the machine; the other group is paused (SIGSTOP), because
+RocketMQ's uses a third of a core even when idle. Processes are not pinned to cores.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from tests.interop.processes import (
     OurNameServer,
 )
 
-JAVA, OURS = "Java group", "our group"
+JAVA, OURS = "Java group", "rocketpy group"
 _RETRY_FOR_S = 900
 _HELD_S_MAX = 4
-"""A group that is paused for longer than its heartbeats may be missed elects a leader when it continues."""
+"""A group that is paused for longer elects a new leader when it continues, because heartbeats are missing."""
 _FILLERS = 32
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """A follower that began empty. bytes: of its ledger at the end. The rest: seconds from its start."""
+    """The catch-up of an empty follower. bytes: final size of its ledger. Others: seconds from its start."""
 
     bytes: int
     whole_s: float
@@ -111,7 +111,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 @contextmanager
 def groups(peer: JavaPeer, run: Path, makes: Sequence[Make], loop: str) -> Iterator[list[Running]]:
-    """A group of three for each make, with a name server of its own and the topic."""
+    """A group of three for each make, each with a name server and the topic."""
 
     def new(*, make: Make, run: Path, namesrv: str, conf: Mapping[str, object]) -> BrokerProcess:
         if make == "java":
@@ -134,7 +134,7 @@ def groups(peer: JavaPeer, run: Path, makes: Sequence[Make], loop: str) -> Itera
 
 
 def wait_for_leader(group: LedgerGroup) -> str:
-    """Until one leads and is the master for producers; return which."""
+    """Wait until a leader is registered as the master; return its peer id."""
     probe.wait_until(lambda: group.leader() is not None and group.leader() == group.master(), "a leader")
     leader = group.leader()
     assert leader is not None
@@ -166,7 +166,7 @@ def measure_sends(
 
 @contextmanager
 def held(groups: Iterable[Running]) -> Iterator[None]:
-    """These do nothing for a while."""
+    """Pause these groups inside the block."""
     with ExitStack() as stack:
         for one in groups:
             for broker in one.group.brokers.values():
@@ -206,7 +206,7 @@ def catch_up(group: LedgerGroup, behind: int, size: int) -> Recovery:
 
 
 async def _fill(namesrv: str, count: int, size: int) -> None:
-    """Send one by one, many at a time: RocketMQ's group takes no batches."""
+    """Send single messages concurrently, since RocketMQ's group rejects batches."""
     config = ProducerConfig(
         batching=False, send_timeout_ms=30_000, compression=CompressionConfig(above_bytes=size)
     )
@@ -230,7 +230,7 @@ async def _send_rest(producer: Producer, left: Iterator[int], message: Message) 
 
 
 def table(recoveries: dict[str, list[Recovery]]) -> str:
-    """A line a round."""
+    """A table with a line for each round."""
     heads = ("catch-up", "GB", "whole s", "MB/s", "readable s", "leader CPU s", "follower CPU s")
     rows = [
         (

@@ -1,9 +1,9 @@
 """`python -m tests.bench.ha`: master and slave, RocketMQ's pair and rocketpy's in alternating rounds.
 
-Three things. *SYNC_MASTER*: sends that are acknowledged once the slave has them, by Java's producer in one
-warm JVM. *lag*: the same producer waits for no slave (WAIT=false), so the master runs at full load; how
-late each message is on the slave. *catch-up*: a slave that was stopped comes back `--behind` bytes later.
-Pairs stay up and warm; both brokers of a pair and the producer share the machine. Nothing is pinned.
+Three measurements. *SYNC_MASTER*: Java's producer sends from one warm JVM, and waits until the slave has the
+messages. *lag*: the same producer does not wait for the slave (WAIT=false), so that the master is fully
+loaded; the result is the delay of messages on the slave. *catch-up*: a slave restarts `--behind` bytes later.
+Pairs stay running and warm; a pair and the producer share the machine. Processes are not pinned to cores.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measure_catch_up(
 
 
 def wait_for_slave(pair: Server) -> None:
-    """Until a send returns SEND_OK: a Java slave takes five seconds to report itself."""
+    """Wait until a send returns SEND_OK, since a Java slave reports its offset only after 5 s."""
     with sync.Producer("bench_waiter", pair.namesrv_address) as producer:
         message = Message(pair.topic, b"is there a slave?")
         probe.wait_until(lambda: producer.send(message).status is SendStatus.SEND_OK, f"{pair.name}'s slave")

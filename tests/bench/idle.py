@@ -1,8 +1,9 @@
 """`python -m tests.bench.idle`: the cost of idle consumers, at RocketMQ's broker and rocketpy's.
 
-So many push consumers of our SDK, each a group of its own with its own connection and all queues of a topic
-to which nobody sends: a held pull a queue, renewed every 15 s, a heartbeat every 30 s, offsets every 5 s.
-Printed for each broker: its CPU and that of the one process with all the consumers, in percent of a core.
+Starts push consumers of rocketpy, each with its own group and connection and all queues of an empty topic.
+Each has a held pull per queue, renewed every 15 s, a heartbeat every 30 s, and commits offsets every 5 s. For
+each broker, the CPU usage of the broker and of the process with all consumers is printed, in percent of a
+core.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def connect(stack: AsyncExitStack, server: Server, count: int) -> None:
 
 
 async def measure(server: Server, count: int, seconds: float) -> tuple[float, float]:
-    """Percent of a core: the broker's, and that of all consumers together."""
+    """The CPU usage of the broker and of all consumers together, in percent of a core."""
     async with AsyncExitStack() as stack:
         await connect(stack, server, count)
         before = usage(server.broker_pid).cpu_s, time.process_time()

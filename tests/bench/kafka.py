@@ -1,4 +1,4 @@
-"""Kafka's broker and Spark's Kafka sink, to put the RocketMQ sink beside: jars from Maven, one KRaft node."""
+"""Kafka's broker (one KRaft node) and Spark's Kafka sink, for comparison; the jars come from Maven."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interop.java_peer import REPOSITORY, require_tools
 from tests.interop.processes import HOST, ServerProcess, free_port
 
 KAFKA = "3.9.1"
-# The newest on Maven Central, which may lack that of PyPI's newest PySpark.
+# The newest version on Maven Central, which may be older than PyPI's newest PySpark.
 CONNECTOR = "4.2.0"
 _HERE = Path(__file__).resolve().parent
 # The heap of Kafka's own start script.
@@ -45,9 +45,9 @@ def _resolve(name: str, arguments: Sequence[str]) -> Path:
 
 
 class KafkaBroker(ServerProcess):
-    """One Kafka node, controller and broker in one process. Topics are made by the first write to them.
+    """One Kafka node, controller and broker in one process. The first write to a topic creates it.
 
-    partitions: of such a topic.
+    partitions: number of partitions of such a topic.
     """
 
     kind = "Kafka broker"

@@ -1,7 +1,7 @@
-"""How late a slave is: its commit log is watched from outside, the same way for either make.
+"""Measures the lag of a slave by reading its commit log, in the same way for both makes.
 
-Lag of a message: from its store timestamp, which the master sets, to when its record is seen in the slave's
-file. Both are in milliseconds, and the file is looked at each millisecond.
+The lag of a message is the time from its store timestamp, which the master sets, until its record is in the
+slave's file. Both times are in milliseconds, and the file is read every millisecond.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _START = Struct(f">iI{STORE_TIMESTAMP_AT - 8}xq")  # size, magic, store timestam
 
 
 class LogTail:
-    """Records as they are written to the log files of `directory`, from the record at `offset` on."""
+    """Reads new records in the log files of `directory`, beginning with the record at `offset`."""
 
     def __init__(self, directory: Path, offset: int, segment_bytes: int) -> None:
         self._directory = directory

@@ -1,7 +1,8 @@
 """The benchmark's client process for the PyPI package `rocketmq`: threads of sends over librocketmq.
 
-Speaks as sdk_load.py does; {"threads"} of a request says how many. All producers of a process share one
-client instance of the library, which stays with the first name server, so a process drives one server.
+It has the interface of sdk_load.py; "threads" in a request is the number of threads. All producers of a
+process share one client instance of the library, which uses the first name server only, so a process drives
+one server.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ rocketmq: Any = importlib.import_module("rocketmq.client")  # it ships no types
 
 
 def keep_sending(producer: Any, what: dict[str, Any], tally: Tally, until: float) -> None:
-    """One of the threads. The library lets go of Python's lock while it sends."""
+    """Send until the end, in one of the threads. The library releases the GIL while it sends."""
     body = b"b" * what["bytes"]
     while (before := time.perf_counter()) < until:
         message = rocketmq.Message(what["topic"])
@@ -34,7 +35,7 @@ def keep_sending(producer: Any, what: dict[str, Any], tally: Tally, until: float
 
 
 def measure_load(producer: Any, what: dict[str, Any]) -> dict[str, Any]:
-    """Send as `what` says for its seconds."""
+    """Send as the request `what` describes; return the result line."""
     start = time.perf_counter()
     tallies = [Tally() for _ in range(what["threads"])]
     threads = [

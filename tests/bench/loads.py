@@ -1,4 +1,4 @@
-"""The loads of a broker: RocketMQ's benchmark producer, a warm Java process, and rocketpy's client."""
+"""Loads for a broker: RocketMQ's benchmark producer, a warm Java process, and rocketpy's client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OFFICIAL_LINE = re.compile(
 
 
 class LoadProcess:
-    """A client process that sends on request: a JSON line starts a measurement, another one reports it."""
+    """A client process that sends on request: one JSON line starts a measurement, another one reports it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -37,7 +37,7 @@ class LoadProcess:
     def java(cls, peer: JavaPeer, run: Path, driver: str = "Load") -> Self:
         """java/Load.java: DefaultMQProducer, N threads of synchronous sends, one JVM for the whole run.
 
-        driver: another of those programs.
+        driver: another program in java/.
         """
         home = make_home(run / f"java-{driver.lower()}")
         command = peer.command(driver, home=home, jvm=CLIENT_JVM)
@@ -49,9 +49,9 @@ class LoadProcess:
     ) -> Self:
         """sdk_load.py: rocketpy.Producer on the asyncio or uvloop loop; or another module here.
 
-        checkout: whose rocketpy it uses.
+        checkout: directory with the rocketpy that it uses.
         """
-        # By its path: another checkout has modules of this name, too.
+        # Started by its path, because another checkout has modules of this name, too.
         program = Path(__file__).with_name(f"{module}.py")
         command = [sys.executable, "-P", str(program), "--loop", loop, *options]
         return cls(_start(command, run / f"{module}-{loop}.log", our_environment(checkout)))
@@ -64,7 +64,7 @@ class LoadProcess:
         return cls(_start(command, run / "librocketmq-load.log", environment))
 
     def measure(self, server: Server, **what: Any) -> Sample:
-        """Drive `server` as `what` says. Raises RuntimeError when the client process ends."""
+        """Send to `server` as `what` describes. Raises RuntimeError if the client process ends."""
         broker_before, client_before = usage(server.broker_pid), usage(self._process.pid)
         slave_before = slave_cpu_s(server)
         result = self._ask({"namesrv": server.namesrv_address, "topic": server.topic, **what})
@@ -138,7 +138,7 @@ def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:
     return Sample(
         rate=rate,
         failed=int(failed + refused),
-        p50_us=average_ms * 1000,  # the average: it reports no other
+        p50_us=average_ms * 1000,  # the average, since it does not report the median
         broker_cpu_us=(after.cpu_s - before.cpu_s) / (rate * seconds) * 1e6,
         client_cpu_us=(client.cpu_s - client_before.cpu_s) / (rate * seconds) * 1e6,
         broker_resident_bytes=after.resident_bytes,
@@ -146,9 +146,9 @@ def official(peer: JavaPeer, run: Path, server: Server, threads: int) -> Sample:
 
 
 class ProcessPerServer:
-    """A client process for each server, for a library that stays with its process's first name server.
+    """A client process for each server, for a library that uses only the first name server of its process.
 
-    start: makes one, on `stack`.
+    start: starts a process, which is closed by `stack`.
     """
 
     def __init__(self, stack: ExitStack, start: Callable[[], LoadProcess]) -> None:

@@ -1,4 +1,4 @@
-"""The context that a result needs later: machine, versions, commit, CPU, memory."""
+"""The context of a result: machine, versions, commit, CPU and memory usage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Usage:
 def usage(pid: int) -> Usage:
     """Usage of process `pid` so far. Raises OSError when it does not exist."""
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    # The id of Linux's clock of a process's CPU time; /proc/PID/stat counts ticks of 10 ms only.
+    # Linux's clock id for the CPU time of a process; /proc/PID/stat has a resolution of 10 ms only.
     return Usage(time.clock_gettime(~pid << 3 | 2), resident)
 
 

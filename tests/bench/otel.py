@@ -1,13 +1,13 @@
 """`python -m tests.bench.otel`: the cost of telemetry for a sending client, in CPU time per message.
 
-Rounds of every kind take turns, and the median over the rounds is reported, so that other work on the machine
-weighs on all alike. The peer responds from memory in the same process (its time is the same in every kind).
+Rounds of all kinds alternate, and the median over the rounds is reported, so that other work on the machine
+affects all kinds equally. The peer responds from memory in the same process, with the same cost in each kind.
 
     off        telemetry=False
-    api        opentelemetry-api with nobody listening: at most 3 % more than off
+    api        opentelemetry-api without an SDK: at most 3 % above off
     sdk        SDK, batch span processor and metric reader: a send with one span and two metrics
-    bare       off, plus the same span and metrics made by hand around each send: sdk at most 1.3 times
-               what these cost over off
+    bare       off, plus the same span and metrics recorded directly around each send; the cost of sdk over
+               off may be at most 1.3 times that of bare
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Nowhere(SpanExporter):
 
 
 def providers() -> tuple[SdkTracerProvider, SdkMeterProvider]:
-    """The SDK, with a queue that takes all spans of a round."""
+    """Providers of the OpenTelemetry SDK, with a queue for all spans of a round."""
     tracers = SdkTracerProvider()
     tracers.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=MESSAGES * 2))
     return tracers, SdkMeterProvider([InMemoryMetricReader()])
@@ -101,8 +101,9 @@ def by_hand(
 
 
 async def round_of(send: Send, flush: Callable[[], object]) -> float:
-    """CPU time of a message, µs, with CONCURRENCY callers. flush: ends what goes on in the background, so
-    that it counts here and not in the next round.
+    """CPU time per message in µs, with CONCURRENCY callers.
+
+    flush: completes background work, so that it counts in this round and not in the next one.
     """
 
     async def caller() -> None:
@@ -118,7 +119,7 @@ async def round_of(send: Send, flush: Callable[[], object]) -> float:
 
 
 async def measure(*, batching: bool) -> bool:
-    """Measure and print; whether the limits held."""
+    """Measure and print; return whether the results are within the limits."""
     message = Message("T", b"x" * 128)
     config = ProducerConfig(batching=batching)
     async with Peer() as broker, Names() as namesrv:
@@ -161,7 +162,7 @@ def _plain(producer: Producer, message: Message) -> Send:
 
 def _report(times: dict[str, list[float]], *, batching: bool) -> bool:
     middle = {kind: statistics.median(taken) for kind, taken in times.items()}
-    # Ratios within a round, where the machine was the same; then their median.
+    # The median of the ratios of each round, in which the load of the machine was about the same.
     api = statistics.median(api / off for api, off in zip(times["api"], times["off"], strict=True))
     sdk = statistics.median(
         (sdk - off) / (bare - off)
@@ -176,7 +177,7 @@ def _report(times: dict[str, list[float]], *, batching: bool) -> bool:
 
 
 def main() -> int:
-    """Measure with and without batching; 1 when a limit was passed."""
+    """Measure with and without batching; return 1 if a limit was exceeded."""
     held = [asyncio.run(measure(batching=batching)) for batching in (False, True)]
     return 0 if all(held) else 1
 

@@ -1,8 +1,8 @@
 """`python -m tests.bench.pull`: full pulls of 32 through PULL_MESSAGE, at both brokers in turn.
 
-One connection keeps a pull for each queue in flight and reads every message there is, as consumers do that
-are far behind. The client only cuts frames, so that the brokers set the pace. Printed for each round:
-messages a second, and microseconds of CPU that the broker took for a message.
+One connection has a pull for each queue in flight and reads all messages, like consumers that are far behind.
+The client only splits frames, so that the broker is the bottleneck. Each round prints messages per second,
+and the broker's CPU microseconds per message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def fill(server: Server, count: int) -> None:
 
 
 def pull(server: Server, queue_id: int, offset: int) -> Command:
-    """Asks for 32 messages from there on."""
+    """A pull request for 32 messages from this offset."""
     header = PullMessageRequestHeader(
         consumer_group="bench_pull",
         topic=server.topic,
@@ -59,7 +59,7 @@ def pull(server: Server, queue_id: int, offset: int) -> Command:
 
 
 async def read_all(server: Server) -> int:
-    """Pull every queue to its end; returns how many messages that were."""
+    """Pull every queue to its end; return the number of messages."""
     address = Address.parse(server.broker.address)
     reader, writer = await asyncio.open_connection(address.host, address.port)
     decoder = FrameDecoder()
@@ -90,7 +90,7 @@ async def read_all(server: Server) -> int:
 
 
 def measure(server: Server) -> tuple[float, float]:
-    """Messages a second, and the broker's CPU microseconds a message."""
+    """Messages per second, and the broker's CPU microseconds per message."""
     begin, before = time.perf_counter(), usage(server.broker_pid).cpu_s
     count = asyncio.run(read_all(server))
     spent = time.perf_counter() - begin

@@ -1,8 +1,8 @@
-"""`python -m tests.bench.push`: push consumption, both consumers on both brokers.
+"""`python -m tests.bench.push`: push consumers of both makes with brokers of both makes.
 
-Two loads. *drain*: a topic that holds `--messages` messages of 128 bytes is consumed from its first to its
-last by a new group. *latency*: one message every two milliseconds; how long from its send to its handler.
-Servers and consumer processes stay up and warm; rounds alternate as in `tests.bench.run`. Nothing is pinned.
+Two loads. *drain*: a new group consumes a topic of `--messages` messages of 128 bytes. *latency*: a message
+every two milliseconds; the time from its send to its handler. Servers and consumer processes stay running and
+warm; rounds alternate as in `tests.bench.run`. Processes are not pinned to cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Consumer:
     process: LoadProcess
 
     def measure(self, server: Server, do: str, messages: int) -> Sample:
-        """One measurement by a group of its own."""
+        """One measurement, with a new group."""
         group = f"bench_group_{next(_groups)}_{time.time_ns()}"
         what: dict[str, Any] = {"do": do, "group": group, "messages": messages}
         if do == "drain":
@@ -92,7 +92,7 @@ def measure(peer: JavaPeer, run: Path, options: argparse.Namespace, results: Res
 def start_consumers(
     stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Namespace
 ) -> Iterator[Consumer]:
-    """Java's, and rocketpy's by loop and kind of handler."""
+    """Java's consumer, and rocketpy's for each event loop and kind of handler."""
     yield Consumer("Java consumer", stack.enter_context(LoadProcess.java(peer, run, "PushLoad")))
     for loop in options.sdk_loops:
         for handler in options.handlers:
@@ -101,14 +101,14 @@ def start_consumers(
 
 
 def create_latency_topic(server: Server) -> None:
-    """On the server's broker."""
+    """Create the topic of the latency load on the server's broker."""
     with sync.Producer("bench_sender", server.namesrv_address) as producer:
         producer.create_topic(LATENCY_TOPIC, QUEUES, key=str(server.broker.conf["brokerClusterName"]))
 
 
 @contextmanager
 def sending(server: Server) -> Iterator[None]:
-    """Send the time repeatedly, until the end of the block."""
+    """Send messages with the current time until the end of the block."""
     end = threading.Event()
 
     def run() -> None:

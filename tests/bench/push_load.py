@@ -1,8 +1,8 @@
 """The consumer process of the push benchmark: rocketpy.PushConsumer on request (loads.LoadProcess).
 
-A line in: {"do": "drain" or "latency", "namesrv", "topic", "group", "messages"}; a line out as that of
-java/PushLoad.java. The handler is an ``async def``, or a plain function on threads, or one in the event loop.
-With "lite", a `LitePullConsumer` drains.
+Input line: {"do": "drain" or "latency", "namesrv", "topic", "group", "messages"}; the output line is that of
+java/PushLoad.java. The handler is an ``async def``, or a plain function in threads or in the event loop. With
+"lite", a `LitePullConsumer` drains the topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LITE = "lite"  # in place of a handler: a lite-pull consumer
 
 
 class Measurement:
-    """Counts messages, and how old each was when its handler began."""
+    """Counts messages, and records the age of each when its handler begins."""
 
     def __init__(self, wanted: int, timed: bool, done: Callable[[], object]) -> None:
         self.wanted = wanted
@@ -37,7 +37,7 @@ class Measurement:
         self._done = done
 
     def handle(self, message: MessageExt) -> None:
-        """One message. With timing, only messages count that were sent two seconds after the first."""
+        """Count one message. With `timed`, those sent in the first two seconds are not counted."""
         if not self.first:
             self.first = time.perf_counter()
             self.since_ns = time.time_ns() + 2_000_000_000
@@ -52,7 +52,7 @@ class Measurement:
             self._done()
 
     async def handle_async(self, message: MessageExt) -> None:
-        """The same."""
+        """Like `handle`, as a coroutine."""
         self.handle(message)
 
     def report(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ async def serve(handler: str) -> None:
 
 
 async def measure_load(what: dict[str, Any], handler: str) -> dict[str, Any]:
-    """Consume as `what` says."""
+    """Consume as the request `what` describes; return the result line."""
     done = asyncio.Event()
     timed = what["do"] == "latency"
     counted = Measurement(
@@ -97,7 +97,7 @@ async def measure_load(what: dict[str, Any], handler: str) -> dict[str, Any]:
 
 
 async def poll(what: dict[str, Any], counted: Measurement) -> dict[str, Any]:
-    """Drain by a lite-pull consumer."""
+    """Drain the topic with a lite-pull consumer."""
     config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer = LitePullConsumer(what["group"], what["namesrv"], config=config)
     consumer.subscribe(what["topic"])

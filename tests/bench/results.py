@@ -1,4 +1,4 @@
-"""Numbers of a run: samples by cell and server, their medians and spread, and the ratio to Java's."""
+"""Results of a run: samples by load and server, medians, spread, and the ratio to the baseline."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement: messages stored a second, latencies and the broker's cost."""
+    """One measurement: messages per second, latencies and CPU costs."""
 
     rate: float
     failed: int = 0
     p50_us: float = 0.0
     p99_us: float = 0.0
-    broker_cpu_us: float = 0.0  # a message
-    client_cpu_us: float = 0.0  # a message
+    broker_cpu_us: float = 0.0  # per message
+    client_cpu_us: float = 0.0  # per message
     broker_resident_bytes: int = 0
-    slave_cpu_us: float = 0.0  # a message; of a pair
+    slave_cpu_us: float = 0.0  # per message, of a pair's slave
 
 
 @dataclass
 class Results:
-    """All samples so far. notes: other measurements, for the file."""
+    """All samples so far. notes: other measurements, which are saved in the file."""
 
     baseline: str
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
     def add(self, key: Key, sample: Sample) -> None:
-        """One more round's sample."""
+        """Add the sample of a round."""
         self.samples.setdefault(key, []).append(sample)
 
     def table(self) -> str:
-        """A line a load and server: median rate, spread, ratio of medians to the baseline's."""
+        """A table with a line for each load and server: median rate, spread, ratio to the baseline."""
         heads: tuple[str, ...] = (
             "load",
             "server",
@@ -69,11 +69,11 @@ class Results:
         return f"{align([heads, *rows])}\n{note}"
 
     def rate(self, key: Key) -> float:
-        """Median messages a second."""
+        """Median messages per second."""
         return _median(sample.rate for sample in self.samples[key])
 
     def ratio(self, key: Key) -> float | None:
-        """Median rate over the baseline's under the same load, None where there is none."""
+        """Median rate divided by the baseline's under the same load; None without a baseline."""
         base = self.samples.get(Key(key.load, self.baseline))
         if not base or key.server == self.baseline:
             return None

@@ -1,12 +1,11 @@
 """`python -m tests.bench.run`: both brokers in alternating rounds, and the ratio of medians.
 
-Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s each, since it reports each ten
-seconds), the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and our SDK. Other Python
-clients on PyPI have nothing to measure here: rocketmq-client-python (and its forks) needs a librocketmq that
-it does not bring, pyrocketmq runs the Java client in a JVM of its own, rocketmq-python-client speaks gRPC to
-proxies of 5.x only, and rocketmq-sdk is a client of RabbitMQ. All servers stay up and warm for the
-whole run. Each round drives each load on each server once, in an order that turns round every time. Nothing
-is pinned.
+Loads: RocketMQ's own benchmark.Producer (`--official-rounds`; 20 s each, since it reports every ten seconds),
+the same loop in one warm JVM (`--rounds`), the PyPI package rocketmq, and rocketpy. Other Python clients on
+PyPI are not measured: rocketmq-client-python (and its forks) needs a librocketmq that it does not contain,
+pyrocketmq runs the Java client in a JVM, rocketmq-python-client uses gRPC with proxies of 5.x only, and
+rocketmq-sdk is a client of RabbitMQ. All servers stay running and warm for the whole run. Each round measures
+each load with each server once, in alternating order. Processes are not pinned to cores.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ JAVA_CLIENT = "Java client"
 
 @dataclass(frozen=True)
 class Load:
-    """One row of the plan: its name in the table and how to drive a server with it for some seconds."""
+    """One load: its name in the table, and a function that drives a server with it for some seconds."""
 
     name: str
     measure: Callable[[Server, float], Sample]
@@ -65,12 +64,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--threads", type=numbers, default=[1, 16, 64, 256], help="threads of the clients that have threads"
     )
     parser.add_argument(
-        "--concurrency", type=numbers, default=[1, 16, 64, 256, 2000], help="sends in flight of our SDK"
+        "--concurrency",
+        type=numbers,
+        default=[1, 16, 64, 256, 2000],
+        help="sends in flight of rocketpy's client",
     )
     parser.add_argument(
-        "--batching", type=words, default=["on", "off"], help="whether our SDK gathers what is in flight"
+        "--batching",
+        type=words,
+        default=["on", "off"],
+        help="whether rocketpy's client batches sends in flight",
     )
-    parser.add_argument("--batch", type=int, default=32, help="messages a batch of our SDK; 0: no batches")
+    parser.add_argument(
+        "--batch", type=int, default=32, help="messages per batch of rocketpy's client; 0: none"
+    )
     return parser.parse_args(arguments)
 
 
@@ -114,11 +121,11 @@ def warm_loads(stack: ExitStack, peer: JavaPeer, run: Path, options: argparse.Na
         for loop, sdk in sdks.items():
             for batching in options.batching:
                 for concurrency in options.concurrency:
-                    title = f"our SDK ({loop}), {size} B, batching {batching}, {concurrency} in flight"
+                    title = f"rocketpy ({loop}), {size} B, batching {batching}, {concurrency} in flight"
                     gathers = batching == "on"
                     yield process_load(sdk, title, concurrency=concurrency, bytes=size, gathers=gathers)
             if options.batch:
-                title = f"our SDK ({loop}), {size} B, batches of {options.batch}, 4 in flight"
+                title = f"rocketpy ({loop}), {size} B, batches of {options.batch}, 4 in flight"
                 yield process_load(sdk, title, concurrency=4, batch=options.batch, bytes=size)
 
 
@@ -134,7 +141,7 @@ def official_load(peer: JavaPeer, run: Path, threads: int) -> Load:
 
 
 def against_java_client(results: Results, size: int) -> str:
-    """Our SDK's rates on the Java broker, over the Java client's best there with the same bodies."""
+    """Rates of rocketpy's client on the Java broker, divided by the Java client's best with such bodies."""
     rates = {key.load: results.rate(key) for key in results.samples if key.server == JAVA}
     best = max(
         (rate for name, rate in rates.items() if name.startswith(f"{JAVA_CLIENT}, {size} B")), default=0
@@ -143,7 +150,7 @@ def against_java_client(results: Results, size: int) -> str:
         return f"{size} B: the Java client was not measured"
     lines = [f"{size} B, on the Java broker, over the Java client's best ({best:,.0f} msgs/s):"]
     ours = [
-        (name, rate) for name, rate in rates.items() if name.startswith("our SDK") and f", {size} B" in name
+        (name, rate) for name, rate in rates.items() if name.startswith("rocketpy") and f", {size} B" in name
     ]
     return "\n".join(lines + [f"  {rate / best:5.2f}  {name}" for name, rate in ours])
 

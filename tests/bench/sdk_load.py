@@ -1,8 +1,8 @@
 """The benchmark's client process: rocketpy.Producer sends for a fixed time on request (loads.LoadProcess).
 
-A line in: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?, "credentials"?}; a
-line out: {"sent", "failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and
-the latencies are of requests. `credentials`: arguments of `Credentials`. `namesrv` may be a tls:// address.
+Input line: {"namesrv", "topic", "concurrency", "seconds", "bytes", "batch"?, "gathers"?, "credentials"?};
+output line: {"sent", "failed", "seconds", "p50_us", "p99_us", "max_us"}. `sent` counts messages; `failed` and
+the latencies are those of requests. `credentials`: arguments of `Credentials`. `namesrv` may be tls://.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def any_certificate() -> ssl.SSLContext:
 
 
 async def measure_load(producer: Producer, what: dict[str, Any]) -> dict[str, Any]:
-    """Send as `what` says for its seconds."""
+    """Send as the request `what` describes; return the result line."""
     tally, start = Tally(), time.perf_counter()
     until_ns = int((start + what["seconds"]) * 1e9)
     topic, body, count = what["topic"], b"b" * what["bytes"], what.get("batch")
@@ -108,7 +108,7 @@ async def measure_load(producer: Producer, what: dict[str, Any]) -> dict[str, An
 async def keep_sending(
     send: Callable[[], Awaitable[R]], stored: Callable[[R], int], tally: Tally, until_ns: int
 ) -> None:
-    """One of the concurrent callers. stored: the number of stored messages in a result."""
+    """Send until the end, as one of the concurrent callers. stored: number of messages in a result."""
     clock = time.perf_counter_ns
     now = clock()
     while now < until_ns:

@@ -1,6 +1,6 @@
-"""`python -m tests.bench.security`: the cost of access control, TLS and limits, and RocketMQ's.
+"""`python -m tests.bench.security`: the cost of access control and TLS in brokers of both makes.
 
-Brokers of both makes, plain, with access control, and with TLS, driven by our SDK in alternating rounds.
+rocketpy's client drives brokers without both, with access control, and with TLS, in alternating rounds.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ ACCOUNTS = "accounts:\n- accessKey: benchmark\n  secretKey: bench-secret\n  admi
 
 @dataclass(frozen=True)
 class Variant:
-    """A broker with its name server, and how clients reach it.
+    """A broker with its name server, and how clients connect to it.
 
-    against: the variant that its cost is compared with. signs: with which version of the signature clients
-    sign; 0: neither they nor the broker know accounts.
+    against: the variant with which its cost is compared. signs: signature version of clients; 0: without
+    access control.
     """
 
     name: str
@@ -67,7 +67,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of each load beforehand")
     parser.add_argument("--bytes", type=int, default=128, help="size of bodies")
     parser.add_argument("--concurrency", type=numbers, default=[64], help="sends in flight")
-    parser.add_argument("--batching", type=words, default=["off", "on"], help="whether the SDK gathers them")
+    parser.add_argument(
+        "--batching", type=words, default=["off", "on"], help="whether the client batches them"
+    )
     parser.add_argument("--only", type=words, default=[], help="names of variants to measure; default: all")
     return parser.parse_args(arguments)
 
@@ -146,12 +148,12 @@ def serving(peer: JavaPeer, run: Path, variant: Variant) -> Iterator[Server]:
 
 
 def certificate(run: Path) -> dict[str, object]:
-    """Settings of a server that speaks TLS, and plain text too: its broker registers in plain text."""
+    """Settings of a server that accepts TLS and plain text, in which its broker registers."""
     run.mkdir(parents=True, exist_ok=True)
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(run / "cert.pem")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    # RocketMQ reads PKCS 8 alone.
+    # RocketMQ reads PKCS #8 only.
     form = serialization.PrivateFormat.PKCS8
     text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     (run / "key.pem").write_bytes(text)
@@ -171,7 +173,7 @@ def properties_file(path: Path, values: Mapping[str, object]) -> Path:
 
 
 def costs(results: Results, measured: list[Variant]) -> str:
-    """The broker's CPU a message over that of the variant it is compared with, round by round."""
+    """The median ratio of the broker's CPU time per message to that of the variant it is compared with."""
     lines = ["the broker's CPU a message, over that of another; quartiles of the rounds' ratios:"]
     for load in dict.fromkeys(key.load for key in results.samples):
         for variant in measured:

@@ -1,7 +1,7 @@
-"""CPU time of the send path in one process: whole sends, and the parts that have a fast variant.
+"""CPU time of the send path in one process: whole sends, and the parts that have a fast path.
 
 `python -m tests.bench.send_path [messages]` prints the best of several rounds, since other work on the
-machine only ever makes a round slower. The broker is a scripted peer in the same process.
+machine can only slow down a round. The broker is a scripted peer in the same process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def respond(_channel: Channel, request: Command) -> Command:
 
 
 async def cpu_of_sends(*, batching: bool, count: int) -> tuple[float, float]:
-    """Microseconds of a message in bursts, and of one message after the other."""
+    """Microseconds per message, sent in bursts and one by one."""
     bursts, singles = [], []
     async with Peer(respond) as broker, Names() as names:
         names.routes["T"] = {"a": broker.address}

@@ -1,4 +1,4 @@
-"""The servers of a benchmark: RocketMQ's and rocketpy's, running all the time, driven in turn."""
+"""The servers of a benchmark: RocketMQ's and rocketpy's all run, and are driven in turn."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.interop.processes import (
 )
 
 JAVA = "Java broker"
-# A broker's heap as in RocketMQ's own scripts, cut to a small machine; the collector is JDK 17's choice, G1.
+# The heap of RocketMQ's own scripts, reduced for a small machine; the collector is JDK 17's default, G1.
 BROKER_JVM = ("-server", "-Xms1g", "-Xmx1g", "-Xmn512m", "-XX:MaxDirectMemorySize=1g", "-XX:+AlwaysPreTouch")
 TOPIC, QUEUES = "BenchTopic", 8
-# These are Java's defaults too, and beside them each broker has its own.
+# These are Java's defaults, too; all other settings are each broker's defaults.
 CONF = {
     "mappedFileSizeCommitLog": 1 << 30,
     "mappedFileSizeConsumeQueue": 300_000 * 20,
@@ -34,7 +34,7 @@ CONF = {
 
 @dataclass(frozen=True)
 class Server:
-    """One driven server: its name in the table and its processes."""
+    """One server of a benchmark: its name in the table and its processes."""
 
     name: str
     namesrv: NameServerProcess
@@ -44,12 +44,12 @@ class Server:
 
     @property
     def namesrv_address(self) -> str:
-        """Where clients start."""
+        """The address of the name server."""
         return self.namesrv.address
 
     @property
     def broker_pid(self) -> int:
-        """For its CPU time and memory."""
+        """The process id of the broker."""
         return self.broker.pid
 
 
@@ -69,7 +69,7 @@ def servers(peer: JavaPeer, run: Path, loops: list[str], *, slaves: bool = False
 
 @dataclass(frozen=True)
 class _Make:
-    """A name server, and how to make a broker of the same make."""
+    """A name server, and a function that creates a broker of the same make."""
 
     name: str
     namesrv: NameServerProcess
@@ -103,7 +103,7 @@ def _running(make: _Make, slaves: bool) -> Iterator[Server]:
 
 
 def _create_topic(peer: JavaPeer, run: Path, server: Server) -> None:
-    """By RocketMQ's own admin tool, so that both brokers have the same number of queues."""
+    """Create the topic with mqadmin, so that both brokers have the same number of queues."""
     arguments = ("-b", server.broker.address, "-t", TOPIC, "-r", str(QUEUES), "-w", str(QUEUES))
     properties = {"rocketmq.namesrv.addr": server.namesrv_address}
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"

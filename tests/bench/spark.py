@@ -1,18 +1,18 @@
-"""Rows a second between Spark and brokers: `python -m tests.bench.spark [--bytes 100] [--partitions 2,20]`.
+"""Rows per second between Spark and brokers: `python -m tests.bench.spark [--bytes 100] [--partitions 2,20]`.
 
 local[2]; bodies of 100 bytes, 1 KiB and 10 KiB; topics of 2, 20 and 200 queues or partitions. For each pair
-the ways take turns, round by round:
+the measurements alternate:
 
-    write            `df.write.format("rocketmq")` into our broker and RocketMQ's, Kafka's sink into Kafka
-    read, read body  `spark.read` of all columns or of the body, into nothing; Kafka's source likewise
-    stages           with --stages: what the sink does before it sends, each with what those before it do
-    singly           with --stages: `foreachPartition` with one send after the other; fewer rows
+    write            `df.write.format("rocketmq")` to rocketpy's broker and RocketMQ's, Kafka's sink to Kafka
+    read, read body  `spark.read` of all columns or of the body, discarded; the same with Kafka's source
+    stages           with --stages: the steps of the sink before it sends, each including the earlier ones
+    singly           with --stages: `foreachPartition` with single sends; fewer rows
 
-What a machine lacks (Maven and a JDK for the brokers in Java) is left out. Each way first runs once, with as
-many rows, that does not count: Spark makes code for each frame, and its JVM compiles it while it runs.
-Beside the rate stands the CPU time a row of the broker, of Spark's Python workers and of Spark's JVM, which
-other work on the machine changes less; how many cores that keeps busy; and how many messages there are more
-than rows were written. "Of Kafka" compares the rate with Kafka's at the same thing.
+Brokers in Java are left out if Maven and a JDK are missing. Each measurement first runs once as a warm-up
+with the same number of rows, because Spark generates code for each frame and its JVM compiles that code. The
+table has the rate, the CPU time per row of the broker, of Spark's Python workers and of Spark's JVM (which
+other work on the machine affects less), the number of busy cores, and the number of messages in excess of the
+written rows. "Of Kafka" is the rate divided by Kafka's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.interop.processes import (
 )
 
 CLUSTER: Final = "InteropCluster"
-# Both brokers refuse messages when they are behind; the rows are to be counted, not the refusals.
+# Without these limits, overloaded brokers would reject messages.
 PATIENT: Final = {**CONF, "waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 KAFKA: Final = "Kafka"
 WRITE, READ, READ_BODY = "write", "read", "read body"
@@ -61,7 +61,7 @@ WRITE, READ, READ_BODY = "write", "read", "read body"
 
 @dataclass(frozen=True)
 class Size:
-    """What is written and read. body: bytes of a row's body. partitions: queues of the topic."""
+    """The size of rows and topics. body: bytes of a row's body. partitions: queues of the topic."""
 
     body: int
     partitions: int
@@ -80,7 +80,7 @@ class Size:
 
 @dataclass
 class Sample:
-    """One run of a way: rows a second, and CPU time a row in µs."""
+    """One measurement: rows per second, and CPU time per row in µs."""
 
     rate: float
     broker_us: float
@@ -90,10 +90,10 @@ class Sample:
 
 @dataclass
 class Way:
-    """How rows go where.
+    """A kind of measurement.
 
-    run: moves a number of rows. stored: how many messages the broker has; None where none go. fill: writes
-    what is read.
+    run: writes or reads a number of rows. stored: returns the broker's number of messages; None for reads.
+    fill: writes the rows that are read.
     """
 
     target: str
@@ -108,11 +108,11 @@ class Way:
 
     @property
     def rate(self) -> float:
-        """Median rows a second."""
+        """Median rows per second."""
         return statistics.median(sample.rate for sample in self.samples)
 
     def line(self, size: Size, kafka: float | None) -> str:
-        """Return its row of the table. kafka: the rate of Kafka at the same thing."""
+        """Return its row of the table. kafka: the rate of Kafka in the same measurement."""
         rates = [sample.rate for sample in self.samples]
         cpu = [
             statistics.median(getattr(sample, name) for sample in self.samples)
@@ -163,7 +163,7 @@ class Bench:
         """Read all messages of a topic. schema: of the columns; None for all."""
         reader = self.spark.read.format(source).options(**options)
         if schema is not None and source == "rocketmq":
-            reader = reader.schema(schema)  # Spark tells sources in Python of no other pruning
+            reader = reader.schema(schema)  # Spark passes no other column pruning to Python sources
         frame = reader.load()
         _discard(frame if schema is None else frame.select(schema.split()[0]))
 
@@ -293,7 +293,7 @@ def measure(
 
 
 def run_rounds(ways: list[Way], spark: Any, rounds: int) -> None:
-    """All ways once to warm up, then in turn. Leave out Kafka's that fail: its sink may time out."""
+    """Run all measurements once to warm up, then in turn. Kafka's sink may time out, and is then omitted."""
     for way in list(ways):
         try:
             if way.fill is not None:
@@ -325,7 +325,7 @@ def run_once(way: Way, spark: Any) -> Sample:
     before, began = spent(), time.perf_counter()
     way.run(way.rows)
     seconds = time.perf_counter() - began
-    time.sleep(0.5)  # what the broker does after its responses belongs to these rows
+    time.sleep(0.5)  # the broker's work after its responses belongs to these rows
     broker, workers, jvm_s = (
         (after - earlier) / way.rows * 1e6 for after, earlier in zip(spent(), before, strict=True)
     )
@@ -333,7 +333,7 @@ def run_once(way: Way, spark: Any) -> Sample:
 
 
 def settled(stored: Callable[[], int]) -> int:
-    """The number of messages, once it does not change: a broker may count them later."""
+    """Wait until the number of messages is stable, since a broker may count them later; return it."""
     count = -1
     while (now := stored()) != count:
         count = now

@@ -1,8 +1,8 @@
-"""Long rows through the Spark sink: whether each is stored once, copies are reported, and memory is bounded.
+"""Long rows through the Spark sink: each must be stored, duplicates be reported, and memory be bounded.
 
 `python -m tests.bench.spark_rows` writes 20,000 rows of 8,000 random bytes and 300 rows of 4 MB, each without
-a fault and with the broker stopped for 8 s. It prints a line for each, and fails where a row is missing,
-where there are more copies than the sink has reported, or where a Python worker takes more than 256 MB.
+a fault and with the broker stopped for 8 s. It prints a line for each, and fails if a row is missing, if
+there are more duplicates than the sink has reported, or if a Python worker uses more than 256 MB.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PeakMemory(threading.Thread):
         self._ends = threading.Event()
 
     def run(self) -> None:
-        """Look twice a second; the kernel keeps the peak of each process."""
+        """Read the peaks, which the kernel keeps for each process, twice a second."""
         while not self._ends.wait(0.5):
             for pid in worker_pids(self._jvm):
                 with contextlib.suppress(OSError, IndexError, ValueError):
@@ -101,7 +101,7 @@ def run_once(
         def stored() -> int:
             return sum(map(admin.max_offset, admin.fetch_publish_message_queues(topic)))
 
-        # Encrypted zeros are random bytes that the JVM makes.
+        # Encrypted zeros are a fast way to generate random bytes in the JVM.
         zeros = f"repeat('0', {size - 28})"
         frame = spark.range(0, rows, 1, 2).selectExpr(
             f"aes_encrypt({zeros}, lpad(cast(id AS string), 16, 'k')) AS body", "cast(id AS string) AS keys"

@@ -1,10 +1,10 @@
 """CPU time of one task of the Spark source, without Spark: `python -m tests.bench.spark_task`.
 
-One queue of our broker, in a process of its own, is filled by the sink with bodies of 100 bytes. Then a
-process of each checkout reads it in turn, as a task of Spark does, and writes the Arrow batches to the null
-device. It prints CPU microseconds a row, by column set and checkout: of the task with its columns, of Arrow's
-writer, of the thread with the connections, and of all. A second table has the seconds in which a batch read
-and a micro-batch of a topic with many queues are planned.
+The sink fills one queue of a rocketpy broker process with bodies of 100 bytes. Then a process of each
+checkout reads it in turn, like a task of Spark, and writes the Arrow batches to the null device. It prints
+CPU microseconds per row by column set and checkout: of the task with its columns, of Arrow's writer, of the
+thread with the connections, and in total. A second table has the seconds for planning a batch read and a
+micro-batch of a topic with many queues.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reader:
         )
 
     def ask(self, **what: Any) -> dict[str, float]:
-        """Have it read; return what it measured. Raises RuntimeError if it ended."""
+        """Send a request; return its measurements. Raises RuntimeError if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(what), file=self._process.stdin, flush=True)
@@ -152,7 +152,7 @@ def fill(namesrv: str, rows: int) -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Print the medians of all rounds; a round before them does not count."""
+    """Print the medians of all rounds, after a warm-up round."""
     with tempfile.TemporaryDirectory(prefix="rocketpy-spark-task-") as folder:
         run = Path(folder)
         with OurNameServer(run) as names, OurBroker(run, names.address, conf=PATIENT) as broker:

@@ -1,10 +1,10 @@
 """`python -m tests.bench.store`: both stores in process, in turn, without a network.
 
 Rows: append with async and sync flush for clients in step, sync flush with slow disks (a delay before each
-flush: in our disk layer, and put into Java by `slow_sync.c`), recovery after a kill, reading a full queue,
-look-up by key, memory while much is written, and what an empty store takes on the disk. Bodies of 128 bytes
-with UNIQ_KEY and a key. Each figure is the median of the rounds; Java's includes a warm-up only where its
-round is long enough for one.
+flush: in rocketpy's disk layer, and in Java by `slow_sync.c`), recovery after a kill, reading a full queue,
+look-up by key, memory during many writes, and disk space of an empty store. Bodies have 128 bytes, with
+UNIQ_KEY and a key. Each number is the median of the rounds; Java's rounds warm up only if they are long
+enough.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LARGE = bytes(4096)
 
 
 class SlowDisk(OsDisk):
-    """Each fdatasync takes `delay_s` longer."""
+    """A disk whose fdatasync takes `delay_s` longer."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -51,13 +51,13 @@ class SlowDisk(OsDisk):
 
 
 class Table:
-    """Figures by row and side."""
+    """Measurements by row and side."""
 
     def __init__(self) -> None:
         self.figures: dict[str, dict[str, list[float]]] = {}
 
     def add(self, row: str, side: str, figure: float) -> None:
-        """One round's figure."""
+        """Add the measurement of a round."""
         self.figures.setdefault(row, {}).setdefault(side, []).append(figure)
 
     def text(self) -> str:
@@ -69,11 +69,11 @@ class Table:
         return "\n".join(lines)
 
 
-# -- ours ------------------------------------------------------------------------------------------
+# -- rocketpy's store ------------------------------------------------------------------------------
 
 
 async def append_in_step(root: Path, count: int, clients: int, *, sync: bool, delay_s: float = 0.0) -> float:
-    """Messages a second of clients that each send when all have their response."""
+    """Messages per second of clients that each send once all have their responses."""
     kind = FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH
     busy = BusyConfig(enabled=False)  # this load never yields to the loop for long
     config = StoreConfig(root=root, flush=FlushConfig(disk_type=kind), busy=busy)
@@ -124,7 +124,7 @@ def disk_kib(root: Path) -> float:
     return sum(path.stat().st_blocks for path in root.rglob("*")) / 2
 
 
-# -- Java's ----------------------------------------------------------------------------------------
+# -- Java's store ----------------------------------------------------------------------------------
 
 
 def slow_sync(work: Path) -> Path | None:
@@ -186,12 +186,12 @@ def appends(table: Table, work: Path, peer: JavaPeer | None, count: int) -> None
 
 
 def step(root: Path, count: int, clients: int, sync: bool, delay_s: float = 0.0) -> float:
-    """`append_in_step` in a loop of its own."""
+    """Run `append_in_step` in a new event loop."""
     return asyncio.run(append_in_step(root, count, clients, sync=sync, delay_s=delay_s))
 
 
 def fresh(work: Path, measure: Callable[[Path], float]) -> float:
-    """A figure of a temporary store."""
+    """Measure with a temporary store."""
     root = work / "fresh"
     try:
         return measure(root)
@@ -202,7 +202,7 @@ def fresh(work: Path, measure: Callable[[Path], float]) -> float:
 def fresh_java(
     peer: JavaPeer, work: Path, *arguments: str, sync: bool, delay_ms: int = 0
 ) -> dict[str, float]:
-    """The same for Java's."""
+    """Measure Java's store in a temporary directory."""
     root = work / "fresh-java"
     try:
         return java(peer, work, root, *arguments, sync=sync, delay_ms=delay_ms)

@@ -1,7 +1,7 @@
 """Appends in one process, no network: 128-byte bodies with UNIQ_KEY and one key, queues and index included.
 
 `python -m tests.bench.store_append [messages] [--profile]` prints the best of several rounds, since other
-work on the machine only ever makes a round slower.
+work on the machine can only slow down a round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rocketpy_broker.store import MessageStore, StoreConfig
 from tests.bench.store_load import append_all, messages
 
 RUNS = (1, 16, 64)
-"""Messages a run: the number that one, sixteen and sixty-four producers leave in a socket buffer."""
+"""Messages per run, as if 1, 16 or 64 producers had each left one in the socket buffers."""
 
 
 def measure(store: MessageStore, count: int, rounds: int, run: int) -> None:

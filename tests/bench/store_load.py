@@ -1,4 +1,4 @@
-"""What the benchmarks do with a store in their own process; only names that earlier versions have, too.
+"""Loads of benchmarks for a store in process. It uses only names that earlier versions have, too.
 
 `python -P store_load.py DIRECTORY MESSAGES` prints the CPU time of a message, for each kind of work, as JSON.
 """
@@ -46,9 +46,9 @@ def append_all(store: MessageStore, batch: list[MessageInner], run: int) -> tupl
 
 
 def fill(root: Path, count: int, *, flush_every_s: float = 1.0) -> float:
-    """Append this many, 64 a run, flushed thoroughly every second as a broker does, and end like a kill.
+    """Append messages in runs of 64, flush thoroughly every second like a broker, and end like a kill.
 
-    Returns messages a second.
+    Returns messages per second.
     """
     store = MessageStore(StoreConfig(root=root))
     store.open()
@@ -67,8 +67,8 @@ def fill(root: Path, count: int, *, flush_every_s: float = 1.0) -> float:
 
 
 def leave(store: MessageStore) -> None:
-    """Let go of a store as a killed process would."""
-    store._is_open = False  # there is no call for it, on purpose
+    """Leave a store like a killed process."""
+    store._is_open = False  # the store has no method for this
     store._close_files()
 
 
@@ -83,7 +83,7 @@ def recover(root: Path, *, progress: bool) -> float:
 
 
 def read_all(store: MessageStore) -> float:
-    """Messages a second, read 32 at a time from the start of each queue."""
+    """Messages per second, read in batches of 32 from the start of each queue."""
     begin, done = time.perf_counter(), 0
     for queue_id in range(QUEUES):
         offset = 0
@@ -94,7 +94,7 @@ def read_all(store: MessageStore) -> float:
 
 
 def look_up(store: MessageStore, count: int) -> float:
-    """Look-ups by unique key a second."""
+    """Look-ups by unique key per second."""
     begin = time.perf_counter()
     for number in range(count):
         store.query_message("BenchmarkTest", f"C000020200004E0E2F2A6903{number:08X}", 32, 0, 1 << 62)

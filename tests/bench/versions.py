@@ -1,8 +1,8 @@
-"""`python -m tests.bench.versions --before COMMIT`: CPU time of a message, in an earlier version and in this.
+"""`python -m tests.bench.versions --before COMMIT`: CPU time per message, in an earlier and in this version.
 
-Each round starts servers and clients of both again, since where a process has its memory makes it some
-percent slower or faster for its whole life. In a round, short measurements alternate; the stores, which are
-in process, run at the same time. The ratio is the median of the rounds' ratios, with its 95 % interval.
+Each round restarts servers and clients of both versions, because the memory layout of a process makes it some
+percent slower or faster. In a round, short measurements alternate; the stores, which are in process, run at
+the same time. The ratio is the median of the rounds' ratios, with its 95 % confidence interval.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
                     for key, sample in rounds[name](Path(run), sides, options, number).items():
                         results.add(key, sample)
             print(f"round {number + 1}", flush=True)
-    finally:  # of the rounds that are complete, when it is interrupted
+    finally:  # after an interrupt, too: then of the complete rounds
         print(table(results))
     save(results, about, "versions-")
     return 0
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Side:
-    """A version's broker, and its client processes by the loads that they make."""
+    """A version's broker, and its client processes by load."""
 
     name: str
     server: Server
@@ -84,7 +84,7 @@ class Side:
 
 
 def clients(run: Path, sides: dict[str, Path], options: argparse.Namespace, number: int) -> dict[Key, Sample]:
-    """Each load of each version's clients on its own broker."""
+    """Measure each load of each version's clients with the broker of that version."""
     found: dict[Key, list[Sample]] = {}
     with ExitStack() as stack:
         started = [start(stack, run / side, side, checkout, options) for side, checkout in sides.items()]
@@ -118,7 +118,7 @@ def start(stack: ExitStack, run: Path, side: str, checkout: Path, options: argpa
 
 
 def measure_load(side: Side, load: str, options: argparse.Namespace, turn: int) -> Sample:
-    """One measurement of a load; a drain is by a group of its own."""
+    """One measurement of a load; each drain has a new group."""
     if load in SENDS:
         return side.loads[load].measure(side.server, seconds=options.seconds, bytes=128, **SENDS[load])
     group = f"{DRAINS[load]}_{turn + 1}"
@@ -126,7 +126,7 @@ def measure_load(side: Side, load: str, options: argparse.Namespace, turn: int) 
 
 
 def mean(samples: Sequence[Sample]) -> Sample:
-    """The rate and the CPU times of several measurements."""
+    """The mean rate and CPU times of several measurements."""
     return Sample(
         rate=statistics.fmean(sample.rate for sample in samples),
         failed=sum(sample.failed for sample in samples),
@@ -136,7 +136,7 @@ def mean(samples: Sequence[Sample]) -> Sample:
 
 
 def store(run: Path, sides: dict[str, Path], options: argparse.Namespace, _: int) -> dict[Key, Sample]:
-    """Stores in processes of their own."""
+    """Measure the stores, each in its own process."""
     program = str(Path(__file__).with_name("store_load.py"))
     running = {}
     for side, checkout in sides.items():
@@ -152,7 +152,7 @@ def store(run: Path, sides: dict[str, Path], options: argparse.Namespace, _: int
 
 
 def table(results: Results) -> str:
-    """A line a load and process: medians of both versions, and their ratio."""
+    """A table with a line for each load and process: medians of both versions, and their ratio."""
     rows: list[tuple[str, ...]] = [("load", "process", "rounds", "before µs", "after µs", "ratio", "95 %")]
     for load in dict.fromkeys(key.load for key in results.samples):
         for process, cpu_us in PROCESSES.items():
@@ -170,7 +170,7 @@ def table(results: Results) -> str:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median, whatever the distribution: by the ranks of a binomial one."""
+    """The distribution-free 95 % confidence interval of the median, by ranks of the binomial distribution."""
     ordered, count = sorted(values), len(values)
     rank, below = 0, 1 / 2**count
     while below <= 0.025 and rank < count // 2:

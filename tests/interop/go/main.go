@@ -2,7 +2,7 @@
 //
 //	sync | async | oneway | batch | delay | order TOPIC   sends, and prints the results
 //	transaction TOPIC                                     one message committed, one rolled back, one checked
-//	consume | consume-orderly TOPIC COUNT                 a push consumer, until COUNT messages came
+//	consume | consume-orderly TOPIC COUNT                 a push consumer, until it has received COUNT messages
 package main
 
 import (

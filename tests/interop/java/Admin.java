@@ -2,7 +2,7 @@ import java.lang.reflect.Field;
 import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** Admin ARGS...: mqadmin, also more than once in one JVM: some of its commands keep the client of their first use. */
+/** Admin ARGS...: runs mqadmin; repeatable in one JVM, although some commands keep the client of their first use. */
 public final class Admin {
     private Admin() {
     }
@@ -12,7 +12,7 @@ public final class Admin {
         MQAdminStartup.main(args);
     }
 
-    /** Its list of commands has a name of its own in each version. */
+    /** The name of mqadmin's list of commands differs between versions. */
     static void forgetCommands() throws Exception {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (field.getType() == List.class) {

@@ -5,7 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** AdminSteps: runs a mqadmin command a step, {"args": [...]}, in one JVM; a result has what it printed. */
+/** AdminSteps: runs one mqadmin command per step, {"args": [...]}, in one JVM; a result has the command's output. */
 public final class AdminSteps {
     private AdminSteps() {
     }

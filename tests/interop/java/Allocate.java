@@ -8,8 +8,9 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Allocate: what RocketMQ's strategies give to each member. A line in: {"strategy", "topic", "brokers": [name...],
- * "queues": a broker, "members": [client id...]}, both lists sorted; a line out: {"shares": [["broker:id"...]...]}.
+ * Allocate: the queues that RocketMQ's strategies assign to each member. Input line: {"strategy", "topic", "brokers":
+ * [name...], "queues": per broker, "members": [client id...]}, both lists sorted; output line: {"shares":
+ * [["broker:id"...]...]}.
  */
 public final class Allocate {
     private Allocate() {

@@ -11,10 +11,10 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * First NAMESRV GROUP: what an application does that makes its topic when it starts.
- * {"broker", "topic"}  makes the topic, starts a push consumer at once, and sends; prints {"made_ms", "first_ms"},
+ * First NAMESRV GROUP: does what an application does that creates its topic at its start.
+ * {"broker", "topic"}  creates the topic, starts a push consumer at once, and sends; prints {"made_ms", "first_ms"},
  *                      the times of the call and from the send to the consumer's first message, and what the
- *                      broker says of both: {"queues", "retries"}, null where this version cannot ask
+ *                      broker reports on both: {"queues", "retries"}, null if this version cannot query them
  */
 public final class First {
     private static final long WAIT_S = 60;

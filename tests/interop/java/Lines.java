@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
 
-/** What the drivers share: steps come in and results go out as JSON, one object a line. Bytes travel as hex. */
+/** Shared parts of the drivers: steps and results are JSON, one object per line. Bytes are written as hex. */
 final class Lines {
     private Lines() {
     }
@@ -35,7 +35,7 @@ final class Lines {
         return steps;
     }
 
-    /** What a driver does for a step. */
+    /** Handles one step of a driver. */
     interface Action {
         void run(int step, JSONObject what) throws Exception;
     }
@@ -56,7 +56,7 @@ final class Lines {
         System.out.println(result.toJSONString());
     }
 
-    /** What asks for a topic's route is asked again for a while: a cold client on a busy machine is told "none" at first. */
+    /** Repeats calls that need a topic's route for a while: a new client on a busy machine may find no route at first. */
     static <T> T patiently(Callable<T> call) throws Exception {
         long until = System.nanoTime() + 20_000_000_000L;
         while (true) {

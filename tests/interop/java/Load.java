@@ -14,8 +14,8 @@ import org.apache.rocketmq.common.message.Message;
  * Load: sends for a fixed time on request, the way org.apache.rocketmq.example.benchmark.Producer does (synchronous
  * sends in a loop, N threads sharing one producer, no compression), but for as long as asked and in one warm process.
  * A line in: {"namesrv", "topic", "threads", "seconds", "bytes", "wait"?}; a line out: {"sent", "failed", "seconds",
- * "p50_us", "p99_us", "max_us"}. One producer is kept for each name server. With "wait" false, messages say that
- * nobody waits for flush and replication.
+ * "p50_us", "p99_us", "max_us"}. One producer is kept for each name server. With "wait" false, messages have the
+ * property WAIT=false: the broker responds before flush and replication.
  */
 public final class Load {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();

@@ -1,6 +1,6 @@
 import java.util.Arrays;
 
-/** Main CLASS ARGS...: runs a program unmodified and leaves when its main does; Netty's threads would linger for seconds. */
+/** Main CLASS ARGS...: runs a program and exits when its main returns; Netty's threads would otherwise run for seconds. */
 public final class Main {
     private Main() {
     }

@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Push NAMESRV GROUP TOPIC STRATEGY ORDERLY: a push consumer that prints a line a message, until it is killed.
- * STRATEGY: as Allocate names them. ORDERLY: true or false.
+ * Push NAMESRV GROUP TOPIC STRATEGY ORDERLY: a push consumer that prints a line for each message, until it is killed.
+ * STRATEGY: a name of Allocate. ORDERLY: true or false.
  */
 public final class Push {
     private Push() {

@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * PushLoad: consumes on request with DefaultMQPushConsumer as it comes, in one warm process.
  * A line in: {"do": "drain" or "latency", "namesrv", "topic", "group", "messages"}; a line out: {"sent": messages
  * consumed, "failed": 0, "seconds": from the first to the last, "p50_us", "p99_us", "max_us": from the time in the body
- * (ns since 1970) to the handler, for "latency"}. Then only those count that were sent two seconds after the first came.
+ * (ns since 1970) to the handler, for "latency"}. For "latency", messages of the first two seconds are not counted.
  */
 public final class PushLoad {
     private static final AtomicInteger NUMBER = new AtomicInteger();

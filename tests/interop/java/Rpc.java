@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * Rpc NAMESRV GROUP: a request a step ({"topic", "body": hex, ...}), one result per step: the reply as a message.
+ * Rpc NAMESRV GROUP: one request per step ({"topic", "body": hex, ...}); the result is the reply as a message.
  * Rpc NAMESRV GROUP TOPIC: replies to every request of the topic by "re: " and its body, until it is killed.
  */
 public final class Rpc {

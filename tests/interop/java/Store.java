@@ -12,7 +12,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * Store BROKER_CONF [halt]: opens the store of a broker.conf with RocketMQ's own DefaultMessageStore, recovers it, does
- * each step, and closes it (or with "halt" leaves as if killed). First line: {"opened": true, "recovered range"}.
+ * each step, and closes it (with "halt", it exits like a killed process). First line: {"opened": true, "recovered range"}.
  * {"do": "put", "topic", "queue", "body", ...as Produce}   {"do": "putBatch", "topic", "queue", "messages": [...]}
  * {"do": "queue", "topic", "queue", "from": 0}             every message of a queue, then {"end": true, "status"}
  * {"do": "offset", "at": physical offset}                  {"do": "key", "topic", "key"}

@@ -9,7 +9,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * StoreBench BROKER_CONF (append MESSAGES THREADS | read | key COUNT | open) [halt]: times RocketMQ's own
  * DefaultMessageStore, in process. Prints one line: {"open": seconds, "messages": done, "seconds": for them}.
- * "halt" leaves as if killed.
+ * With "halt", it exits like a killed process.
  */
 public final class StoreBench {
     private static final InetSocketAddress HOST = new InetSocketAddress("127.0.0.1", 10911);

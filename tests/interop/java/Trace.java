@@ -17,10 +17,10 @@ import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Trace NAMESRV GROUP: what a traced client does, and what RocketMQ's own code reads in traces.
+ * Trace NAMESRV GROUP: runs a traced client, and reads traces with RocketMQ's own code.
  * {"do": "send", a message}                a traced producer sends it
- * {"do": "consume", "topic"}               a traced push consumer takes one message
- * {"do": "decode", "text"}                 a line a record of a trace message's body
+ * {"do": "consume", "topic"}               a traced push consumer consumes one message
+ * {"do": "decode", "text"}                 a line for each record of a trace message's body
  * {"do": "forward", "from", "to", "body"}  takes one message and sends its user properties on
  * One process has one traced client: two would share a group, and the second send no traces.
  */

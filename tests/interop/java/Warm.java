@@ -11,10 +11,10 @@ import java.util.Map;
 import java.util.Properties;
 
 /**
- * Warm: runs programs one after the other in one JVM, which is far quicker than a JVM for each.
+ * Warm: runs several programs in turn in one JVM, which is much faster than a JVM for each.
  * A line in: {"main", "args": [...], "stdin", "properties": {...}}; a line out: {"bytes", "errors", "failed"}, followed
- * by so many bytes of output. errors: what went to its standard error, failed: whether its main threw (then the stack
- * trace is among the errors). System properties are put back afterwards.
+ * by this number of bytes of output. errors: its standard error. failed: whether its main threw (errors then has the
+ * stack trace). System properties are restored afterwards.
  */
 public final class Warm {
     private Warm() {
