@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from pytest_rocketpy.faults import BUSY, DISK_FULL, Faults, FaultyEndpoint
+from pytest_rocketpy.faults import BUSY, DISK_FULL, DelayingEndpoint, Faults, apply_rejections
 from pytest_rocketpy.sent import StoredMessages
 from rocketpy import ClientConfig, Message, MessageExt, Producer, SendResult
 from rocketpy.errors import StoreError
@@ -38,9 +38,8 @@ class ClusterThread:
         self._loop = LoopThread()
 
     def _make_broker(self, config: BrokerConfig) -> Broker:
-        broker = Broker(
-            config, intercept=lambda inner: FaultyEndpoint(inner, self.faults, lambda: broker.store)
-        )
+        broker = Broker(config, intercept=lambda inner: DelayingEndpoint(inner, self.faults))
+        apply_rejections(self.faults, broker.store)
         return broker
 
     def __enter__(self) -> Self:
@@ -81,10 +80,10 @@ class ClusterThread:
         """Reject messages with this error from now on; None accepts them again."""
         if error is not None:
             self.faults.rejections[reason] = error
-            return
-        self.faults.rejections.pop(reason, None)
+        else:
+            self.faults.rejections.pop(reason, None)
         for broker in self.cluster.brokers:
-            broker.store.reject(reason, None)
+            broker.store.reject(reason, error)
 
 
 class RocketMQ:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,16 +24,24 @@ class Faults:
     rejections: dict[Reason, StoreError] = field(default_factory=dict)
 
 
-class FaultyEndpoint:
-    """Passes requests to the endpoint of a broker, and applies the active faults.
+def apply_rejections(faults: Faults, store: MessageStore) -> None:
+    """Let a store reject messages while a fault says so. Its own checks cannot end that rejection."""
+    reject = store.reject
 
-    store: returns the store of that broker.
-    """
+    def reject_or_keep(reason: Reason, error: StoreError | None) -> None:
+        reject(reason, faults.rejections.get(reason, error))
 
-    def __init__(self, inner: Endpoint, faults: Faults, store: Callable[[], MessageStore]) -> None:
+    store.reject = reject_or_keep  # type: ignore[method-assign]
+    for reason in faults.rejections:
+        store.reject(reason, None)
+
+
+class DelayingEndpoint:
+    """Passes requests to the endpoint of a broker, later while a fault says so."""
+
+    def __init__(self, inner: Endpoint, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self._store = store
         self.channel_opened = inner.channel_opened
         self.channel_closed = inner.channel_closed
         self.end_of_buffer = inner.end_of_buffer
@@ -45,17 +52,12 @@ class FaultyEndpoint:
             loop = asyncio.get_running_loop()
             loop.call_later(self._faults.delay_s, self._handle_late, channel, request)
             return None
-        return self._handle(channel, request)
-
-    def _handle(self, channel: Channel, request: Command) -> Command | bytes | None:
-        for reason, error in self._faults.rejections.items():
-            self._store().reject(reason, error)  # before each request: the store's own checks end rejections
         return self._inner.handle(channel, request)
 
     def _handle_late(self, channel: Channel, request: Command) -> None:
         if channel.is_closed:
             return
-        response = channel.run_handler(request, self._handle)
+        response = channel.run_handler(request, self._inner.handle)
         if response is not None and not request.is_oneway:
             channel.reply(response)
         self._inner.end_of_buffer()
