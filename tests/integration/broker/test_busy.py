@@ -97,8 +97,9 @@ async def test_a_broker_acknowledges_nothing_after_a_failed_fsync(tmp_path: Path
 
 
 async def test_a_flush_beyond_its_timeout_is_reported_to_waiting_sends(tmp_path: Path) -> None:
-    """Producers would wait for a slow disk until their own timeout, or take a message for safe; sends
-    with WAIT=false would wait, too.
+    """Producers would wait for a slow disk until their own timeout, even with WAIT=false.
+
+    Or they would believe that a message is on the disk.
     """
     disk = HangingDisk()
     running = broker(tmp_path, disk, syncFlushTimeout="50")

@@ -121,15 +121,14 @@ async def produce_as(client: RawClient, group: str, client_id: str = "me@1") -> 
 # -- delay ------------------------------------------------------------------------------------
 
 
-async def test_delayed_messages_are_delivered_on_time(client: RawClient) -> None:
-    """QUIRKS 20, 29: a delayed message would be delivered early, late, or with other properties."""
+async def test_delayed_messages_are_not_delivered_early(client: RawClient) -> None:
+    """QUIRKS 20, 29: a delayed message would be delivered early, or with other properties."""
     await send(client, b"first")
+    before_ms = int(time.time() * 1000)
     response = await send(client, b"late", "DELAY\x012\x02TAGS\x01t\x02", queue_id=3)
     assert (response.ext_fields()["queueId"], response.ext_fields()["queueOffset"]) == ("3", "0")
-    sent_ms = time.time() * 1000
-    assert await records(client, queue_id=3) == []
     (record,) = await arrive(client, 1, queue_id=3)
-    assert record.store_timestamp - sent_ms >= 950
+    assert record.store_timestamp - before_ms >= 1000
     assert props.decode(record.properties) == {
         "DELAY": "2", "TAGS": "t", "CLUSTER": "DefaultCluster", "REAL_TOPIC": "T", "REAL_QID": "3",
     }  # fmt: skip

@@ -352,7 +352,7 @@ async def test_pause_and_resume(cluster: EmbeddedCluster, producer: Producer) ->
         await send(producer, "before")
         await seen.until(1)
         consumer.pause()
-        await asyncio.sleep(0.3)  # longer than the broker holds pulls
+        await until(lambda: not len(cluster.brokers[0].consumers.holds))
         await send(producer, *texts("meanwhile", 8))
         await asyncio.sleep(0.2)
         assert len(seen.bodies) == 1
