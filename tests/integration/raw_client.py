@@ -1,6 +1,7 @@
 """A client of one connection for tests: sends commands, or recorded frames as they are."""
 
 import asyncio
+import contextlib
 from types import TracebackType
 from typing import Self
 
@@ -58,3 +59,12 @@ class RawClient:
     ) -> None:
         self.writer.close()
         await self.writer.wait_closed()
+
+
+async def is_closed(client: RawClient) -> bool:
+    """Wait until the server has closed a connection; responses before that are dropped."""
+    async with asyncio.timeout(LIMIT_S):
+        with contextlib.suppress(ConnectionError):
+            while await client.reader.read(1 << 20):
+                pass
+    return True

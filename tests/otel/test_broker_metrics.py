@@ -21,13 +21,14 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import ConsumerSendMsgBackRequestHeader, UpdateConsumerOffsetRequestHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
-from rocketpy.transport import Channel, connect
+from rocketpy.transport import connect
 from rocketpy_broker.broker.broker import Broker
 from rocketpy_broker.config.file import load_broker_config, load_namesrv_config
 from rocketpy_broker.metrics import catalog
 from rocketpy_broker.metrics.http_server import HttpServer
 from rocketpy_broker.namesrv import NameServer
 from tests.integration.ha_pair import caught_up, pair
+from tests.integration.server.test_embedded import Silent
 from tests.mqproducer.place import eventually
 from tests.otel.recorder import Recorder, run_alone
 from tools.import_map import ROOT
@@ -72,7 +73,7 @@ async def _traffic(broker: Broker, namesrv: str) -> None:
         )
         (queue,) = await consumer.fetch_queues("T")
         first = (await consumer.pull(queue, 0)).messages[0]
-        channel = await connect(str(broker.address), _Silent())
+        channel = await connect(str(broker.address), Silent())
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group="readers", topic="T", queue_id=0, commit_offset=3
         )
@@ -84,18 +85,6 @@ async def _traffic(broker: Broker, namesrv: str) -> None:
         back = ConsumerSendMsgBackRequestHeader(offset=first.physical_offset, group="readers", delay_level=17)
         response = await channel.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, back), 3000)
         assert response.code == 0, response.remark
-
-
-class _Silent:
-    """An endpoint that gets no requests."""
-
-    def channel_opened(self, channel: Channel) -> None: ...
-
-    def handle(self, channel: Channel, request: Command) -> None: ...
-
-    def end_of_buffer(self) -> None: ...
-
-    def channel_closed(self, channel: Channel, error: Exception | None) -> None: ...
 
 
 async def http(broker: Broker, request: str) -> tuple[int, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +12,7 @@ from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Thread
 from tests.integration.cli.commands import Done, run_here
 from tests.integration.sdk_groups import SETTINGS
+from tests.waiting import LIMIT_S
 
 
 @contextmanager
@@ -56,3 +58,11 @@ class Shell:
         assert done.err.startswith("rocketpy: ")
         assert done.err.count("\n") == 1
         return done.err
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Repeat a check until it holds. Fails after `LIMIT_S`."""
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
@@ -15,9 +14,8 @@ from rocketpy.admin import AccessRules, Account, Accounts
 from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, Thread
-from tests.integration.cli.in_process import Shell, shared_cluster
+from tests.integration.cli.in_process import Shell, shared_cluster, wait_until
 from tests.integration.client.admin.admin_place import OTHER, other_cluster
-from tests.waiting import LIMIT_S
 
 T = TypeVar("T")
 
@@ -74,13 +72,6 @@ def operated(path: Path, monkeypatch: pytest.MonkeyPatch, conf: str = "") -> Ite
     """An administrator's shell, and servers with access control. conf: lines of their files."""
     with served(lambda: Servers(path, monkeypatch, conf=conf)) as servers:
         yield Shell(str(servers.names), ROCKETPY_ACCESS_KEY="operator", ROCKETPY_SECRET_KEY="operator-secret")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Repeat a check until it holds."""
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
 
 
 # -- topics -----------------------------------------------------------------------------------

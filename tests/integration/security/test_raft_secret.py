@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -32,8 +31,8 @@ from rocketpy_broker.replication.dledger.core.messages import (
 )
 from rocketpy_broker.replication.dledger_status import query_peers
 from tests.integration.raft_group import Group, group
-from tests.integration.raw_client import RawClient
-from tests.waiting import LIMIT_S, until
+from tests.integration.raw_client import RawClient, is_closed
+from tests.waiting import until
 
 KNOWN = "a long random text"
 TERM = 1 << 40
@@ -57,13 +56,6 @@ def hello(caller: str = "n0", callee: str = "n1", name: str = "g") -> Command:
 
 async def ask(client: RawClient, request: Command) -> Command:
     return await client.call_frame(encode_command(request))
-
-
-async def is_closed(client: RawClient) -> bool:
-    async with asyncio.timeout(LIMIT_S):
-        while await client.reader.read(65536):
-            pass
-    return True
 
 
 async def test_a_group_with_a_secret_replicates(running: Group) -> None:
@@ -247,4 +239,5 @@ async def test_a_command_with_the_file_gets_the_status(running: Group) -> None:
     reports = await query_peers("g", addresses, secret=KNOWN, self_id="n0")
     assert [report.role for report in reports].count("leader") == 1
     reports = await query_peers("g", addresses)
+    assert len(reports) == len(addresses)
     assert all("dLegerSecret" in report.problem for report in reports)

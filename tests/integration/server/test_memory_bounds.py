@@ -36,10 +36,10 @@ from rocketpy_broker.handlers.pull.long_polling import HELD_BYTES
 from rocketpy_broker.metrics.catalog import CONNECTION_BYTES, CONNECTION_REFUSALS
 from tests.integration.broker.test_broker import send
 from tests.integration.broker.test_consumers import pull_request
-from tests.integration.raw_client import RawClient
+from tests.integration.raw_client import RawClient, is_closed
 from tests.integration.server.test_embedded import Silent
 from tests.integration.small import SMALL
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -87,16 +87,6 @@ def beat(client: str, text: str, *, groups: int = 1) -> bytes:
             ConsumerData(group_name=f"g{number}", subscription_data_set=[wanted]) for number in range(groups)
         ],
     ).encode()
-
-
-async def is_closed(client: RawClient) -> bool:
-    async with asyncio.timeout(LIMIT_S):
-        try:
-            while await client.reader.read(MIB):
-                pass
-        except ConnectionError:
-            pass
-        return True
 
 
 async def test_half_read_frames_are_bounded_in_total() -> None:

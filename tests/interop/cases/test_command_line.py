@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import pytest
 from rocketpy import ConsumeFrom, Later, MessageExt, PushConfig
 from rocketpy.config import ClientConfig
 from rocketpy.sync import AdminClient, PushConsumer
-from tests.integration.cli.in_process import Shell
+from tests.integration.cli.in_process import Shell, wait_until
 from tests.interop.cluster import Cluster, new_broker, stopping
 from tests.interop.java_peer import DEFAULT_VERSION, JavaPeer
 from tests.interop.sides import ALL_VERSIONS, OPERATOR, OPERATOR_ACL, OUR_SDK, Side, serve
-from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.interop
 
@@ -70,14 +68,6 @@ def found(shell: Shell, topic: str) -> int:
     """How many messages a topic has; RocketMQ's brokers dispatch a little after they respond."""
     (described,) = shell.rows("topic", "describe", topic)
     return sum(queue["messages"] for queue in described["queues"])
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Repeat a check until it holds."""
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def client(servers: Cluster) -> ClientConfig:
