@@ -100,7 +100,9 @@ def test_a_flood_is_delivered_in_parts(world: World) -> None:
         world.send(1 + number % 2, b"%d" % number)
     assert world.deliver(5000, 60) == (60, 1000)
     assert world.deliver(5000, 60) == (60, 5000)
+    assert world.queues.waiting() == {1: 0, 2: 30}
     assert world.deliver(5000, 60) == (30, None)
+    assert world.queues.waiting() == {1: 0, 2: 0}
     assert sorted(map(int, bodies(world.store, "Real"))) == list(range(150))
 
 

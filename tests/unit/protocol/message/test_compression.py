@@ -100,6 +100,15 @@ def test_types_of_rocketmq_5(kind: int) -> None:
             decompress(data, COMPRESSED | kind)
 
 
+@pytest.mark.parametrize("kind", LATER)
+def test_the_largest_body_of_rocketmq_5_is_read(kind: int) -> None:
+    """A message as large as a broker stores could not be read, or a larger one fill a consumer's memory."""
+    noise = random.Random(1).randbytes(1 << 20) * 16
+    assert decompress(compress(noise, kind), COMPRESSED | kind) == noise
+    with pytest.raises(RemoteProtocolError):
+        decompress(compress(noise + b"1", kind), COMPRESSED | kind)
+
+
 @pytest.mark.parametrize(("kind", "module"), list(zip(LATER, ("lz4.frame", "zstandard"), strict=True)))
 def test_a_missing_package_is_named(kind: int, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message of a 5.x producer would fail without naming the package to install."""

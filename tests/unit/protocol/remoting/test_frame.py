@@ -60,7 +60,8 @@ def test_recorded_streams_are_cut_as_recorded(scenario: str) -> None:
         (struct.pack(">iI", 20, 17), "header length 17 does not fit"),
         (struct.pack(">iI", 900, 513), "header length 513 is above the limit of 512"),
         (struct.pack(">iI", 20, 9 << 24), "header codec 9 is unknown"),
-        (b"GET / HTTP/1.1\r\n\r\n", "above the limit"),
+        (b"GET / HTTP/1.1\r\n\r\n", "speaks HTTP.* above the limit"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "speaks TLS.* above the limit"),
     ],
 )
 @pytest.mark.parametrize("cut", [8, 7, 1])

@@ -87,6 +87,17 @@ def test_silence_closes_either_end() -> None:
         assert any(isinstance(effect, Close) for effect in end.step(Poll(), 20_001))
 
 
+def test_silence_counts_from_the_last_message() -> None:
+    """A connection that is older than the timeout would be closed between two messages."""
+    master = MasterSession(MemoryLog(TEXT), PLAIN, "", 0)
+    slave = SlaveSession(MemoryLog(min_offset=4096), PLAIN, broker_name="b", broker_id=1, nonce="", now_ms=0)
+    slave.step(Poll(), 0)
+    for end, message in ((master, REPORT.pack(1)), (slave, frame(4096, b"x"))):
+        end.step(DataReceived(message), 5_000)
+        assert not any(isinstance(effect, Close) for effect in end.step(Poll(), 25_000))
+        assert any(isinstance(effect, Close) for effect in end.step(Poll(), 25_001))
+
+
 def test_a_pair_stays_together_without_messages() -> None:
     """Idle brokers would disconnect every 20 s."""
     pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
@@ -321,6 +332,17 @@ def test_a_peer_without_the_secret_gets_nothing(masters: str, slaves: str) -> No
     if masters:
         assert pair.closed
     assert bool(target.data) is not bool(masters or slaves)
+
+
+def test_a_welcome_without_a_join_closes_the_connection() -> None:
+    """A master could truncate the log of a slave that is copying, or skip the handshake."""
+    pair = Pair(MemoryLog(TEXT, epochs=ONE), MemoryLog())
+    new = SlaveSession(MemoryLog(), HaSettings(), broker_name="b", broker_id=1, nonce="n", now_ms=0)
+    pair.run()
+    welcome = encode_control(Welcome(epochs=(FIRST,), start=0, wants_flushed=False, proof=""))
+    for slave in (pair.slave, new):
+        assert isinstance(slave.step(DataReceived(welcome), 4_000)[-1], Close)
+    assert pair.target.data == TEXT
 
 
 def test_both_know_the_secret() -> None:

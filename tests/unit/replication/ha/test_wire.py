@@ -1,4 +1,4 @@
-"""Frames between master and slave that no correct peer sends."""
+"""Frames between master and slave: how a log is split into them, and which ones are rejected."""
 
 import struct
 
@@ -6,7 +6,16 @@ import pytest
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy_broker.replication.ha.epochs import Epoch
-from rocketpy_broker.replication.ha.wire import CONTROL, FrameReader, Join, ReportReader, ack, encode_control
+from rocketpy_broker.replication.ha.wire import (
+    CONTROL,
+    Frame,
+    FrameReader,
+    Join,
+    ReportReader,
+    ack,
+    encode_control,
+    frames,
+)
 
 LARGEST_BODY = 4 << 20
 LARGEST_NOTE = 1 << 20
@@ -14,6 +23,16 @@ LARGEST_NOTE = 1 << 20
 
 def header(offset: int, size: int) -> bytes:
     return struct.pack(">qi", offset, size)
+
+
+@pytest.mark.parametrize("size", [100, 101, 250])
+def test_a_long_piece_of_the_log_is_split_into_frames(size: int) -> None:
+    """A slave would write a part of the log at a wrong offset."""
+    body = bytes(number % 251 for number in range(size))
+    found = [one for one in FrameReader().feed(frames(4096, body, 100)) if isinstance(one, Frame)]
+    assert [(one.offset, bytes(one.body or b"")) for one in found] == [
+        (4096 + at, body[at : at + 100]) for at in range(0, size, 100)
+    ]
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, LARGEST_BODY), (7, 0), (CONTROL, LARGEST_NOTE)])

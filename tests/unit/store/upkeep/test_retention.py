@@ -185,6 +185,11 @@ def test_forced_deletion_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
         "cleanFileForciblyEnable",
     ):
         assert part in warning.getMessage()
+    caplog.clear()
+    for _ in range(2):
+        assert cleaner.run(now) == 0
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "and no file can be deleted" in warning.getMessage()
     store.close()
 
 
