@@ -188,7 +188,7 @@ class Group:
             peer._step(Tick())
 
     async def close(self) -> None:
-        """Stop all peers."""
+        """Stop all peers, without an election in between."""
         for name in self.members:
             await self._stop(name)
 

@@ -452,8 +452,7 @@ async def test_peers_with_files_keep_their_state(tmp_path: Path) -> None:
         bodies = [b"%d" % number * 50 for number in range(200)]
         await running.append(peer, *bodies)
         await all_have(running, [b"no-op", *bodies])
-        for name in running.members:
-            await running.stop(name)
+        await running.close()
         for name in running.members:
             await running.start(name)
         _, peer = await running.leader()
