@@ -95,7 +95,8 @@ class Requester:
     def __init__(self, client: ClientInstance) -> None:
         self._client = client
         self._futures = client.shared(RequestFutureTable)
-        self._waiting: set[asyncio.Future[MessageExt]] = set()
+        self._waiting: dict[asyncio.Future[MessageExt], asyncio.Task[SendResult]] = {}
+        """The reply of each request, and the send of the request."""
         self._loop = asyncio.get_running_loop()
 
     async def request(self, message: Message, timeout_ms: int, send: Send) -> MessageExt:
@@ -109,10 +110,10 @@ class Requester:
             names.PROPERTY_MESSAGE_TTL: str(timeout_ms),
         }
         reply = self._futures.add(correlation_id)
-        self._waiting.add(reply)
         left_ms = max(1, int((until - self._loop.time()) * 1000))
         sending = joined(send(Message.with_reserved(message, reserved), left_ms), "send request")
         sending.add_done_callback(_take_error)
+        self._waiting[reply] = sending
         try:
             await asyncio.wait(
                 (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
@@ -134,14 +135,16 @@ class Requester:
         finally:
             sending.cancel()
             self._futures.remove(correlation_id)
-            self._waiting.discard(reply)
+            del self._waiting[reply]
 
     def close(self) -> None:
         """Fail the requests that wait for a reply."""
-        for reply in self._waiting:
+        for reply, sending in self._waiting.items():
             if not reply.done():
+                is_stored = sending.done() and not sending.cancelled() and sending.exception() is None
+                outcome = Outcome.STORED if is_stored else Outcome.UNKNOWN
                 reply.set_exception(
-                    ClientClosed("the producer was closed before a reply came", outcome=Outcome.UNKNOWN)
+                    ClientClosed("the producer was closed before a reply came", outcome=outcome)
                 )
 
 

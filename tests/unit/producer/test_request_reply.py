@@ -25,6 +25,7 @@ from rocketpy.protocol.message.record import Record, host_bytes
 from rocketpy.protocol.remoting.command import Command
 from tests.golden_data import requests
 from tests.integration.sdk_peers import Names, Peer, Script, refuses, silent, stored
+from tests.waiting import until
 
 MESSAGE = Message("GoldenRequest", b"question 1", tags="TagR", keys="KR")
 
@@ -201,15 +202,20 @@ async def test_a_late_reply_is_dropped(caplog: pytest.LogCaptureFixture) -> None
     assert dropped in caplog.text
 
 
-async def test_closing_ends_the_wait() -> None:
-    """A program that stops would wait for a reply that cannot arrive any more."""
-    async with running() as (producer, broker):
+@pytest.mark.parametrize("outcome", [Outcome.STORED, Outcome.UNKNOWN])
+async def test_closing_ends_the_wait(outcome: Outcome) -> None:
+    """A program that stops would wait for a reply that cannot arrive, or send a stored request again."""
+    async with running(None if outcome is Outcome.STORED else silent) as (producer, broker):
         future = producer.request_nowait(MESSAGE, timeout_ms=60_000)
         await broker.until(lambda: len(broker.sends) == 1)
-        await producer.close()
+        if outcome is Outcome.STORED:
+            await until(lambda: producer.health().in_flight == 0)
+            for _ in range(3):  # until the task of the send has its result
+                await asyncio.sleep(0)
+        await producer.close(0)
         with pytest.raises(ClientClosed, match="before a reply came") as closed:
             await future
-        assert closed.value.outcome is Outcome.UNKNOWN
+        assert closed.value.outcome is outcome
 
 
 async def test_cancelling_a_request() -> None:
