@@ -1,7 +1,7 @@
 """Measures how late delayed messages are: `python -m tests.bench.delay_accuracy [messages] [seconds]`.
 
 A rocketpy client sends messages of delay level 1 (1 s) evenly for some seconds to a rocketpy broker process.
-The lateness of a message is its store timestamp in its topic minus its born timestamp and the delay, so it
+The lateness of a message is its store timestamp in its topic minus its born timestamp and the delay. It
 includes the time of the send.
 """
 

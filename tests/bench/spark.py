@@ -10,9 +10,9 @@ the measurements alternate:
 
 Brokers in Java are left out if Maven and a JDK are missing. Each measurement first runs once as a warm-up
 with the same number of rows, because Spark generates code for each frame and its JVM compiles that code. The
-table has the rate, the CPU time per row of the broker, of Spark's Python workers and of Spark's JVM (which
-other work on the machine affects less), the number of busy cores, and the number of messages in excess of the
-written rows. "Of Kafka" is the rate divided by Kafka's.
+table has the rate, its ratio to Kafka's ("of Kafka"), the CPU time per row of the broker, of Spark's Python
+workers and of Spark's JVM, the number of busy cores, and the number of messages in excess of the written rows
+("too many"). Other work on the machine affects CPU times less than rates.
 """
 
 from __future__ import annotations

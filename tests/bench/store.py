@@ -1,9 +1,9 @@
 """`python -m tests.bench.store`: both stores in process, in turn, without a network.
 
-Rows: append with async and sync flush for clients in step, sync flush with slow disks (a delay before each
-flush: in rocketpy's disk layer, and in Java by `slow_sync.c`), recovery after a kill, reading a full queue,
-look-up by key, memory during many writes, and disk space of an empty store. Bodies have 128 bytes, with
-UNIQ_KEY and a key. Each number is the median of the rounds; Java's rounds warm up only if they are long
+Rows: append with async and sync flush for clients in step, sync flush with slow disks, recovery after a kill,
+reading a full queue, look-up by key, memory during many writes, and disk space of an empty store. A slow disk
+has a delay before each flush: in rocketpy's disk layer, and in Java by `slow_sync.c`. Bodies have 128 bytes,
+with UNIQ_KEY and a key. Each number is the median of the rounds; Java's rounds warm up only if they are long
 enough.
 """
 

@@ -69,7 +69,7 @@ def test_loggers_stay() -> None:
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_load(name: str) -> None:
     """Pickled values in a queue, a cache or a checkpoint could not be loaded."""
-    loaded = pickle.loads(base64.b64decode(PICKLES[name]))  # noqa: S301 - our own file
+    loaded = pickle.loads(base64.b64decode(PICKLES[name]))  # noqa: S301 - recorded by this project
     if name.endswith("Config") and not name.startswith(("class ", "Allocate")):
         assert _shown(loaded) == _shown(type(loaded)())
     for value in loaded if isinstance(loaded, list) else [loaded]:

@@ -1,8 +1,7 @@
 """A real broker under load, killed repeatedly with SIGKILL: `python -m tests.crash.kill --rounds 100`.
 
 All rounds use one store, so that each start recovers the store of the last kill. A copy is opened after each
-kill: every acknowledged message must be at the offset in its response, and no message may exist that was not
-sent.
+kill. It must have every acknowledged message at the offset in its response, and no message that was not sent.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def fail_calls(seed: int) -> LedgerPass:
 
 
 def _fail(writer: LedgerWriter, at: int, code: int, *, lasting: bool) -> str:
-    """Work until the disk has failed for good; return the failed call, empty if none failed."""
+    """Work until the disk fails permanently; return the failed call, empty if none failed."""
     writer.open()
     calls, failed = 0, ""
 

@@ -236,7 +236,7 @@ async def test_consumed_messages_are_reported(cluster: EmbeddedCluster) -> None:
 
 
 async def test_a_handler_that_takes_too_long_has_its_own_result(cluster: EmbeddedCluster) -> None:
-    """RocketMQ's trace queries would show a message as handled that had been returned meanwhile."""
+    """RocketMQ's trace queries would show a message as handled that was sent back after a timeout."""
     recorder = Recorder()
     config = PushConfig(consume_timeout_ms=5, message_trace=MessageTraceConfig())
 

@@ -137,8 +137,9 @@ NOT_WAITING = [
 @pytest.mark.parametrize("batch", [False, True], ids=["single", "batch"])
 @pytest.mark.parametrize("mode", ["SYNC_FLUSH", "SYNC_MASTER"])
 async def test_only_the_property_wait_switches_off_waiting(tmp_path: Path, mode: str, *, batch: bool) -> None:
-    """A send with a property whose name ends in WAIT would get SEND_OK before disk and slave have it
-    (Message.isWaitStoreMsgOK: WAIT is read as a Java boolean, and its last value counts).
+    """A send with a property whose name ends in WAIT would get SEND_OK before disk and slave have it.
+
+    Source: Message.isWaitStoreMsgOK. WAIT is read as a Java boolean, and its last value counts.
     """
     disk = HangingDisk()
     if mode == "SYNC_FLUSH":

@@ -99,8 +99,9 @@ class Sent:
     [(1, 0.2), *(pytest.param(3, pause_s, marks=pytest.mark.slow) for pause_s in (0, 0.2, 1.02))],
 )
 async def test_nothing_is_lost_or_early(tmp_path: Path, rounds: int, kill_after_s: float) -> None:
-    """A killed broker would lose acknowledged messages, deliver them early or twice, return them at once or
-    with a wrong count, forget open transactions, or ask about ended ones.
+    """A killed broker would lose acknowledged messages, or deliver them early or with a wrong retry count.
+
+    It would forget open transactions, or check ended ones.
     """
     sent = Sent()
     for number in range(rounds):

@@ -109,7 +109,7 @@ async def test_positions(cluster: EmbeddedCluster, producer: Producer, position:
 
 
 async def test_filters(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """Messages that nobody asked for would be printed."""
+    """Messages that do not match the filter would be printed."""
     for tag in ("a", "b", "c"):
         await send(producer, tag.encode(), tags=tag)
     tags, sql = await asyncio.gather(

@@ -310,7 +310,7 @@ async def test_a_slave_that_copies(tmp_path: Path) -> None:
 
 
 async def test_a_wiped_write_permission(cluster: EmbeddedCluster) -> None:
-    """A broker whose write permission nobody restored would get no messages, without a reason."""
+    """A broker whose write permission was not restored would get no messages, without a reason."""
     async with AdminClient(cluster.namesrv_address) as admin:
         await admin.brokers.wipe_write_permission("broker-a")
     report = await examine(cluster.namesrv_address)
@@ -344,7 +344,7 @@ def test_an_old_version(version: str, lacks: str) -> None:
 
 
 async def test_a_group_that_is_behind(cluster: EmbeddedCluster) -> None:
-    """A consumer that nobody started again would go unnoticed."""
+    """A group whose consumers were not restarted would go unnoticed."""
     namesrv = cluster.namesrv_address
     seen = Seen()
     async with Producer("p", namesrv) as producer:
@@ -362,7 +362,7 @@ async def test_a_group_that_is_behind(cluster: EmbeddedCluster) -> None:
 
 
 async def test_dead_letters_that_wait(cluster: EmbeddedCluster) -> None:
-    """Messages that nobody handled would expire."""
+    """Dead letters would go unnoticed until they expire."""
     await dead(cluster, 3)
     report = await examine(cluster.namesrv_address)
     line = report.of("dead letters", "warning")

@@ -281,7 +281,7 @@ def test_accepted_changes_of_settings(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_queues_and_topics_are_cleaned(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
-    """Files of deleted topics would stay until somebody finds mqadmin."""
+    """Files of deleted topics would stay until an operator uses mqadmin."""
     caplog.set_level("INFO", "rocketpy.broker")
     (done,) = shell.rows("broker", "clean-topics", "--yes")
     assert done == {"deleted": "the queues of deleted topics", "cluster": shell.namesrv}

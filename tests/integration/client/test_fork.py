@@ -133,7 +133,7 @@ async def test_the_parents_clients_fail_in_the_child_with_the_reason(
 
 
 async def test_a_consumer_of_the_parent_raises_in_the_child(cluster: EmbeddedCluster) -> None:
-    """A worker that polls its parent's consumer would wait for ever, without an error."""
+    """A worker that polls its parent's consumer would wait forever, without an error."""
     config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
     refusal = f"started in process {os.getpid()}, before a fork"
     async with AdminClient(cluster.namesrv_address) as admin:

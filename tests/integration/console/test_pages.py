@@ -77,7 +77,7 @@ async def test_a_group_shows_lag_and_members(
 
 
 async def test_messages_are_found_and_never_html(browser: Browser, producer: Producer) -> None:
-    """A body would run in the browser of whoever looks at it; or the message would not be found."""
+    """A script in a body would run in the operator's browser, or the message not be found."""
     message = Message("T", SCRIPT.encode(), keys=["k1"], tags=SCRIPT, properties={"<b>": SCRIPT})
     sent = await producer.send(message)
     queue = {"broker": sent.queue.broker_name, "queue": sent.queue.queue_id}

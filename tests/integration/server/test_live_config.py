@@ -25,7 +25,7 @@ from tests.integration.raw_client import RawClient
 from tests.mqproducer.place import eventually
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n"
-ALLOWED = "# ours\nremoteConfigUpdateEnable=true\n"
+ALLOWED = "# a comment\nremoteConfigUpdateEnable=true\n"
 CHANGEABLE = {
     name: key.change for name, key in {**BROKER_KEYS, **STORE_KEYS}.items() if key.change is not Change.NEVER
 }

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.mark.parametrize("side", [OUR_SDK[0], *ALL_VERSIONS], ids=lambda side: side.direction)
 async def test_every_result_of_a_send_is_true(peer: JavaPeer, tmp_path: Path, side: Side) -> None:
-    """A kill would lose or double acknowledged messages, make errors lie, or stop the sends for good."""
+    """After a kill, messages would be lost or doubled, errors have a wrong outcome, or all sends fail."""
     with servers(tmp_path, peer.of_version(side.version)) as running:
         report = await fault_run(running, rounds=1, interval_s=1, refresh_ms=500, recover_within_s=300)
     assert report.problems == []

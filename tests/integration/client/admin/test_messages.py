@@ -231,7 +231,7 @@ async def test_a_broker_that_is_lost_in_a_search_is_noticed(two: EmbeddedCluster
 
 
 async def test_undecodable_messages_are_shown() -> None:
-    """One of them would hide all later messages from an operator."""
+    """An undecodable message would hide all later messages from an operator."""
     async with (
         EmbeddedCluster(settings=SETTINGS) as cluster,
         AdminClient(cluster.namesrv_address) as admin,

@@ -115,7 +115,7 @@ async def test_unknown_topics_are_reported(admin: AdminClient) -> None:
 
 
 async def test_only_given_settings_are_altered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
-    """Brokers with different settings would all get those of one of them."""
+    """Settings that differ between brokers would be replaced by those of one broker."""
     await admin.topics.create("T", 4)
     table = cluster.brokers[0].topics
     config = table.get("T")
