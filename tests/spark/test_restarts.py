@@ -102,8 +102,8 @@ def test_a_paused_broker_delays_rows_and_loses_none(own_place: Place) -> None:
     assert sorted(once) == list(range(2 * ROWS))
 
 
-@pytest.mark.parametrize("stands_still", [False, True])
-def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stands_still: bool) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, paused: bool) -> None:
     """Long rows would overload the broker, time out in its queue, and be sent twice without a fault."""
     place, topic, go_on = own_place, own_place.topic(), Event()
     rows = 1500
@@ -112,16 +112,16 @@ def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stan
         for start in range(0, rows, 500):
             numbers = range(start, start + 500)
             yield pa.record_batch({"body": [b"%d " % number + os.urandom(8000) for number in numbers]})
-            if stands_still and start == 0:
+            if paused and start == 0:
                 go_on.wait(WAIT_S)
 
-    timeout = {"sendTimeoutMs": "500"} if stands_still else {}
+    timeout = {"sendTimeoutMs": "500"} if paused else {}
     sink = SinkOptions.read({"nameServer": place.namesrv, "topic": topic, **timeout})
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(
             send_rows, batches(), Columns([("body", "binary")], sink), sink, TaskId("run", 0, 0)
         )
-        if stands_still:
+        if paused:
             wait_until(lambda: stored(place, topic) > 0, "the first rows", WAIT_S, 0.2)
             os.kill(place.broker.pid, signal.SIGSTOP)
             go_on.set()
@@ -131,7 +131,7 @@ def test_long_rows_are_stored_once_or_reported_as_retried(own_place: Place, stan
     messages = place.messages(topic)
     assert {int(message.body.split()[0]) for message in messages} == set(range(rows))
     assert len(messages) <= rows + report.retried
-    assert bool(report.retried) is stands_still
+    assert bool(report.retried) is paused
     once = [int(message.body.split()[0]) for message in SeenRows().new(messages)]
     assert sorted(once) == list(range(rows))
 
