@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from rocketpy.errors import ConfigInvalid
@@ -13,6 +15,7 @@ from rocketpy_broker.security.access_file import AccessStore
 from rocketpy_broker.security.accounts import (
     AccessFile,
     AccessList,
+    Account,
     Right,
     dump_access_file,
     read_access_file,
@@ -57,6 +60,46 @@ def test_the_file_of_the_distribution_is_understood() -> None:
     assert [one.right_to_group(name) for name in ("groupA", "topicB")] == [Right.DENY, Right.SUB]
     assert (one.is_limited, two.is_limited) == (True, False)
     assert two.allow_list.matches("192.168.1.9")
+
+
+def account(**settings: Any) -> Account:
+    """The account with these settings of a file, and with all default rights."""
+    rights = {"defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"}
+    config = {"accessKey": "account", "secretKey": "12345678", **rights, **settings}
+    return AccessList.of(msgspec.convert({"accounts": [config]}, AccessFile)).accounts["account"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "right"),
+    [
+        ("Orders", BOTH), ("%RETRY%others", BOTH), ("%DLQ%mine", BOTH), ("%DLQ%others", Right.DENY),
+        ("RMQ_SYS_TRACE_TOPIC", Right.PUB), ("RMQ_SYS_TRANS_HALF_TOPIC", Right.DENY),
+        ("SCHEDULE_TOPIC_XXXX", Right.DENY), ("OFFSET_MOVED_EVENT", Right.DENY),
+        ("DefaultCluster_REPLY_TOPIC", Right.DENY), ("TRANS_CHECK_MAX_TIME_TOPIC", Right.SUB),
+    ],
+)  # fmt: skip
+def test_default_rights_do_not_apply_to_internal_topics(topic: str, right: Right) -> None:
+    """Each account could read the delayed messages, half messages and dead letters of all others."""
+    one = account(
+        defaultGroupPerm="DENY", groupPerms=["mine=SUB"], topicPerms=["TRANS_CHECK_MAX_TIME_TOPIC=SUB"]
+    )
+    assert one.right_to_topic(topic) is right
+    assert account().right_to_group("CID_RMQ_SYS_TRANS") is Right.DENY
+
+
+def test_a_replier_may_read_a_topic_of_the_requester() -> None:
+    """An account could reply to requests that it must not read."""
+    replier = account(defaultTopicPerm="DENY", topicPerms=["A=SUB"])
+    assert replier.may_read_from(account(defaultTopicPerm="DENY", topicPerms=["A=PUB"]))
+    assert not replier.may_read_from(account(topicPerms=["A=SUB"]))
+    assert not replier.may_read_from(account(defaultTopicPerm="DENY", topicPerms=["B=PUB"]))
+    administrator = account(admin=True, defaultTopicPerm="DENY")
+    limited = account(admin=True, defaultTopicPerm="DENY", topicPerms=["B=PUB"])
+    for anyone in (None, administrator):
+        assert replier.may_read_from(anyone)
+        assert not account(defaultTopicPerm="PUB").may_read_from(anyone)
+    assert administrator.may_read_from(replier)
+    assert not limited.may_read_from(account())
 
 
 @pytest.mark.parametrize(
