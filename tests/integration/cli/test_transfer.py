@@ -237,7 +237,7 @@ async def test_an_archive_is_not_mixed_with_another(
     data[100] ^= 1  # within the first body or its properties
     file.write_bytes(data[:88] + bytes([data[88] ^ 1]) + data[89:])
     done = await run("import", str(directory), "--topic", "Copy", "--yes", *at)
-    assert (done.status, f"{file} is damaged at byte 0" in done.err) == (1, True)
+    assert (done.status, f"{file} is damaged at byte 0" in done.err) == (1, True), done.err
     manifest = directory / "manifest.json"
     text = manifest.read_text("utf-8")
     manifest.write_text(text.replace('"next_offset": ', '"next_offset": -'), "utf-8")
