@@ -129,7 +129,7 @@ async def test_a_stopped_broker(cluster: Cluster) -> None:
     assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == files
     for path in files:
         assert (cluster.store / path).read_bytes() == (copy / path).read_bytes(), path
-    assert '"stoppedCleanly": true' in await run(commands("Try it", cluster.places))
+    assert '"stoppedCleanly": true' in await run(commands("Test a backup", cluster.places))
     await run(commands("Restore", cluster.places)[:-1])
     await cluster.open_broker()
     async with Producer("g", cluster.namesrv) as producer:
