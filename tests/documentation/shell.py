@@ -183,8 +183,6 @@ class Shell:
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, settings)
         os.write(master, b"y\n")  # confirms
-        # A shell ignores SIGINT in its background jobs, and processes inherit that.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             process = await asyncio.create_subprocess_exec(
                 *("bash", "-o", "pipefail", "-c", self.replaced(text)),

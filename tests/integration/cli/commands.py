@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -76,8 +75,6 @@ async def start(*arguments: str, **environment: str) -> Process:
     """Start a command whose streams are pipes, without the settings of the user who runs the tests."""
     own = {name: value for name, value in os.environ.items() if not _is_of_user(name)}
     settings = {**own, "HOME": os.devnull, "COLUMNS": _COLUMNS, **environment}
-    # A shell ignores SIGINT in its background jobs, and processes inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     return await asyncio.create_subprocess_exec(
         *COMMAND, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=settings
     )
