@@ -12,7 +12,9 @@ import pytest
 
 from examples.spark_session import start_session
 from rocketpy import MessageExt, PullStatus
+from rocketpy.protocol.codes import RequestCode
 from rocketpy.sync import AdminClient, PullConsumer
+from tests.interop import probe
 from tests.interop.processes import BrokerProcess, NameServerProcess, OurBroker, OurNameServer
 
 CLUSTER = "InteropCluster"
@@ -52,11 +54,13 @@ class Place:
 
     def stored(self, topic: str) -> int:
         """How many messages a topic has, without reading them."""
+        self._wait_for_dispatch()
         with PullConsumer("spark_tests", self.namesrv) as consumer:
             return sum(map(consumer.max_offset, consumer.fetch_queues(topic)))
 
     def messages(self, topic: str) -> list[MessageExt]:
         """All messages of a topic, queue by queue."""
+        self._wait_for_dispatch()
         found: list[MessageExt] = []
         with PullConsumer("spark_tests", self.namesrv) as consumer:
             for queue in consumer.fetch_queues(topic):
@@ -65,6 +69,15 @@ class Place:
                     found += result.messages
                     offset = result.next_offset
         return found
+
+    def _wait_for_dispatch(self) -> None:
+        """Wait until stored messages are in their queues: RocketMQ's broker adds them after its response."""
+
+        def is_done() -> bool:
+            _, _, body = probe.ask(self.broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            return int(probe.table(body)["dispatchBehindBytes"]) <= 0
+
+        probe.wait_until(is_done, "the dispatch of stored messages")
 
 
 @pytest.fixture(scope="session")
