@@ -12,7 +12,7 @@ import pytest
 
 from examples.spark_session import start_session
 from rocketpy import MessageExt, PullStatus
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.sync import AdminClient, PullConsumer
 from tests.interop import probe
 from tests.interop.processes import BrokerProcess, NameServerProcess, OurBroker, OurNameServer
@@ -74,8 +74,9 @@ class Place:
         """Wait until stored messages are in their queues: RocketMQ's broker adds them after its response."""
 
         def is_done() -> bool:
-            _, _, body = probe.ask(self.broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            return int(probe.table(body)["dispatchBehindBytes"]) <= 0
+            status, _, body = probe.ask(self.broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            # RocketMQ's broker fails to respond in its first second.
+            return status == ResponseCode.SUCCESS and int(probe.table(body)["dispatchBehindBytes"]) <= 0
 
         probe.wait_until(is_done, "the dispatch of stored messages")
 
