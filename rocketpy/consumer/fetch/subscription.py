@@ -49,9 +49,9 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
         raise ConfigInvalid(
             f"the expression for topic {topic} is {expression!r}; it must be a string of tags, or Sql(...)"
         )
-    check_text(f"the expression for topic {topic}", expression)
     if expression in {"", ALL}:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
+    check_text(f"the expression for topic {topic}", expression)
     tags = {tag.strip() for tag in expression.split("||")} - {""}
     if not tags:
         raise ConfigInvalid(
