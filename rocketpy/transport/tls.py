@@ -74,7 +74,7 @@ class TlsFiles:
         self.verify_mode: Final = verify_mode if server else ssl.CERT_REQUIRED
         """Whether peers must present a certificate: CERT_REQUIRED, CERT_OPTIONAL or CERT_NONE."""
         self._names = names or {}
-        self._signature = self._file_signatures()
+        self._signature = self._file_stamps()
         self._changing: object = None
         """Signatures of changed files that are not in use yet."""
         self._checked_at = time.monotonic()
@@ -102,7 +102,7 @@ class TlsFiles:
         check: a certificate may become valid, or a key readable.
         """
         self._checked_at = time.monotonic()
-        found = self._file_signatures()
+        found = self._file_stamps()
         if found == self._signature and not self._problem:
             self._changing = None
         elif found != self._changing:
@@ -123,8 +123,8 @@ class TlsFiles:
             self._problem = ""
             log.warning("TLS: new connections use the new content of %s", shown)
 
-    def _file_signatures(self) -> tuple[object, ...]:
-        return tuple(map(_signature, self._paths.values()))
+    def _file_stamps(self) -> tuple[object, ...]:
+        return tuple(map(file_stamp, self._paths.values()))
 
     # -- loading ------------------------------------------------------------------------------
 
@@ -251,7 +251,8 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     return tls.context if isinstance(tls, TlsFiles) else tls
 
 
-def _signature(path: Path) -> object:
+def file_stamp(path: Path) -> object:
+    """Return a value that differs after a change of the file; None for a file that cannot be found."""
     try:
         found = path.stat()
     except OSError:

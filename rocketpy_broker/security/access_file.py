@@ -15,6 +15,7 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion, PlainAccessConfig
+from rocketpy.transport.tls import file_stamp
 from rocketpy_broker.security.accounts import (
     AccessFile,
     AccessList,
@@ -26,8 +27,6 @@ from rocketpy_broker.store.files.state_file import replace_file
 
 log = logging.getLogger("rocketpy.broker.access")
 
-_Stamp = tuple[int, int, int]
-
 
 class AccessStore:
     """The rules in force. Call `load` before the first check."""
@@ -37,14 +36,14 @@ class AccessStore:
         self.rules = AccessList((), {})
         self._clock = clock
         self._written = AccessFile()
-        self._stamp: _Stamp | None = None
+        self._stamp: object = None
         """Of the content that was read last, even if it is invalid; None if the file could not be read."""
         self._problem = ""
         """Why the rules of the file are not in effect, as logged."""
 
     def load(self) -> None:
         """Read the file. Raises ConfigInvalid, which names the file; the rules are then unchanged."""
-        stamp, self._stamp = self._read_stamp(), None
+        stamp, self._stamp = file_stamp(self.path), None
         try:
             text = self.path.read_text("utf-8")
             self._stamp = stamp  # invalid content is not parsed again before it changes
@@ -61,7 +60,7 @@ class AccessStore:
 
     def reload_changed(self) -> None:
         """Read the file again if it has changed, or could not be read; the same error is logged once."""
-        if self._stamp is not None and self._read_stamp() == self._stamp:
+        if self._stamp is not None and file_stamp(self.path) == self._stamp:
             return
         try:
             self.load()
@@ -71,14 +70,6 @@ class AccessStore:
             self._problem = str(error)
         else:
             log.warning("%s was read again and has %d accounts now", self.path, len(self.rules.accounts))
-
-    def _read_stamp(self) -> _Stamp | None:
-        """Return what a change of the file changes; None for a file that cannot be found."""
-        try:
-            state = self.path.stat()
-        except OSError:
-            return None
-        return state.st_mtime_ns, state.st_size, state.st_ino
 
     def _apply(self, written: AccessFile) -> None:
         self.rules = AccessList.of(written)  # if it raises, nothing has changed
@@ -125,7 +116,7 @@ class AccessStore:
         AccessList.of(written)
         replace_file(self.path, dump_access_file(written))
         self._apply(written)
-        self._stamp = self._read_stamp()
+        self._stamp = file_stamp(self.path)
 
 
 def _merged(known: PlainAccessConfig, change: PlainAccessConfig) -> PlainAccessConfig:
