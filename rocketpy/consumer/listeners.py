@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
 import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap_queue
@@ -44,50 +43,36 @@ class ProcessListeners(ListenerFanout[ProcessListener]):
         self,
         handler: Callable[[Sequence[MessageExt]], HandlerResult | Awaitable[HandlerResult]],
         messages: Sequence[MessageExt],
-        *,
-        is_async: bool,
     ) -> HandlerResult | Awaitable[HandlerResult]:
-        """Call a handler and notify the listeners; return its result, or an awaitable of it."""
+        """Call a handler and notify the listeners; return its result, or an awaitable of it.
+
+        The caller awaits it in the same context: the end sees context variables that the start has set.
+        """
         event = ProcessEvent(messages, self._group, self.client_id, broadcasting=self._broadcasting)
-        if is_async:
-            return self._call_async(handler, event)
-        # One context for all: the end sees variables that the start has set, even in another task.
-        context = contextvars.copy_context()
-        started_s = time.monotonic()
-
-        def ended(returned: object, error: BaseException | None) -> None:
-            context.run(self._ended, event, started_s, returned, error)
-
+        ended = partial(self._ended, event, time.monotonic())
         try:
-            context.run(self._started, event)
-            returned = context.run(handler, messages)
+            self._started(event)
+            returned = handler(messages)
         except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
         if inspect.isawaitable(returned):
-            return self._finish(lambda: returned, ended)
+            return self._finish(returned, ended)
         ended(returned, None)
         return returned
-
-    async def _call_async(
-        self, handler: Callable[[Sequence[MessageExt]], Any], event: ProcessEvent
-    ) -> HandlerResult:
-        ended = partial(self._ended, event, time.monotonic())
-        self._started(event)
-        return await self._finish(partial(handler, event.messages), ended)
 
     async def _finish(
         self,
-        call: Callable[[], Awaitable[HandlerResult]],
+        returned: Awaitable[HandlerResult],
         ended: Callable[[object, BaseException | None], None],
     ) -> HandlerResult:
         try:
-            returned = await call()
+            result = await returned
         except BaseException as error:  # raised again: listeners see every end
             ended(None, error)
             raise
-        ended(returned, None)
-        return returned
+        ended(result, None)
+        return result
 
     def _started(self, event: ProcessEvent) -> None:
         self.notify(lambda listener: listener.process_started(event))

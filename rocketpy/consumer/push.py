@@ -5,6 +5,7 @@ Source: RocketMQ 4.6 DefaultMQPushConsumer.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from collections.abc import Iterable
 from typing import Final
@@ -45,6 +46,8 @@ class PushConsumer(GroupConsumer):
     once. If the handler raises, or returns `ConsumeResult.LATER` or `Later`, the message is redelivered after
     a delay that grows. After 16 redeliveries it goes to the group's dead-letter topic, ``%DLQ%group``. A
     message that cannot be decoded never reaches a handler: it is logged and sent back in the same way.
+
+    Each call of the handler gets a copy of the context (`contextvars`) in which the consumer was started.
 
     Two members of one group in a process need different `ClientConfig.instance_name` values.
 
@@ -103,6 +106,7 @@ class PushConsumer(GroupConsumer):
 
     def _make_consume_service(self, member: GroupMember) -> ConsumeService:
         config, client = self.config, member.client
+        self._adapter.context = contextvars.copy_context()
         send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
             lock = member.lock_one if member.locks_queues else None

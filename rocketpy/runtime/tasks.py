@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from rocketpy.errors import RocketError, TaskFailed
@@ -123,6 +124,27 @@ class Tasks:
 def joined(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """Create a task whose caller awaits its result. It runs in a copy of the caller's context."""
     return asyncio.get_running_loop().create_task(work, name=name)
+
+
+@types.coroutine
+def run_in_context(context: contextvars.Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await `work` in the current task, with `context` instead of the context of the task.
+
+    A task for each call of a handler would cost more than most calls (tests.bench.push).
+    """
+    step: Callable[[Any], Any] = work.send
+    argument: Any = None
+    while True:
+        try:
+            waits_for = context.run(step, argument)
+        except StopIteration as end:
+            returned: T = end.value
+            return returned
+        try:
+            argument = yield waits_for
+            step = work.send
+        except BaseException as error:  # noqa: BLE001 - a cancellation, for example: `work` may handle it
+            step, argument = work.throw, error
 
 
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:

@@ -103,6 +103,7 @@ class Processing:
             event.group,
             "broadcasting" if event.broadcasting else "clustering",
             event.client_id,
+            Context(),  # not the span in which the consumer was started
         )
         token = attach(trace.set_span_in_context(span))
         event.state[self] = _Running(span, token, time.perf_counter())
@@ -128,7 +129,7 @@ class Processing:
         if not messages:
             yield trace.INVALID_SPAN
             return
-        span = self._start(messages, group, consumption_model, None)
+        span = self._start(messages, group, consumption_model, None, None)
         token = attach(trace.set_span_in_context(span))
         running = _Running(span, token, time.perf_counter())
         failure: BaseException | None = None
@@ -148,7 +149,12 @@ class Processing:
         group: str | None,
         consumption_model: str | None,
         client_id: str | None,
+        context: Context | None,
     ) -> Span:
+        """Start a span, as a child of the span in `context` if the sender's is not the parent.
+
+        context: None for the current context.
+        """
         topic = messages[0].topic
         attributes = operation("process", "process", topic)
         attributes |= queue_attributes(messages[0].queue)
@@ -166,14 +172,14 @@ class Processing:
             attributes[names.BATCH_COUNT] = len(messages)
         return self._tracing.tracer.start_span(
             f"process {topic}",
-            context=self._parent(messages),
+            context=self._sender_context(messages) or context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=self._tracing.contexts.links(message.properties for message in messages[:_LINKS_MAX]),
         )
 
-    def _parent(self, messages: Sequence[MessageExt]) -> Context | None:
-        """Return the context of a single message if it is the parent; None for the current context."""
+    def _sender_context(self, messages: Sequence[MessageExt]) -> Context | None:
+        """Return the context of a single message if it is the parent."""
         if not self._as_child or len(messages) != 1:
             return None
         return self._tracing.contexts.parent(messages[0].properties)

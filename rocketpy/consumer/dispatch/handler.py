@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import threading
@@ -19,7 +20,7 @@ from rocketpy.consumer.outcomes import (
     to_handling_result,
 )
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.tasks import is_cancelled
+from rocketpy.runtime.tasks import is_cancelled, run_in_context
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -27,13 +28,16 @@ log: Final = logging.getLogger("rocketpy.consumer")
 class HandlerAdapter:
     """Calls a handler with a batch of messages, and the listeners before and after each call.
 
-    handler, batch_handler: exactly one is given; a `handler` gets batches of one message.
+    handler, batch_handler: exactly one is given; a `handler` gets batches of one message. context: each call
+    gets a copy of it, so no call sees context variables that another has set. The consumer sets it when it
+    starts. Nothing runs in it, so threads may copy it at any time.
     """
 
     def __init__(
         self, handler: Handler | None, batch_handler: BatchHandler | None, listeners: ProcessListeners
     ) -> None:
         self._listeners = listeners
+        self.context: contextvars.Context = contextvars.Context()
         chosen = handler if handler is not None else batch_handler
         self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
         self.takes_one: bool = handler is not None
@@ -52,7 +56,7 @@ class HandlerAdapter:
     def __call__(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
         """Call the handler; return its result, or an awaitable of it."""
         if self._listeners.all:
-            return self._listeners.call(self._call, messages, is_async=self.is_async)
+            return self._listeners.call(self._call, messages)
         return self._call(messages)
 
     def _call(self, messages: Sequence[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
@@ -67,38 +71,57 @@ class HandlerAdapter:
 
         threads: whether a plain function runs on a thread.
         """
+        if threads and not self.is_async:
+            return await asyncio.to_thread(self.handle_on_thread, messages, asyncio.get_running_loop())
+        return await run_in_context(self.context.copy(), self._handle(messages))
+
+    async def _handle(self, messages: Sequence[MessageExt]) -> HandlingResult:
         try:
-            if threads and not self.is_async:
-                return await asyncio.to_thread(self.handle_on_thread, messages, asyncio.get_running_loop())
             returned: Any = self(messages)
             if inspect.isawaitable(returned):
                 returned = await returned
-        except BaseException as error:  # the application's code may raise anything
-            if is_end_of_task(error):
-                raise
-            return _failed(messages, error)
+        except BaseException as error:  # noqa: BLE001 - the application's code may raise anything
+            return self.failed(messages, error)
         return to_handling_result(returned)
 
     def handle_on_thread(
         self, messages: Sequence[MessageExt], loop: asyncio.AbstractEventLoop
     ) -> HandlingResult:
         """Call the handler on the current thread, as `handle` does. An awaitable is awaited in `loop`."""
+        context = self.context.copy()
         try:
-            return to_handling_result(wait_in_loop(self(messages), loop))
+            return to_handling_result(wait_in_loop(context.run(self, messages), loop, context))
         except BaseException as error:  # noqa: BLE001 - sys.exit() as well: here it would only end this thread
-            return _failed(messages, error)
+            return self.failed_on_thread(messages, error)
+
+    def failed(self, messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
+        """Log the exception of a handler in the event loop, and return the result of its call.
+
+        Raises the exception again if it ends the current task.
+        """
+        if is_end_of_task(error):
+            raise error
+        return self.failed_on_thread(messages, error)
+
+    def failed_on_thread(self, messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
+        """Log the exception of a handler on a thread, and return the result of its call."""
+        log.error("a handler failed; redelivering %s", messages, exc_info=error)
+        return failure_result(error)
 
 
-def _failed(messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
-    log.error("a handler failed on %s", messages, exc_info=error)
-    return failure_result(error)
+def wait_in_loop(returned: Any, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> Any:
+    """Return a handler's result. The caller is a thread; an awaitable result is awaited in the event loop.
 
-
-def wait_in_loop(returned: Any, loop: asyncio.AbstractEventLoop) -> Any:
-    """Return a handler's result. The caller is a thread; an awaitable result is awaited in the event loop."""
+    context: of the handler call.
+    """
     if returned is not None and inspect.isawaitable(returned):
-        return asyncio.run_coroutine_threadsafe(_as_coroutine(returned), loop).result()
+        work = _await_in_context(context, returned)
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
     return returned
+
+
+async def _await_in_context(context: contextvars.Context, awaitable: Awaitable[object]) -> object:
+    return await run_in_context(context, _as_coroutine(awaitable))
 
 
 async def _as_coroutine(awaitable: Awaitable[object]) -> object:
