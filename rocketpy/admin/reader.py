@@ -73,9 +73,7 @@ class Reader(ToolsConsumer):
             begin = await self.min_offset(queue)
             end = await self.max_offset(queue, of_master=of_master)
             if begin_ms > 0:
-                # Brokers return the message nearest to a time. Of several with exactly that time, they may
-                # return any. A search for 1 ms earlier finds the first message wanted or an earlier one.
-                begin = max(begin, await self.search_offset(queue, begin_ms - 1))
+                begin = max(begin, await self.search_offset(queue, begin_ms))
             return OffsetRange(queue, max(begin, (offsets or {}).get(queue, 0)), end)
 
         return await asyncio.gather(*map(range_of, queues))

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from rocketpy.admin.requests import AdminRequests, if_found
+from rocketpy.client.broker_api import first_since
 from rocketpy.config import check_number
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import MessageQueue, QueueData, ResetOffsetBody
@@ -68,8 +70,7 @@ class ResetTo:
     def time(cls, time: datetime | int) -> Self:
         """The first message of each queue that was stored at or after a time.
 
-        RocketMQ 4.x and rocketpy choose the message with the nearest store time instead, which may be an
-        earlier message.
+        With a broker of RocketMQ before 5.1.1, it may be an earlier message, never a later one.
 
         Args:
             time: A datetime with a time zone, or ms since 1970.
@@ -130,6 +131,8 @@ class OffsetReset:
         self._group = group
         self._topic = topic
         self._to = to
+        self._times_ms: dict[str, int] = {}
+        """The time to send to each broker, so that it skips no message; see `first_since`."""
 
     async def run_at(
         self, address: str | None, data: QueueData, *, dry_run: bool
@@ -174,9 +177,9 @@ class OffsetReset:
     async def _target(self, address: str | None, queue: MessageQueue) -> int:
         to = self._to
         if to.place is _Position.TIME:
-            search = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=to.value)
-            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            return _offset(await self._requests.call(address, queue.broker_name, code, search))
+            offset, time_ms = await first_since(partial(self._search, address, queue), to.value)
+            self._times_ms[queue.broker_name] = time_ms
+            return max(offset, 0)
         if to.place is _Position.BEGINNING:
             return await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)
         end = await self._bound(address, queue, RequestCode.GET_MAX_OFFSET)
@@ -184,6 +187,11 @@ class OffsetReset:
             return end
         wanted = to.value if to.offsets is None else to.offsets[self._requests.unwrap_queue(queue)]
         return min(max(wanted, await self._bound(address, queue, RequestCode.GET_MIN_OFFSET)), end)
+
+    async def _search(self, address: str | None, queue: MessageQueue, timestamp: int) -> Command:
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return await self._requests.call(address, queue.broker_name, code, header)
 
     async def _bound(self, address: str | None, queue: MessageQueue, code: RequestCode) -> int:
         header = QueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
@@ -208,7 +216,11 @@ class OffsetReset:
 
     async def _notify_members(self, address: str | None, broker: str) -> dict[MessageQueue, int]:
         """Request that a broker notifies the online members; return the offsets from which they continue."""
-        times = {_Position.BEGINNING: 0, _Position.END: _TO_END, _Position.TIME: self._to.value}
+        times = {
+            _Position.BEGINNING: 0,
+            _Position.END: _TO_END,
+            _Position.TIME: self._times_ms.get(broker, self._to.value),
+        }
         header = self._reset_header(times[self._to.place])
         call = self._requests.call(address, broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         response = await if_found(call, ResponseCode.CONSUMER_NOT_ONLINE)

@@ -42,9 +42,7 @@ class Position(NamedTuple):
         if self.kind is Kind.END:
             return await consumer.max_offset(queue)
         if self.kind is Kind.TIME:
-            # Brokers return the message nearest to a time. Of several with exactly that time, they may
-            # return any. A search for 1 ms earlier finds the first message wanted or an earlier one.
-            return await consumer.search_offset(queue, max(0, self.number - 1))
+            return await consumer.search_offset(queue, self.number)
         first = await consumer.min_offset(queue)
         if self.kind is Kind.BEGIN:
             return first

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from rocketpy.client.instance import ClientInstance
@@ -28,8 +28,9 @@ from rocketpy.errors import (
 from rocketpy.message.decode import decode_message, log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue
-from rocketpy.protocol.codes import RequestCode, ResponseCode
+from rocketpy.protocol.codes import VERSION_5_1_1, RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    LOWER_BOUNDARY,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -92,13 +93,20 @@ class BrokerApi:
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, in ms since 1970.
 
-        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
-        earlier message.
+        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
+        offset of an earlier message, never of a later one; see `first_since`.
         """
-        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        found = await self._query_queue(queue, code, header, SearchOffsetResponseHeader)
-        return checked_offset(found.offset, f"offset at time {timestamp_ms}", queue)
+        address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=False)
+
+        async def search(timestamp: int) -> Command:
+            header = SearchOffsetRequestHeader(
+                topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp
+            )
+            command = Command.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+            return await self.request(address, queue.broker_name, command)
+
+        offset, _ = await first_since(search, timestamp_ms)
+        return checked_offset(offset, f"offset at time {timestamp_ms}", queue)
 
     async def earliest_message_store_time(self, queue: MessageQueue) -> int:
         """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
@@ -193,6 +201,23 @@ class BrokerApi:
         address, _ = await self.client.find_broker(queue.topic, queue.broker_name, only=master_only)
         response = await self.request(address, queue.broker_name, Command.request(code, header))
         return response.header_as(response_class)
+
+
+async def first_since(search: Callable[[int], Awaitable[Command]], timestamp_ms: int) -> tuple[int, int]:
+    """Return an offset that skips no message stored at or after a time, and the time to send for it.
+
+    search: sends SEARCH_OFFSET_BY_TIMESTAMP with this timestamp, and returns the response.
+
+    RocketMQ before 5.1.1 returns the message with the nearest store time, and of several with an equal one,
+    any. So it is asked again for the ms before: that message is the first wanted one, or an earlier one.
+    """
+    response = await search(timestamp_ms)
+    found = response.header_as(SearchOffsetResponseHeader)
+    finds_first = response.version >= VERSION_5_1_1 or found.boundary_type == LOWER_BOUNDARY
+    if finds_first or timestamp_ms <= 0:
+        return found.offset, timestamp_ms
+    before = await search(timestamp_ms - 1)
+    return before.header_as(SearchOffsetResponseHeader).offset, timestamp_ms - 1
 
 
 async def gather_by_broker(

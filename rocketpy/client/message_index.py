@@ -6,7 +6,6 @@ Source: RocketMQ 4.6 MQAdminImpl queryMessage.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -20,7 +19,7 @@ from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader
-from rocketpy.protocol.message.message_id import unique_id_time_ms
+from rocketpy.protocol.message.message_id import check_unique_id
 from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
@@ -64,11 +63,11 @@ class MessageIndex:
         Raises MessageInvalid for a malformed id, and what `by_key` raises.
         """
         try:
-            # The second before it is included, as in 4.6, in case the clock of a broker is behind.
-            begin_ms = unique_id_time_ms(unique_id, time.time_ns() // 1_000_000) - 1000
+            check_unique_id(unique_id)
         except RemoteProtocolError as error:
             raise MessageInvalid(str(error)) from None
-        found = await self._query(topic, unique_id, _UNIQUE_MAX, begin_ms, FOREVER_MS, unique=True)
+        # The time in the id depends on the sender's time zone and clock: search messages of all times.
+        found = await self._query(topic, unique_id, _UNIQUE_MAX, 0, FOREVER_MS, unique=True)
         return min(found.messages, key=lambda message: message.store_timestamp, default=None)
 
     async def by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:

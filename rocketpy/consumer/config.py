@@ -40,7 +40,7 @@ class ConsumeFrom(Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
     """At the first message stored at `MemberConfig.consume_timestamp_ms` or later.
 
-    RocketMQ 4.x and rocketpy choose the message with the nearest store time instead.
+    With a broker of RocketMQ before 5.1.1, it may be an earlier message.
     """
 
 

@@ -305,8 +305,8 @@ class PullConsumer(BoundToClient):
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, in ms since 1970.
 
-        RocketMQ 4.x and rocketpy return the message with the nearest store time instead, which may be an
-        earlier message.
+        It is the end of the queue if there is none. With a broker of RocketMQ before 5.1.1, it may be the
+        offset of an earlier message, never of a later one.
         """
         return await self._api().search_offset(wrap_queue(self._namespace, queue), timestamp_ms)
 

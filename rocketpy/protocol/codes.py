@@ -8,10 +8,21 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["VERSION_4_6_0", "LanguageCode", "RequestCode", "ResponseCode", "name_of", "version_name"]
+__all__ = [
+    "VERSION_4_6_0",
+    "VERSION_5_1_1",
+    "LanguageCode",
+    "RequestCode",
+    "ResponseCode",
+    "name_of",
+    "version_name",
+]
 
 VERSION_4_6_0: Final = 333
 """The version number of a 4.6.0 peer (QUIRKS 4). Source: RocketMQ MQVersion."""
+
+VERSION_5_1_1: Final = 435
+"""The version number of a 5.1.1 peer."""
 
 
 _VERSION_4_0_0: Final = 212

@@ -117,7 +117,10 @@ class StoreReads:
         return queue.min_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> int:
-        """Return the queue offset of the message stored nearest to a time (ms); 0 for an unknown queue."""
+        """Return the offset of the first message of a queue stored at or after a time (ms).
+
+        Returns the end of the queue if there is none, and 0 for an unknown queue.
+        """
         queue = self._queue(topic, queue_id)
         return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
 

@@ -26,9 +26,9 @@ from rocketpy.protocol.message.message_id import (
     UniqueIdGenerator,
     decode_message_id,
     message_id,
-    unique_id_time_ms,
 )
 from rocketpy.protocol.message.record import Record
+from tests.unique_ids import unique_id_time_ms
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

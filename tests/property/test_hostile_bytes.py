@@ -110,7 +110,9 @@ def read_message_id(data: bytes) -> object:
 
 
 def read_unique_id(data: bytes) -> object:
-    return message_id.unique_id_time_ms(data.decode("latin-1"), 1795253749550)
+    text = data.decode("latin-1")
+    message_id.check_unique_id(text)
+    return text
 
 
 Refusals = tuple[type[Exception], ...]

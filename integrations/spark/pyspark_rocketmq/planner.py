@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from pyspark_rocketmq.offsets import EARLIEST, LATEST, Offsets, Position, QueueName, QueueRange
 from pyspark_rocketmq.options import SourceOptions
-from rocketpy import MessageExt, MessageQueue, Retry, Sql
+from rocketpy import MessageQueue, Retry, Sql
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, TransportError
 from rocketpy.sync import PullConsumer
 
@@ -176,31 +176,15 @@ class Planner:
     def _first_since(self, queue: MessageQueue, time_ms: int) -> tuple[int, bool]:
         """Return (offset, True) of the first message stored at or after a time, or (end of the queue, False).
 
-        A broker's search returns the message nearest to the time, which may be an earlier one. Of several
-        messages stored in the same millisecond, it may return any.
+        The search of a broker of RocketMQ before 5.1.1 may return an earlier message.
         """
-        oldest = self._consumer.min_offset(queue)
-        offset = max(oldest, self._consumer.search_offset(queue, time_ms))
-        is_match = False
-        while not is_match and (page := self._consumer.pull(queue, offset, _PAGE).messages):
-            later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
-            is_match = bool(later)
-            offset = later[0] if later else page[-1].queue_offset + 1
-        while offset > oldest:
-            page = self._between(queue, max(oldest, offset - _PAGE), offset)
-            later = [message.queue_offset for message in page if message.store_timestamp >= time_ms]
-            if not later:
-                break
-            offset, is_match = later[0], True
-        return offset, is_match
-
-    def _between(self, queue: MessageQueue, begin: int, end: int) -> list[MessageExt]:
-        """Return the messages of a range; a broker may need several pulls for large ones."""
-        found: list[MessageExt] = []
-        while begin < end and (page := self._consumer.pull(queue, begin, end - begin).messages):
-            begin = page[-1].queue_offset + 1
-            found += [message for message in page if message.queue_offset < end]
-        return found
+        offset = max(self._consumer.min_offset(queue), self._consumer.search_offset(queue, time_ms))
+        while page := self._consumer.pull(queue, offset, _PAGE).messages:
+            for message in page:
+                if message.store_timestamp >= time_ms:
+                    return message.queue_offset, True
+            offset = page[-1].queue_offset + 1
+        return offset, False
 
     def _check_names(self, name: str, wanted: Offsets, queues: set[QueueName], hint: str) -> None:
         """Require a value for every queue and for no other, as Spark's Kafka source does."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rocketpy.protocol.headers.base import Header, Int32, Int64
+
+LOWER_BOUNDARY: Final = "lower"
 
 
 class QueueRequestHeader(Header, kw_only=True):
@@ -43,7 +47,13 @@ class SearchOffsetRequestHeader(QueueRequestHeader, kw_only=True):
 
 
 class SearchOffsetResponseHeader(OffsetResponseHeader, kw_only=True):
-    """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader."""
+    """The response to SEARCH_OFFSET_BY_TIMESTAMP. Source: RocketMQ SearchOffsetResponseHeader.
+
+    boundary_type: `LOWER_BOUNDARY` if the offset is that of the first message stored at or after the time.
+    Only rocketpy's broker sends it, in the words of the requests of RocketMQ 5.1.1.
+    """
+
+    boundary_type: str | None = None
 
 
 class GetMaxOffsetRequestHeader(QueueRequestHeader, kw_only=True):

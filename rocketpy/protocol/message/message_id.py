@@ -8,12 +8,14 @@
 
     address 4 or 16 | process 2 | instance 4 | ms since the month began 4 | counter 2      32 or 56 digits
 
+The month begins in the local time of the client, so its time zone is needed to read the time of an id.
 Source: RocketMQ 4.6 MessageDecoder createMessageId, MessageClientIDSetter.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from struct import Struct
 from typing import Final
@@ -21,8 +23,7 @@ from typing import Final
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 
 _OFFSET: Final = Struct(">q")
-_TAIL_DIGITS: Final = 12
-"""Time and counter of a client unique id."""
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _BYTE_DIGITS: Final = tuple(f"{number:02X}" for number in range(256))
 
 
@@ -47,22 +48,12 @@ def decode_message_id(text: str) -> tuple[bytes, int]:
     return data[:-8], _OFFSET.unpack_from(data, len(data) - 8)[0]
 
 
-def unique_id_time_ms(unique_id: str, now_ms: int) -> int:
-    """Return when an id was created, in ms, assuming that it was less than a month before `now_ms`.
-
-    Raises RemoteProtocolError for a malformed id. Differs from RocketMQ's getNearlyTimeFromID, which is a
-    month early for an id that was created at `now_ms` (QUIRKS 26).
-    """
-    try:
-        since_start = int(unique_id[-_TAIL_DIGITS:-4], 16)
-    except ValueError:
-        since_start = -1
-    if since_start < 0 or len(unique_id) not in {32, 56}:
+def check_unique_id(text: str) -> None:
+    """Raise RemoteProtocolError for a malformed client unique id."""
+    if len(text) not in {32, 56} or not _HEX.fullmatch(text):
         raise RemoteProtocolError(
-            f"{unique_id[:80]!r} is not a unique id: it must have 32 or 56 hexadecimal digits"
+            f"{text[:80]!r} is not a unique id: it must have 32 or 56 hexadecimal digits"
         )
-    made = month_start_ms(now_ms) + since_start
-    return made if made <= now_ms else month_start_ms(now_ms, -1) + since_start
 
 
 class UniqueIdGenerator:

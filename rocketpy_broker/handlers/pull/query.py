@@ -12,6 +12,7 @@ from typing import Final
 from rocketpy.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    LOWER_BOUNDARY,
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -74,7 +75,7 @@ class QueryHandler:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP."""
         header = request.header_as(SearchOffsetRequestHeader)
         offset = self.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
-        return request.reply(header=SearchOffsetResponseHeader(offset=offset))
+        return request.reply(header=SearchOffsetResponseHeader(offset=offset, boundary_type=LOWER_BOUNDARY))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: Command) -> Command:

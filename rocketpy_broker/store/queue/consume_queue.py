@@ -284,18 +284,6 @@ class ConsumeQueue:
         """Return the queue offset at which the file after the one of `queue_offset` starts."""
         return queue_offset + self.units_per_file - queue_offset % self.units_per_file
 
-    def range_by_time(self, timestamp: int) -> range:
-        """Return the queue offsets of the first file whose last write was at or after `timestamp` (ms).
-
-        Without such a file, return those of the newest file and of the units in memory. Empty without units.
-        """
-        mapped_files = self.files.mapped_files
-        for file in mapped_files[:-1]:
-            if file.modified_ms() >= timestamp:
-                return range(file.start // UNIT_BYTES, (file.start + file.wrote) // UNIT_BYTES)
-        first = mapped_files[-1].start // UNIT_BYTES if mapped_files else self._written_units
-        return range(first, self.next_offset)
-
     # -- recovery and cleaning -------------------------------------------------------------------
 
     def recover(self, dispatched_offset: int = -1) -> None:

@@ -336,41 +336,29 @@ def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
 
 
 def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
-    """Return the queue offset of the message whose store timestamp is nearest to `timestamp` (ms).
+    """Return the queue offset of the first message stored at or after `timestamp` (ms).
 
-    Only one file of the queue is searched: the oldest one whose last write was at or after that time, or the
-    newest file. Of two messages that are equally near, the earlier one is returned. As in 4.6.0, the result
-    is 0 if the queue has no messages, or if a record cannot be read.
+    Returns the end of the queue if there is none, and its first offset if a record cannot be read. As in
+    RocketMQ 5.1.1. 4.6.0 returns the message with the nearest store time, and any of several with an equal
+    one, so a consumer would skip the others. The times of file writes are not used: a copy changes them.
     """
-    offsets = queue.range_by_time(timestamp)
-    if not offsets:
-        return 0
-    low, high = max(queue.min_offset, offsets.start), offsets.stop - 1
-    before: tuple[int, int] | None = None
-    after: tuple[int, int] | None = None
-    while low <= high:
+    low, high = queue.min_offset, queue.next_offset
+    while low < high:
         middle = (low + high) // 2
-        unit = queue.unit(middle)
+        last = middle
+        while (unit := queue.unit(last)) is not None and unit[1] == BLANK_SIZE and last < high - 1:
+            last += 1  # a gap has the store time of the message after it
         if unit is None or unit[0] < log.min_offset:
-            before, low = before or (-1, middle), middle + 1
+            low = last + 1
+            continue
+        if unit[1] == BLANK_SIZE:
+            high = middle
             continue
         time = log.store_timestamp(unit[0])
         if time < 0:
-            return 0
-        if time == timestamp:
-            return middle
-        if time > timestamp:
-            after, high = (time, middle), middle - 1
+            return queue.min_offset
+        if time >= timestamp:
+            high = middle
         else:
-            before, low = (time, middle), middle + 1
-    return _nearest(before, after, timestamp, offsets.start)
-
-
-def _nearest(
-    before: tuple[int, int] | None, after: tuple[int, int] | None, timestamp: int, first: int
-) -> int:
-    if before is None or (before[0] < 0 and after is not None):
-        return after[1] if after is not None else first
-    if after is None or timestamp - before[0] <= after[0] - timestamp:
-        return before[1]
-    return after[1]
+            low = last + 1
+    return low

@@ -48,7 +48,7 @@ async def test_offsets_and_times_of_a_queue(tmp_path: Path) -> None:
             (
                 RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
                 SearchOffsetRequestHeader(**QUEUE, timestamp=2**62),
-                {"offset": "2"},
+                {"offset": "3", "boundaryType": "lower"},
             ),
             (
                 RequestCode.GET_EARLIEST_MSG_STORETIME,

@@ -23,9 +23,9 @@ from rocketpy.message import (
     new_unique_id,
 )
 from rocketpy.message.columns import MessageColumns
-from rocketpy.protocol.message.message_id import unique_id_time_ms
 from rocketpy.protocol.message.record import Record, decode_all
 from tests import golden_data
+from tests.unique_ids import unique_id_time_ms
 
 
 @pytest.mark.parametrize(

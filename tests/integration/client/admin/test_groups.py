@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -228,6 +229,38 @@ async def test_offsets_are_reset_without_members(admin: AdminClient, cluster: Em
         expected = [await reader.search_offset(queue, stored_ms) for queue in queues]
     await admin.groups.reset("g", "T", ResetTo.time(stored_ms))
     assert await offsets() == expected
+
+
+@pytest.mark.parametrize("are_online", [False, True])
+async def test_a_reset_to_a_time_skips_no_message_of_that_time(
+    admin: AdminClient, cluster: EmbeddedCluster, are_online: bool
+) -> None:
+    """Of a batch, whose messages have one store time, the first half would never be delivered again."""
+    async with Producer("p", cluster.namesrv_address) as producer:
+        queue = (await producer.fetch_publish_message_queues("T"))[0]
+        await producer.send(Message("T", b"before"), queue=queue)
+        await asyncio.sleep(0.002)  # a later millisecond
+        await producer.send_batch([Message("T", b"%d" % n) for n in range(51)], queue=queue)
+    seen = Seen()
+    async with consuming(cluster, seen) as consumer:
+        await seen.until(52)
+        batch = [message for message in seen.messages if message.body != b"before"]
+        [stored_ms] = {message.store_timestamp for message in batch}
+        assert stored_ms > min(message.store_timestamp for message in seen.messages)
+        assert await consumer.search_offset(queue, stored_ms) == 1
+        assert await consumer.search_offset(queue, stored_ms + 1) == 52
+        if are_online:
+            changes = await admin.groups.reset("g", "T", ResetTo.time(stored_ms))
+            assert changes[queue].new == 1
+            await until(lambda: len(seen.messages) == 52 + 51)
+    if not are_online:
+        changes = await admin.groups.reset("g", "T", ResetTo.time(stored_ms))
+        assert changes[queue] == (52, 1)
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(51)
+        assert len(seen.messages) == 51
+        assert seen.bodies[b"before"] == 0
 
 
 @pytest.mark.parametrize("to", [ResetTo.beginning(), ResetTo.time(0)], ids=["beginning", "time"])

@@ -98,6 +98,43 @@ async def test_a_message_is_found_in_every_way(two: EmbeddedCluster, namespace: 
             await admin.messages.by_unique_id("T", results[0].message_id[:-1] + "F")
 
 
+@pytest.mark.parametrize(
+    ("sends_in", "reads_in"),
+    [("Etc/GMT-14", "Etc/GMT+12"), ("Etc/GMT+12", "Etc/GMT-14"), ("UTC", "America/New_York")],
+)
+async def test_a_unique_id_is_found_from_another_time_zone(
+    two: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, sends_in: str, reads_in: str
+) -> None:
+    """The time in an id is local, so an operator elsewhere would be told that the message does not exist."""
+    try:
+        monkeypatch.setenv("TZ", sends_in)
+        time.tzset()
+        (result,) = await sent(two, Message("T", b"x"))
+        await indexed(two)
+        monkeypatch.setenv("TZ", reads_in)
+        time.tzset()
+        async with AdminClient(two.namesrv_address) as admin:
+            assert (await admin.messages.by_unique_id("T", result.message_id)).body == b"x"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+async def test_a_unique_id_is_found_at_a_broker_whose_clock_is_wrong(
+    two: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message would not be found that was stored before its id was made, by the clock of its broker."""
+    day_ms = 86_400_000
+    for broker in two.brokers:
+        monkeypatch.setattr(broker.store.commit_log, "_clock", lambda: time.time_ns() // 1_000_000 - day_ms)
+    (result,) = await sent(two, Message("T", b"x"))
+    await indexed(two)
+    async with AdminClient(two.namesrv_address) as admin:
+        found = await admin.messages.by_unique_id("T", result.message_id)
+        assert found.body == b"x"
+        assert found.store_timestamp < found.born_timestamp - day_ms // 2
+
+
 async def test_a_missing_message_is_an_error(two: EmbeddedCluster) -> None:
     """An operator would mistake a wrong id, or a broker that is offline, for a lost message."""
     (result,) = await sent(two, Message("T", b"x", keys=["k"]))

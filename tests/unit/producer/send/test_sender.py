@@ -36,10 +36,10 @@ from rocketpy.protocol.headers import GetRouteInfoRequestHeader, SendMessageRequ
 from rocketpy.protocol.message import properties
 from rocketpy.protocol.message.batch import decode_batch
 from rocketpy.protocol.message.compression import decompress
-from rocketpy.protocol.message.message_id import unique_id_time_ms
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.transport import Channel
 from tests.integration.sdk_peers import SENDS, Names, Peer, refuses, stored
+from tests.unique_ids import unique_id_time_ms
 from tests.unit.producer.send.test_dispatcher import SlowNames
 from tests.waiting import LIMIT_S, until
 

@@ -12,13 +12,14 @@ import pytest
 from rocketpy.errors import LocalProtocolError, RemoteProtocolError
 from rocketpy.protocol.message.message_id import (
     UniqueIdGenerator,
+    check_unique_id,
     decode_message_id,
     message_id,
     month_start_ms,
-    unique_id_time_ms,
 )
 from rocketpy.protocol.message.record import host_bytes
 from tests.golden_data import vectors
+from tests.unique_ids import unique_id_time_ms
 
 UNIQUE_IDS = vectors("clientUniqId_ipv4") + vectors("clientUniqId_ipv6")
 DAY_MS = 86_400_000
@@ -107,9 +108,9 @@ def test_an_invalid_address_or_unique_id_is_rejected() -> None:
     """A wrong address would give ids that no tool can read."""
     with pytest.raises(LocalProtocolError, match="4 or 16 bytes, not 8"):
         UniqueIdGenerator(bytes(8))
-    for text in ("", "x" * 32, "0" * 30, "-" * 32):
+    for text in ("", "x" * 32, "0" * 30, "-" * 32, "0" * 27 + "\n" + "0" * 4, "0" * 31 + "\n", "\u0660" * 32):
         with pytest.raises(RemoteProtocolError, match="not a unique id"):
-            unique_id_time_ms(text, 1795253749550)
+            check_unique_id(text)
 
 
 def _padded(address: str) -> str:

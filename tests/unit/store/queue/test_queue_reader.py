@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -293,15 +292,12 @@ def test_a_missing_queue_file_is_skipped(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delta", "number"), [(-100_000, 0), (0, 40), (3, 40), (5, 40), (6, 41), (100_000, 119)]
+    ("delta", "number"), [(-100_000, 0), (0, 40), (1, 41), (9, 41), (10, 41), (100_000, 120)]
 )
-def test_messages_are_found_by_time(store: MessageStore, tmp_path: Path, delta: int, number: int) -> None:
+def test_messages_are_found_by_time(store: MessageStore, delta: int, number: int) -> None:
     """A consumer that is reset to a point in time would start at another message."""
     put(store, *range(120))
     store.flush(thorough=True)
-    for position, file in enumerate(sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())):
-        last = store.store_timestamp("T", 0, min(119, position * 50 + 49))
-        os.utime(file, ns=(last * 1_000_000, last * 1_000_000))
     assert store.offset_by_time("T", 0, store.store_timestamp("T", 0, 40) + delta) == number
     assert store.offset_by_time("None", 0, 5) == 0
     store.close()
