@@ -13,6 +13,7 @@ import select
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextvars import Context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
@@ -145,7 +146,7 @@ class _DaemonThread:
             except BaseException as error:  # noqa: BLE001 - raised again in the caller
                 end = (done.set_exception, error)
             with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
-                loop.call_soon_threadsafe(report, *end)
+                loop.call_soon_threadsafe(report, *end, context=Context())
 
         if not self._is_started:
             self._is_started = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import Final
 
 from rocketpy.hooks import SendEvent, SendListener, SettleListener
@@ -78,4 +79,4 @@ class Listeners(ListenerFanout[SendListener]):
         except Exception as error:  # noqa: BLE001 - telemetry that fails must not fail the producer
             self._limited_log.exception(type(error).__name__, "telemetry failed")
         if self.dormant:
-            self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll)
+            self._timer = asyncio.get_running_loop().call_later(_POLL_S, self._poll, context=Context())

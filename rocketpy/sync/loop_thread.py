@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -102,7 +103,7 @@ class LoopThread:
         if not self._is_scheduled:
             self._is_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._call_all)
+                self._loop.call_soon_threadsafe(self._call_all, context=Context())
             except BaseException:  # Ctrl-C: the next call must schedule `_call_all`
                 self._is_scheduled = False
                 raise
@@ -115,7 +116,7 @@ class LoopThread:
                 call()
             except InvariantError:
                 if self._calls:
-                    self._loop.call_soon(self._call_all)
+                    self._loop.call_soon(self._call_all, context=Context())
                 raise
             except BaseException:  # a callback of the application may raise anything
                 # The calls after this one must still be made.

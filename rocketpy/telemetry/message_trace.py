@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from contextvars import Context
 from typing import Any, Final, NamedTuple, Protocol
 
 from rocketpy.config import MessageTraceConfig, ProducerConfig
@@ -99,7 +100,7 @@ class MessageTrace:
         """Add one report, from any thread. topic: the topic of the reported message."""
         if self._loop is not None and threading.get_ident() != self._thread:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self.report, topic, record)
+                self._loop.call_soon_threadsafe(self.report, topic, record, context=Context())
             return
         if self._loop is None:
             self.dropped += 1
@@ -108,7 +109,7 @@ class MessageTrace:
         if len(self._reports) >= self._config.batch_count:
             self._flush()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._config.linger_ms / 1000, self._flush)
+            self._timer = self._loop.call_later(self._config.linger_ms / 1000, self._flush, context=Context())
 
     # -- as a SendListener --------------------------------------------------------------------
 

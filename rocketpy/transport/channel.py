@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from time import monotonic
 from typing import Final, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -90,7 +91,7 @@ class _TurnScheduler:
         self._waiting[channel] = None
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next, context=Context())
 
     def _next(self) -> None:
         channel = next(iter(self._waiting))
@@ -100,7 +101,7 @@ class _TurnScheduler:
         if self._is_scheduled:
             loop = asyncio.get_running_loop()
             # Skip one iteration of the loop, which handles input that arrived during this turn.
-            loop.call_soon(loop.call_soon, self._next)
+            loop.call_soon(loop.call_soon, self._next, context=Context())
 
 
 _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _TurnScheduler]] = WeakKeyDictionary()
@@ -252,7 +253,7 @@ class Channel(StreamProtocol):
         out.append(frame)
         if not self._gathering:
             self._gathering = True
-            self._loop.call_soon(self._tasks.run, self._flush)
+            self._loop.call_soon(self._tasks.run, self._flush, context=Context())
         elif len(out) >= _FRAMES_MAX:
             self._send_out()  # a long turn must notice a peer that does not read
 
@@ -574,8 +575,8 @@ class Channel(StreamProtocol):
         """Keep one timer, for the earliest deadline of all requests."""
         if self._sweeper is None:
             earliest_ms = self._connection.earliest_deadline_ms
-            delay = earliest_ms / 1000 - self._loop.time()
-            self._sweeper = self._loop.call_later(max(delay, 0), self._tasks.run, self._sweep)
+            delay_s = max(earliest_ms / 1000 - self._loop.time(), 0)
+            self._sweeper = self._loop.call_later(delay_s, self._tasks.run, self._sweep, context=Context())
             self._swept_ms = earliest_ms - 1
         elif self._connection.earliest_deadline_ms < self._sweeper.when() * 1000 - 1:
             self._sweeper.cancel()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Final
 
 from rocketpy.errors import ConfigInvalid, ConnectFailed
@@ -113,7 +114,7 @@ class _Pipe(asyncio.Transport):
     def schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.loop.call_soon(self._deliver)
+            self.loop.call_soon(self._deliver, context=Context())
 
     def _deliver(self) -> None:
         self._scheduled = False
@@ -168,7 +169,7 @@ class _Pipe(asyncio.Transport):
             self.closing = True
             self._chunks.clear()
             self._size = 0
-            self.loop.call_soon(self._end, None)
+            self.loop.call_soon(self._end, None, context=Context())
 
     def pause_reading(self) -> None:
         self.reading = False

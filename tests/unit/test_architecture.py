@@ -9,6 +9,7 @@ from tools.figures import TASK_OWNER, TASK_STARTERS, raw_tasks
 from tools.import_map import EVERYWHERE, ROOT, SOURCES, Imports
 
 LINES_MAX = 600
+SCHEDULERS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at")
 
 # A package or module -> what of this repository it may import. The longest match counts; no match, no limit.
 MAY_IMPORT = {
@@ -172,6 +173,21 @@ def test_tasks_have_an_owner(package: str) -> None:
     assert raw == []
 
 
+def test_callbacks_run_in_a_context_of_their_own() -> None:
+    """A client's timers would run in the context of their first caller: its trace, its tenant."""
+    inherited = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(SOURCES["rocketpy"].rglob("*.py"))
+        for line in _inherited_contexts(path.read_text("utf-8"))
+    ]
+    assert inherited == []
+
+
+def test_an_inherited_context_is_found() -> None:
+    """The test above could pass because it finds nothing."""
+    assert _inherited_contexts("loop.call_soon(f)\nloop.call_later(1, f, context=Context())\n") == [1]
+
+
 def test_a_raw_task_is_found() -> None:
     """The test above could pass because it finds no file."""
     assert _raw_tasks("loop.create_task(work())\nasyncio.ensure_future(work())\n") == [1, 2]
@@ -237,6 +253,21 @@ def _raw_tasks(source: str) -> list[int]:
     if not any(name in source for name in TASK_STARTERS):  # parsing all modules takes seconds
         return []
     return sorted(raw_tasks(ast.parse(source)))
+
+
+def _inherited_contexts(source: str) -> list[int]:
+    """The lines that schedule a callback in the current context."""
+    if not any(f".{name}" in source for name in SCHEDULERS):
+        return []
+    return sorted(
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in SCHEDULERS
+        and "loop" in ast.unparse(node.func.value)
+        and all(keyword.arg != "context" for keyword in node.keywords)
+    )
 
 
 def _is_ours(name: str) -> bool:

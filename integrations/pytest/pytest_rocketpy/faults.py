@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,7 +51,7 @@ class DelayingEndpoint:
         """Handle a request now, or after the delay."""
         if self._faults.delay_s:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._faults.delay_s, self._handle_late, channel, request)
+            loop.call_later(self._faults.delay_s, self._handle_late, channel, request, context=Context())
             return None
         return self._inner.handle(channel, request)
 

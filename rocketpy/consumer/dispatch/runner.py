@@ -385,11 +385,11 @@ class LoopRunner(HandlerRunner):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._tasks.run, self._flush)
+            self._loop.call_soon(self._tasks.run, self._flush, context=Context())
 
     def _schedule_check(self) -> None:
         if self._check is None and self._waiting and len(self._workers) < self._width:
-            self._check = self._loop.call_soon(self._tasks.run, self._check_workers)
+            self._check = self._loop.call_soon(self._tasks.run, self._check_workers, context=Context())
 
 
 class ThreadRunner(HandlerRunner):
@@ -454,7 +454,7 @@ class ThreadRunner(HandlerRunner):
             if now_s - reported_s >= _TIME_SLICE_S and not self._flushing:
                 reported_s, self._flushing = now_s, True
                 with contextlib.suppress(RuntimeError):  # the event loop ended before this handler
-                    loop.call_soon_threadsafe(self._tasks.run, self._flush)
+                    loop.call_soon_threadsafe(self._tasks.run, self._flush, context=Context())
 
     def _schedule_check(self) -> None:
         pause_s = _CHECK_S if self._waiting else _COLLECT_S
@@ -464,7 +464,9 @@ class ThreadRunner(HandlerRunner):
             self._check.cancel()
         if self._workers:
             self._pause_s = pause_s
-            self._check = self._loop.call_later(pause_s, self._tasks.run, self._check_workers)
+            self._check = self._loop.call_later(
+                pause_s, self._tasks.run, self._check_workers, context=Context()
+            )
 
     def _check_workers(self) -> None:
         self._flush()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import InitVar, dataclass
 
 from rocketpy.config import BatchConfig
@@ -119,9 +120,11 @@ class Accumulator:
         self._open[publish_info if queue is None else queue] = batch
         if self._timer is None:
             if self._linger_s:
-                self._timer = self._loop.call_later(self._linger_s, self.tasks.run, self.flush)
+                self._timer = self._loop.call_later(
+                    self._linger_s, self.tasks.run, self.flush, context=Context()
+                )
             else:
-                self._timer = self._loop.call_soon(self.tasks.run, self.flush)
+                self._timer = self._loop.call_soon(self.tasks.run, self.flush, context=Context())
         return batch
 
     def _send(self, batches: list[BatchBuilder]) -> None:

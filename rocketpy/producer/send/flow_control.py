@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context
 
 from rocketpy.errors import FlowControlled, RocketError
 
@@ -69,7 +70,7 @@ class InFlightLimiter:
             if granted.done() and not granted.cancelled():
                 self.count -= 1
                 self.bytes -= size
-            loop.call_soon(self._grant)
+            loop.call_soon(self._grant, context=Context())
         if self.closed is not None:
             raise self.closed
         return max(1, int((until - loop.time()) * 1000))

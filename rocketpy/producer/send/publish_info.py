@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 
 from rocketpy.client.connections import PeerConnection
@@ -97,7 +98,7 @@ class TopicPublishInfo:
         pause_ms = at_ms - self._client.now_ms()
         if pause_ms > 0:
             self._pause = asyncio.get_running_loop().call_later(
-                pause_ms / 1000, self._client.tasks.run, self._request_own
+                pause_ms / 1000, self._client.tasks.run, self._request_own, context=Context()
             )
         else:
             self._request_own()

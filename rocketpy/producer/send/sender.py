@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 
@@ -280,7 +281,7 @@ class Sender:
         if not blocked:
             self._blocked.pop(channel, None)
         elif channel.is_writable:  # more were blocked meanwhile, such as the parts of a batch
-            self._loop.call_soon(self._tasks.run, self._flush_blocked, channel)
+            self._loop.call_soon(self._tasks.run, self._flush_blocked, channel, context=Context())
         else:
             channel.when_writable(partial(self._flush_blocked, channel))
 
@@ -335,7 +336,9 @@ class Sender:
             publish_info.request_route(partial(self._resume, send), decision.at_ms)
         else:
             self._park(send)
-            self._loop.call_later((decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send)
+            self._loop.call_later(
+                (decision.at_ms - now_ms) / 1000, self._tasks.run, self._resume, send, context=Context()
+            )
 
     def attempt_ended(self, send: Send, end: AttemptEnd) -> None:
         """Handle the results or the error of an attempt; every send calls this."""
@@ -425,7 +428,7 @@ class Sender:
         """Keep a oneway send in flight until the end of the event loop iteration, when it is written."""
         self._written_oneway.append(send)
         if len(self._written_oneway) == 1:
-            self._loop.call_soon(self._tasks.run, self._release_oneway)
+            self._loop.call_soon(self._tasks.run, self._release_oneway, context=Context())
 
     def _release_oneway(self) -> None:
         written, self._written_oneway = self._written_oneway, []
@@ -446,7 +449,7 @@ class Sender:
             if self._sweeper is not None:
                 self._sweeper.cancel()
             self._sweeper = self._loop.call_at(
-                (send.deadline_ms + _SWEEP_MS) / 1000, self._tasks.run, self._sweep
+                (send.deadline_ms + _SWEEP_MS) / 1000, self._tasks.run, self._sweep, context=Context()
             )
 
     def _unpark(self, send: Send) -> bool:

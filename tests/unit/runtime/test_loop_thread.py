@@ -53,7 +53,7 @@ def test_a_call_after_an_interrupted_one_is_made(monkeypatch: pytest.MonkeyPatch
     """After Ctrl-C in a notebook, all later sends would hang."""
     background, made = LoopThread.get(), list[str]()
 
-    def interrupt(_: Callable[[], None]) -> None:
+    def interrupt(_: Callable[[], None], **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
