@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.message.message import MessageExt
-from rocketpy.protocol.message.properties import KEY_SEPARATOR
+from rocketpy.protocol.message.properties import split_keys
 from rocketpy.protocol.message.trace import (
     Consumed,
     ConsumeOutcome,
@@ -125,7 +125,7 @@ def collect_traces(messages: Iterable[MessageExt], key: str) -> Traces:
 
 
 def _is_about(record: TraceRecord, key: str) -> bool:
-    return record.message_id == key or key in (record.keys or "").split(KEY_SEPARATOR)
+    return record.message_id == key or key in split_keys(record.keys)
 
 
 def _delivery(begun: tuple[Consuming, str] | None, ended: tuple[Consumed, str] | None) -> TracedDelivery:

@@ -19,6 +19,7 @@ import msgspec
 
 from rocketpy.errors import GroupInvalid, MessageInvalid, RocketError, TopicInvalid
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.java import trim
 from rocketpy.protocol.message import properties as names
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM
 from rocketpy.protocol.message.message_id import UniqueIdGenerator, message_id
@@ -276,7 +277,7 @@ def check_value(name: str, value: object) -> str:
     """Return a value of a property, tags or keys, if it is not blank and can be encoded. Raises
     MessageInvalid.
     """
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or (not value.strip() and not trim(value)):
         raise MessageInvalid(f"{name} is {value!r}; it must be a string that is not empty")
     if "\x01" in value or "\x02" in value:
         raise MessageInvalid(f"{name} contains U+0001 or U+0002, which separate properties on the wire")
@@ -289,7 +290,7 @@ def check_value(name: str, value: object) -> str:
 
 def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(keys, str):
-        return tuple(check_value("keys", keys).split(names.KEY_SEPARATOR))
+        return names.split_keys(check_value("keys", keys))
     try:
         found = tuple(keys)
     except TypeError:
@@ -376,7 +377,7 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys."""
-        return tuple(self.properties.get(names.PROPERTY_KEYS, "").split())
+        return names.split_keys(self.properties.get(names.PROPERTY_KEYS))
 
     @property
     def message_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Java's hash of strings, which RocketMQ's formats depend on."""
+"""Java's operations on strings that RocketMQ's formats depend on: hash and trim."""
 
 from __future__ import annotations
 
@@ -21,9 +21,18 @@ _LANES_1, _LANES_2, _LANES_4, _LANES_8 = (
     int.from_bytes((bytes(count) + b"\xff" * count) * (16 // count), "big") for count in (1, 2, 4, 8)
 )
 """Masks that select the lower half of each lane: 1, 2, 4 or 8 bytes of a lane of 2, 4, 8 or 16."""
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
 _BULK_MIN: Final = 16
 """Below this number of strings of one length, hashing them one by one is faster."""
 _LANE_MASK: Final = b"\xff\xff\xff\xff\0"
+
+
+def trim(text: str) -> str:
+    """Return Java's ``String.trim``: the text without the characters up to U+0020 at both ends.
+
+    `str.strip` also removes characters that Java keeps, such as U+00A0 and U+3000.
+    """
+    return text.strip(_TRIMMED)
 
 
 def string_hash(text: str) -> int:

@@ -217,7 +217,7 @@ def _parts(records: Iterable[TraceRecord]) -> Iterable[tuple[str, set[str], int]
         texts.append(text)
         chars += len(text)
         keys.add(record.message_id)
-        keys.update((record.keys or "").split())
+        keys.update(names.split_keys(record.keys))
         if chars >= _MESSAGE_CHARS:
             yield "".join(texts), keys, len(texts)
             texts, keys, chars = [], set(), 0

@@ -22,6 +22,7 @@ from typing import Any, Final
 from rocketpy._version import __version__
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.logs import JsonFormatter
+from rocketpy.protocol.java import trim
 from rocketpy.runtime.tasks import joined
 from rocketpy.transport import Address, StreamProtocol, listen_raw
 from rocketpy_broker.broker.broker import Broker
@@ -171,7 +172,7 @@ def _setting(text: str) -> tuple[str, str]:
             f"every user of this machine can read the command line; write {key.strip()} into the file, or "
             f"set {key.strip()}File"
         )
-    return key.strip(), value.strip()
+    return key.strip(), trim(value)
 
 
 def _seconds(text: str) -> float:

@@ -118,7 +118,10 @@ def _records(stored: ReadOnlyStore, options: argparse.Namespace) -> Iterator[Rec
 def _keys(raw: bytes) -> list[str]:
     found = properties.decode(raw.decode("utf-8", "replace"))
     unique_key = found.get(properties.PROPERTY_UNIQ_KEY)
-    return [*found.get(properties.PROPERTY_KEYS, "").split(" "), *([unique_key] if unique_key else [])]
+    return [
+        *properties.split_keys(found.get(properties.PROPERTY_KEYS)),
+        *([unique_key] if unique_key else []),
+    ]
 
 
 def _described(record: Record, *, with_body: bool) -> dict[str, Any]:

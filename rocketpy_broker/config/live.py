@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.protocol.bodies import DataVersion
+from rocketpy.protocol.java import trim
 from rocketpy_broker.config.keys import (
     BROKER_GROUPS,
     BROKER_KEYS,
@@ -100,7 +101,7 @@ class LiveConfig:
             return await self._update(self.path, text)
 
     async def _update(self, path: Path, text: str) -> Update:
-        given = {setting.key: setting.value.strip() for setting in read_settings(text, "request")}
+        given = {setting.key: trim(setting.value) for setting in read_settings(text, "request")}
         wanted = {name: value for name, value in given.items() if name not in _IGNORED}
         before = self._values()
         values = {name: dict(fields) for name, fields in self._next.items()}

@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, SubscriptionData
-from rocketpy.protocol.java import string_hashes
+from rocketpy.protocol.java import string_hashes, trim
 from rocketpy.protocol.message import properties as props
 from rocketpy_broker.filter.compile_cache import CompileCache
 from rocketpy_broker.filter.sql92 import Expression, compile_expression
@@ -126,14 +126,14 @@ def _tag_codes(subscription: SubscriptionData) -> frozenset[int] | None:
     if text in ("", "*"):
         return None
     codes = _codes_of(text)  # rejects a too long text, also with leading spaces
-    if text.strip() in ("", "*"):
+    if trim(text) in ("", "*"):
         return None
     return frozenset(subscription.code_set) if subscription.code_set else codes
 
 
 def _compile_tags(text: str) -> frozenset[int]:
     # Not with `tags_code`, whose cache is for the tags of messages.
-    return frozenset(string_hashes({tag.strip() for tag in text.split("||")} - {""}))
+    return frozenset(string_hashes({trim(tag) for tag in text.split("||")} - {""}))
 
 
 _codes_of: Final = CompileCache(_compile_tags, TAGS_CHARACTERS_MAX)

@@ -13,6 +13,8 @@ import math
 import re
 from typing import Final
 
+from rocketpy.protocol.java import trim
+
 Value = str | bool | int | float | None
 """Value of a part of an expression for one message; None is SQL's NULL."""
 
@@ -20,7 +22,6 @@ _INTEGER: Final = re.compile(r"[+-]?\d+")
 _FLOAT: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fFdD]?)", re.ASCII
 )
-_SPACE: Final = "".join(map(chr, range(33)))
 _INT32: Final = (-(2**31), 2**31 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
 _DIGITS_MAX: Final = 40
@@ -109,7 +110,7 @@ def _parse_like(number: float, text: str) -> float:
 def _float(text: str) -> float:
     if len(text) > _FLOAT_CHARACTERS_MAX:
         raise NotComparable(f"a text of {len(text)} characters is not a number")
-    text = text.strip(_SPACE)
+    text = trim(text)
     if not _FLOAT.fullmatch(text):
         raise NotComparable(f"{text[:50]!r} is not a number")
     return float(text.rstrip("fFdD") if text[-1] in "fFdD" else text)

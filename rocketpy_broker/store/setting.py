@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 from rocketpy.errors import ConfigInvalid
+from rocketpy.protocol.java import trim
 
 T = TypeVar("T")
 
@@ -136,9 +137,10 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 def read_text(value: str) -> str:
     """Return a text without the whitespace around it. Raises ValueError if nothing is left."""
-    if not value.strip():
+    text = trim(value)
+    if not text:
         raise ValueError("a value is missing")
-    return value.strip()
+    return text
 
 
 def read_integer(value: str) -> int:

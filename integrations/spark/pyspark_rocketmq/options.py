@@ -40,6 +40,7 @@ from rocketpy.client.name_servers import split_addresses
 from rocketpy.consumer.fetch.subscription import Expression
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import check_group, check_topic
+from rocketpy.protocol.java import trim
 from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES
 
@@ -561,8 +562,8 @@ def _read_position(options: Options, names: tuple[str, str, str], default: str) 
 
 def _tags(expression: str) -> frozenset[str]:
     """Return the tags of ``a || b``; empty for ``*``. Raises ConfigInvalid for a condition."""
-    tags = frozenset(tag.strip() for tag in expression.split("||")) - {""}
-    if "*" in tags or not expression.strip():
+    tags = frozenset(trim(tag) for tag in expression.split("||")) - {""}
+    if "*" in tags or not trim(expression):
         return frozenset()
     if not tags:
         raise ConfigInvalid(f"option subExpression is {expression!r}; write * for all, or tags as a || b")

@@ -14,13 +14,12 @@ from pyspark_rocketmq.offsets import QueueName
 from pyspark_rocketmq.record_arrays import RecordArrays
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import RESERVED_PROPERTIES
-from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_TAGS
+from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_TAGS, split_keys
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
 """Years 1 to 9999, the range of Spark's timestamps."""
-_SPACES: Final = b" \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f"
 """The ASCII characters at which `str.split` splits."""
 
 
@@ -71,9 +70,9 @@ def _keys(rows: Rows) -> pa.Array:
     found = rows.records.properties.values_of(PROPERTY_KEYS)
     buffer = found.buffers()[2]
     text = b"" if buffer is None else buffer.to_pybytes()
-    if text.isascii() and len(text.translate(None, _SPACES)) == len(text):
+    if b" " not in text:
         return found
-    keys = [text and (" ".join(text.split()) or None) for text in found.to_pylist()]
+    keys = [" ".join(split_keys(text)) or None for text in found.to_pylist()]
     return pa.array(keys, pa.string())
 
 

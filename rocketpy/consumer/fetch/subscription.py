@@ -13,7 +13,7 @@ from rocketpy.config import check_text
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import SubscriptionData
-from rocketpy.protocol.java import tags_code
+from rocketpy.protocol.java import tags_code, trim
 
 ALL: Final = "*"
 
@@ -52,7 +52,7 @@ def subscription_data(topic: str, expression: Expression, version_ms: int) -> Su
     if expression in {"", ALL}:
         return SubscriptionData(topic=topic, sub_string=ALL, sub_version=version_ms)
     check_text(f"the expression for topic {topic}", expression)
-    tags = {tag.strip() for tag in expression.split("||")} - {""}
+    tags = {trim(tag) for tag in expression.split("||")} - {""}
     if not tags:
         raise ConfigInvalid(
             f"the expression {expression!r} for topic {topic} names no tag; write a || b, or *"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rocketpy.protocol.bodies.base import Body, always_encoded
 from rocketpy.protocol.headers.base import Int64
+from rocketpy.protocol.java import trim
 
 
 class KVTable(Body, kw_only=True):
@@ -68,7 +69,7 @@ def encode_settings(settings: Mapping[str, str]) -> bytes:
 def decode_settings(body: bytes) -> dict[str, str]:
     """Decode the response to GET_BROKER_CONFIG or GET_NAMESRV_CONFIG: ``name=value`` lines, not escaped."""
     lines = (line.partition("=") for line in body.decode("utf-8", "replace").split("\n"))
-    return {name.strip(): value.strip() for name, separator, value in lines if separator}
+    return {trim(name): trim(value) for name, separator, value in lines if separator}
 
 
 def _escaped(text: str) -> str:

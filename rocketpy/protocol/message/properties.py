@@ -56,6 +56,11 @@ PROPERTY_CLUSTER: Final = "CLUSTER"
 PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
 
 
+def split_keys(text: str | None) -> tuple[str, ...]:
+    """Return the keys in the value of KEYS. As in Java, only U+0020 separates keys."""
+    return tuple(filter(None, text.split(KEY_SEPARATOR))) if text else ()
+
+
 def encode(properties: Mapping[str, str | None]) -> str:
     """Encode properties in their order, with a separator after each.
 

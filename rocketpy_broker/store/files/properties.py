@@ -24,7 +24,9 @@ from rocketpy_broker.store.files.state_file import replace_file
 _LINE_END = re.compile(r"\r\n?|\n")
 """Java's line ends. `str.splitlines` has more, such as U+0085, which may occur in an ISO-8859-1 comment."""
 
-_SEPARATOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\s*[=:]\s*|\s+)")
+_SPACES = " \t\f"
+"""Java's whitespace. `str.strip` removes more, such as U+00A0, which may be part of a value."""
+_SEPARATOR = re.compile(rf"(?<!\\)(?:\\\\)*(?:[{_SPACES}]*[=:][{_SPACES}]*|[{_SPACES}]+)")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {92: "\\\\", 9: "\\t", 10: "\\n", 13: "\\r", 12: "\\f"}
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -67,7 +69,7 @@ def _logical_lines(lines: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Yield the numbers of each setting's first and last line, and its text with continued lines joined."""
     joined, first = "", 0
     for number, raw in enumerate(lines, 1):
-        line = raw.lstrip()
+        line = raw.lstrip(_SPACES)
         if not joined and (not line or line[0] in "#!"):
             continue
         first = first or number
@@ -91,11 +93,11 @@ def _lines(text: str) -> list[str]:
 
 def _setting(line: str, number: int, source: str) -> Setting:
     found = _SEPARATOR.search(line)
-    key = line if found is None else line[: found.end()].rstrip().rstrip("=:").rstrip()
+    key = line if found is None else line[: found.end()].rstrip(_SPACES).rstrip("=:").rstrip(_SPACES)
     value = "" if found is None else line[found.end() :]
     if not key:
         raise ConfigInvalid(f"{source}:{number}: the setting has no name: {line!r}; write key=value")
-    return Setting(_unescape(key, number, source), _unescape(value.rstrip(), number, source), number)
+    return Setting(_unescape(key, number, source), _unescape(value.rstrip(_SPACES), number, source), number)
 
 
 def _unescape(text: str, number: int, source: str) -> str:
@@ -136,4 +138,4 @@ def with_settings(text: str, wanted: Mapping[str, str], source: str = "the file"
 def _setting_line(name: str, value: str) -> str:
     """Return the line of a setting. Escapes keep a value from ending the line or continuing in the next."""
     text = value.translate(_ESCAPED)
-    return f"{name}={text if text == text.lstrip() else chr(92) + text}"
+    return f"{name}={text if text == text.lstrip(_SPACES) else chr(92) + text}"

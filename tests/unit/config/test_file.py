@@ -215,6 +215,8 @@ def test_javas_properties_syntax(tmp_path: Path) -> None:
     )
     config = load(tmp_path, text)
     assert (config.name, config.cluster_name, config.broker_id) == ("broker-a", "Cluster_1", 7)
+    config = load(tmp_path, "bindAddress=127.0.0.1\nhaSecret \t=\f \u00a0wide\u3000 \f\n")
+    assert config.ha.secret == "\u00a0wide\u3000"  # only Java's whitespace is trimmed
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:2: .*hexadecimal"):
         load(tmp_path, "\nbrokerName=\\u12\n")
     with pytest.raises(ConfigInvalid, match=r"broker\.conf:1: the setting has no name"):

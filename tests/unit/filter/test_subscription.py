@@ -17,6 +17,8 @@ def test_tags_become_their_hash_codes() -> None:
     """QUIRKS 44: the consume queue could not tell which messages are wanted."""
     wanted = filter_of(subscription_of("T", " TagA || TagB", None))
     assert wanted.tag_codes == frozenset({tags_code("TagA"), tags_code("TagB")})
+    wide = filter_of(subscription_of("T", "\u3000TagA\u00a0||\tTagB\x1f", None))
+    assert wide.tag_codes == frozenset({tags_code("\u3000TagA\u00a0"), tags_code("TagB")})
     said = SubscriptionData(topic="T", sub_string="TagA", code_set={1, 2})
     assert filter_of(said).tag_codes == frozenset({1, 2})
     with pytest.raises(ExpressionInvalid):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import characters, integers, sets, text
 
-from rocketpy.protocol.java import string_hash, string_hashes, tags_code, utf8_hash
+from rocketpy.protocol.java import string_hash, string_hashes, tags_code, trim, utf8_hash
 from tests.golden_data import vectors
 
 
@@ -49,3 +49,10 @@ def test_many_texts_have_the_hashes_of_each(texts: set[str], count: int, length:
     """A subscription to many tags would match other messages than one to few."""
     together = {f"{number:0{length}d}" for number in range(count)}
     assert string_hashes(texts | together) == set(map(string_hash, texts | together))
+
+
+@pytest.mark.parametrize("character", [*map(chr, range(0x100)), *"\u1680\u2003\u2028\u3000\ufeff"])
+def test_trim_removes_what_java_removes(character: str) -> None:
+    """A tag or a setting would lose characters that belong to it, or keep those that do not."""
+    text = f"{character}a{character}b{character}"
+    assert trim(text) == (f"a{character}b" if character <= " " else text)

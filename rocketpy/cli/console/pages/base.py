@@ -38,9 +38,12 @@ class Pages:
         raise NotImplementedError
 
 
-def required(values: Mapping[str, str], name: str) -> str:
-    """Return a parameter of a request. Raises ConfigInvalid if it is missing or empty."""
-    if value := values.get(name, "").strip():
+def required(values: Mapping[str, str], name: str, stripped: str | None = None) -> str:
+    """Return a parameter of a request. Raises ConfigInvalid if it is missing or empty.
+
+    stripped: characters to remove at both ends; None for all whitespace.
+    """
+    if value := values.get(name, "").strip(stripped):
         return value
     raise ConfigInvalid(f"the request has no {name}")
 

@@ -16,6 +16,7 @@ from rocketpy.client.message_index import FOREVER_MS
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.message.properties import KEY_SEPARATOR
 
 _SHOWN_BYTES: Final = 64 << 10
 """How much of a body a page shows."""
@@ -63,7 +64,7 @@ class MessagePages(Pages):
             end = parse_time("to", query["end"]) if query.get("end") else FOREVER_MS
             return _SearchResult(await _first_page(messages.by_time(topic, begin, end)))
         if by == "key":
-            result = await messages.by_key(topic, required(query, "value"), PAGE_SIZE)
+            result = await messages.by_key(topic, required(query, "value", KEY_SEPARATOR), PAGE_SIZE)
             return _SearchResult(result.messages)
         if by == "offset":
             return await self._search_queue(query, topic)

@@ -14,6 +14,8 @@ from rocketpy.cli.console.pages.base import Pages, required
 from rocketpy.cli.console.views import link, page_of
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import Message
+from rocketpy.protocol.java import trim
+from rocketpy.protocol.message.properties import split_keys
 
 _FIELDS = ("topic", "tags", "keys", "body")
 
@@ -89,6 +91,6 @@ def _message(form: Mapping[str, str]) -> Message:
     return Message(
         required(form, "topic"),
         body,
-        tags=form.get("tags", "").strip() or None,
-        keys=form.get("keys", "").split(),
+        tags=trim(form.get("tags", "")) or None,
+        keys=split_keys(form.get("keys")),
     )

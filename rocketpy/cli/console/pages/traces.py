@@ -12,6 +12,7 @@ from rocketpy.admin import TracedDelivery, Traces
 from rocketpy.cli.console.pages.base import Pages
 from rocketpy.errors import RouteNotFound
 from rocketpy.message.message import TRACE_TOPIC
+from rocketpy.protocol.message.properties import KEY_SEPARATOR
 from rocketpy.protocol.message.trace import ConsumeOutcome
 
 _OUTCOMES: Final = {
@@ -31,7 +32,7 @@ class TracePages(Pages):
 
     async def trace(self, request: Request) -> Response:
         """Show what clients have reported about the messages with a unique id or key."""
-        key = request.query_params.get("key", "").strip()
+        key = request.query_params.get("key", "").strip(KEY_SEPARATOR)
         topic = request.query_params.get("topic", "").strip() or TRACE_TOPIC
         found: Traces | None = None
         problem = ""

@@ -19,8 +19,10 @@ from rocketpy import (
     MessageExt,
     MessageModel,
     MessageQueue,
+    MessageTraceConfig,
     Producer,
     ProducerConfig,
+    PullConsumer,
     PullResult,
     PullStatus,
     SendResult,
@@ -96,6 +98,47 @@ async def test_a_message_is_found_in_every_way(two: EmbeddedCluster, namespace: 
         assert (await admin.messages.by_key("T", "all", end_ms=1)).messages == []
         with pytest.raises(BrokerError, match="no message of topic T"):
             await admin.messages.by_unique_id("T", results[0].message_id[:-1] + "F")
+
+
+WIDE_KEYS = ("tab\there", "no\u00a0break", "\u3000wide\u3000", "\u2003em", "line\u2028end", "\x1fend\x1f")
+"""Keys with characters that are whitespace for Python, and not for RocketMQ."""
+
+
+async def reported(admin: AdminClient, key: str) -> list[str]:
+    """Wait for message traces of a key; return the ids of their messages."""
+    async with asyncio.timeout(LIMIT_S):
+        found: list[str] = []
+        while not found:
+            await asyncio.sleep(0.01)
+            found = [one.message_id for one in (await admin.messages.traces(key)).messages]
+        return found
+
+
+async def test_only_spaces_separate_keys(two: EmbeddedCluster) -> None:
+    """A key with other whitespace would come back as two, and a look-up would drop what the broker found."""
+    traced = ProducerConfig(message_trace=MessageTraceConfig(linger_ms=1))
+    async with (
+        AdminClient(two.namesrv_address) as admin,
+        Producer("p", two.namesrv_address, config=traced) as producer,
+        PullConsumer("readers", two.namesrv_address) as reader,
+    ):
+        result = await producer.send(Message("T", b"x", keys=WIDE_KEYS))
+        await indexed(two)
+        assert (await reader.pull(result.queue, 0)).messages[0].keys == WIDE_KEYS
+        for key in WIDE_KEYS:
+            assert [one.keys for one in (await admin.messages.by_key("T", key)).messages] == [WIDE_KEYS]
+            assert await reported(admin, key) == [result.message_id]
+        assert (await admin.messages.by_key("T", "tab")).messages == []
+
+
+async def test_only_javas_whitespace_is_trimmed_from_tags(two: EmbeddedCluster) -> None:
+    """A consumer would never get messages whose tag begins or ends with such a character."""
+    tags = ["\u3000wide\u3000", "\u00a0no break", "plain"]
+    await sent(two, *(Message("T", tag.encode(), tags=tag) for tag in tags))
+    seen = Seen()
+    async with consuming(two, seen, " \t||".join(tags)):
+        await seen.until(3)
+    assert {message.tags for message in seen.messages} == set(tags)
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,15 @@ def test_reserved_names_are_rocketmqs() -> None:
     ours = {getattr(properties, name) for name in vars(properties) if name.startswith("PROPERTY_")}
     assert ours - {properties.PROPERTY_SEPARATOR} == theirs
     assert constants["KEY_SEPARATOR"] == properties.KEY_SEPARATOR
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (None, ()), ("", ()), ("  ", ()), ("a", ("a",)), (" a  b ", ("a", "b")),
+        ("a\tb\u3000c\u00a0d", ("a\tb\u3000c\u00a0d",)),
+    ],
+)  # fmt: skip
+def test_keys_are_separated_by_spaces_only(text: str | None, keys: tuple[str, ...]) -> None:
+    """Java splits at U+0020; a look-up of a key with other whitespace would find nothing."""
+    assert properties.split_keys(text) == keys

@@ -34,7 +34,19 @@ def test_a_changed_setting_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["a\\", "a\\b", "a\nlistenPort=1", "\ta", "x=y:z", "# no comment", "a\r\fb", "é"]
+    "value",
+    [
+        "a\\",
+        "a\\b",
+        "a\nlistenPort=1",
+        "\ta",
+        "x=y:z",
+        "# no comment",
+        "a\r\fb",
+        "é",
+        "\u3000a\u00a0",
+        "\x85a\x1f",
+    ],
 )
 def test_a_value_is_no_more_than_a_value(value: str) -> None:
     """A value could bring further settings along, or swallow the next one."""
