@@ -324,7 +324,8 @@ class ClientConfig:
     options (``embedded:///path?slaves=1``). Empty: the environment variable NAMESRV_ADDR. RocketMQ's VIP
     channel is not used. RocketMQ: namesrvAddr."""
     instance_name: str = ""
-    """Second part of the client id ``ip@name``; empty for the process id. RocketMQ: instanceName."""
+    """Second part of the client id ``ip@name``; processes with one IP address need different ones. Empty: the
+    process id and a random part. RocketMQ: instanceName."""
     route_refresh_ms: int = 30_000
     """Interval of route refreshes. RocketMQ: pollNameServerInterval."""
     heartbeat_ms: int = 30_000

@@ -17,7 +17,9 @@ import msgspec
 from rocketpy.admin.requests import AdminRequests, Masters, masters_of
 from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
 from rocketpy.admin.topics import Topics
+from rocketpy.client.group_conflicts import Conflict, MemberSettings, find_conflicts, settings_of, texts_of
 from rocketpy.config import check_number
+from rocketpy.consumer.group.conflict_check import members_of, running_data
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
 from rocketpy.message.message import check_group
 from rocketpy.protocol import fastjson
@@ -117,8 +119,8 @@ class Member:
         version: The version of RocketMQ whose protocol it speaks, such as 4.6.0.
         broadcasting: Whether it receives all messages, instead of a share of them.
         brokers: The brokers that it is connected to, sorted.
-        subscriptions: Topic -> filter expression. Brokers keep them by group, not by member: the newest ones
-            that any member has sent.
+        subscriptions: Topic -> filter expression. Brokers of RocketMQ keep them by group, not by member: the
+            newest ones that any member has sent. Then `Groups.conflicts` shows whether members differ.
     """
 
     client_id: str
@@ -299,23 +301,61 @@ class Groups:
             for connections in found.values()
             for subscription in connections.subscription_table.values()
         )
-        texts = {
-            requests.unwrap(topic): subscriptions[topic].sub_string or "" for topic in sorted(subscriptions)
-        }
+        texts = self._texts(subscriptions)
         members: dict[str, Member] = {}
         for broker, connections in found.items():
             for client in connections.connection_set:
-                known = members.get(client.client_id)
+                known, own = members.get(client.client_id), client.consumer_data
+                model = connections.message_model if own is None else own.message_model
                 members[client.client_id] = Member(
                     client_id=client.client_id,
                     address=client.client_addr,
                     language=client.language,
                     version=version_name(client.version),
-                    broadcasting=connections.message_model == _BROADCASTING,
+                    broadcasting=model == _BROADCASTING,
                     brokers=(*(known.brokers if known is not None else ()), broker),
-                    subscriptions=texts,
+                    subscriptions=texts if own is None else self._texts(_newest(own.subscription_data_set)),
                 )
         return tuple(members[client_id] for client_id in sorted(members))
+
+    async def conflicts(self, group: str, *, cluster: str | None = None) -> tuple[str, ...]:
+        """Return how the members of a group differ that are online, a text for each difference.
+
+        All members must have the same subscriptions, message model, kind (push or pull) and start position,
+        and client ids of their own. Otherwise some messages reach no member, or several. If brokers do not
+        know the settings of each member, the members are asked; those that do not respond are left out.
+
+        Args:
+            group: The name of the group.
+            cluster: Only members that are connected to brokers of this cluster.
+
+        Raises:
+            ConfigInvalid: There is no such cluster.
+        """
+        masters = await self._requests.masters(cluster)
+        found = await self._requests.each_of(
+            masters, lambda address, broker: self._connections(address, broker, group)
+        )
+        name, infos, conflicts = self._requests.wrap(group), dict[str, MemberSettings](), list[Conflict]()
+        for broker, connections in found.items():
+            members = members_of(connections)
+            ids = {member.client_id for member in members}
+            if len(ids) > 1 and all(member.settings is None for member in members):
+                unknown = sorted(ids - infos.keys())
+                asked = await asyncio.gather(
+                    *(
+                        self._running_info(client_id, masters.get(broker), broker, group)
+                        for client_id in unknown
+                    )
+                )
+                infos |= {
+                    client_id: settings_of(running_data(info, name))
+                    for client_id, info in zip(unknown, asked, strict=True)
+                    if info is not None
+                }
+                members = [member._replace(settings=infos.get(member.client_id)) for member in members]
+            conflicts += find_conflicts(group, members)
+        return tuple(texts_of(conflicts))
 
     async def lag(
         self, group: str, topic: str | None = None, *, cluster: str | None = None, with_clients: bool = False
@@ -479,16 +519,28 @@ class Groups:
         }
 
     async def _queues_of(self, member: Member, address: str | None, group: str) -> Collection[MessageQueue]:
+        info = await self._running_info(member.client_id, address, member.brokers[0], group)
+        return () if info is None else info.mq_table
+
+    async def _running_info(
+        self, client_id: str, address: str | None, broker: str, group: str
+    ) -> ConsumerRunningInfo | None:
         header = GetConsumerRunningInfoRequestHeader(
-            consumer_group=self._requests.wrap(group), client_id=member.client_id
+            consumer_group=self._requests.wrap(group), client_id=client_id
         )
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            response = await self._requests.call(address, member.brokers[0], code, header)
-            return ConsumerRunningInfo.decode(response.body).mq_table
+            response = await self._requests.call(address, broker, code, header)
+            return ConsumerRunningInfo.decode(response.body)
         except RocketError as error:  # clients in some languages do not respond
-            log.info("member %s of group %s did not report its queues: %s", member.client_id, group, error)
-            return ()
+            log.info("member %s of group %s did not report its state: %s", client_id, group, error)
+            return None
+
+    def _texts(self, subscriptions: Mapping[str, SubscriptionData]) -> dict[str, str]:
+        return {
+            self._requests.unwrap(topic): subscriptions[topic].sub_string or ""
+            for topic in sorted(subscriptions)
+        }
 
 
 def _unknown(text: str) -> BrokerError:

@@ -577,12 +577,13 @@ def _problem(what: str, connection: PeerConnection) -> str:
 
 
 def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:
-    """Return ``ip@pid`` or ``ip@name``; a second client with that name in this process gets ``#2``.
+    """Return ``ip@pid#random`` or ``ip@name``; a second client with that name in this process gets ``#2``.
 
-    is_certain: whether the IP address is known. Otherwise a random part makes the id unique.
+    The random part distinguishes containers, whose pids and addresses are often equal. is_certain: whether
+    the IP address is known. Otherwise a given name gets a random part, too.
     """
     name = f"{ipaddress.ip_address(address)}@{instance_name or os.getpid()}"
-    if not is_certain:
+    if not instance_name or not is_certain:
         name += f"#{secrets.token_hex(4)}"
     numbered = (f"{name}#{number}" for number in itertools.count(2))
     client_id = next(text for text in itertools.chain([name], numbered) if text not in _client_ids)

@@ -22,12 +22,13 @@ from rocketpy.consumer.group.broker_callbacks import (
     GroupRegistration,
     running_info,
 )
-from rocketpy.consumer.group.member import GroupMember, abbreviate
+from rocketpy.consumer.group.member import GroupMember
 from rocketpy.consumer.listeners import Observers
 from rocketpy.errors import ClientClosed
 from rocketpy.message.message import check_group, check_topic
 from rocketpy.protocol.bodies import ConsumerRunningInfo, MessageQueue
 from rocketpy.results import Health
+from rocketpy.runtime.rate_limited_log import abbreviate
 from rocketpy.runtime.tasks import close_all, joined
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -166,6 +167,11 @@ class GroupConsumer(Lifecycle):
             f"topic {topic} has no route"
             for topic in member.subscriptions
             if topic not in member.queues_of and topic != retry_topic(member.group)
+        ]
+        problems += [
+            f"topic {topic} has no queue with read permission"
+            for topic in member.subscriptions
+            if member.queues_of.get(topic) == ()
         ]
         problems += member.problems()
         return replace(health, ok=not problems, problems=tuple(problems), undecodable=member.undecodable)

@@ -1,14 +1,22 @@
-"""RateLimitedLog: limits how often repeated errors are logged."""
+"""RateLimitedLog: limits how often repeated errors are logged. `abbreviate` shortens lists in log lines."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 _KEYS_MAX: Final = 256
 _KEY_CHARACTERS_MAX: Final = 200
 """Longer keys are cut, because they may contain text from a peer."""
+_SHOWN_MAX: Final = 3
+
+
+def abbreviate(items: Sequence[object]) -> str:
+    """Return the first few items and the number of the others, for a log line."""
+    shown = ", ".join(str(item)[:_KEY_CHARACTERS_MAX] for item in items[:_SHOWN_MAX])
+    return f"{shown} and {len(items) - _SHOWN_MAX} more" if len(items) > _SHOWN_MAX else shown
 
 
 class RateLimitedLog:

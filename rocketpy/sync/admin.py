@@ -204,6 +204,10 @@ class Groups(BlockingPart[groups.Groups]):
         """See `rocketpy.admin.groups.Groups.members`."""
         return self._loop_thread().run(self._inner.members(group, cluster=cluster))
 
+    def conflicts(self, group: str, *, cluster: str | None = None) -> tuple[str, ...]:
+        """See `rocketpy.admin.groups.Groups.conflicts`."""
+        return self._loop_thread().run(self._inner.conflicts(group, cluster=cluster))
+
     def lag(
         self, group: str, topic: str | None = None, *, cluster: str | None = None, with_clients: bool = False
     ) -> GroupLag:

@@ -64,6 +64,14 @@ CONNECTION_REFUSALS: Final = _counter(
 )
 PRODUCERS: Final = _gauge("producer_connections", "{connection}", "Producers of a group", "producer_group")
 CONSUMERS: Final = _gauge("consumer_connections", "{connection}", "Consumers of a group", "consumer_group")
+CONSUMER_CONFLICTS: Final = _gauge(
+    "consumer_group_conflicts",
+    "1",
+    "1 for each setting in which the members of a group differ: subscriptions, message_model, consume_type, "
+    "consume_from_where, or client_id if several clients have one",
+    "consumer_group",
+    "setting",
+)
 STORAGE_BYTES: Final = _gauge("storage_size", "By", "Bytes in the commit log")
 FLUSH_BEHIND: Final = _gauge("storage_flush_behind_bytes", "By", "Bytes written that are not flushed")
 FLUSHES: Final = _counter("storage_flushes_total", "{flush}", "Flushes of the commit log")

@@ -161,6 +161,14 @@ def _clients(sources: MetricSources, state: BrokerState) -> Iterator[tuple[Metri
         catalog.CONSUMERS,
         [((group.name,), len(group.members)) for group in groups if group is not None],
     )
+    yield (
+        catalog.CONSUMER_CONFLICTS,
+        [
+            ((name, conflict.kind), 1.0)
+            for name in clients.consumer_groups
+            for conflict in clients.conflicts(name, str)
+        ],
+    )
 
 
 def _storage(store: MessageStore, health: StoreHealth) -> Iterator[tuple[Metric, Values]]:

@@ -115,7 +115,11 @@ async def test_every_metric_is_on_the_endpoint(tmp_path: Path) -> None:
     found = samples(text)
     missing = {metric.name for metric in catalog.CATALOG} - set(found)
     of_groups = {name for name in missing if name.startswith("rocketmq_dledger_")}
-    assert missing - of_groups == {catalog.SLAVE_LAG.name, catalog.SLAVE_STATE.name}
+    assert missing - of_groups == {
+        catalog.SLAVE_LAG.name,
+        catalog.SLAVE_STATE.name,
+        catalog.CONSUMER_CONFLICTS.name,
+    }
     assert all(
         labels["cluster"] == "DefaultCluster" and labels["node_id"] == "broker-a"
         for values in found.values()

@@ -1,4 +1,4 @@
-"""Checks of consumer groups: their lag and their dead letters."""
+"""Checks of consumer groups: their members, their lag and their dead letters."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> 
     async def lag(own: Findings, group: str) -> None:
         await _check_lag(own, admin, group, lag_max)
 
+    async def members(own: Findings, group: str) -> None:
+        await _check_members(own, admin, group)
+
     async def dead_letters(own: Findings, group: str) -> None:
         await _check_dead_letters(own, admin, group)
 
     checks = [check("lag", group, lag) for group in groups]
+    checks += [check("members", group, members) for group in groups]
     checks += [check("dead letters", group, dead_letters) for group in dead]
     for own in await asyncio.gather(*checks):
         findings += own
@@ -58,6 +62,15 @@ async def _check_lag(findings: Findings, admin: AdminClient, group: str, lag_max
     else:
         remedy = "Start its consumers; delete the group if it is no longer needed"
     findings.warning("lag", subject, text, remedy)
+
+
+async def _check_members(findings: Findings, admin: AdminClient, group: str) -> None:
+    conflicts = await admin.groups.conflicts(group)
+    for text in conflicts:
+        remedy = f"Correct the members, and restart them; see rocketpy group describe {group}"
+        findings.problem("members", f"group {group}", text, remedy)
+    if not conflicts:
+        findings.ok("members", f"group {group}", "its members have the same subscriptions and settings")
 
 
 async def _check_dead_letters(findings: Findings, admin: AdminClient, group: str) -> None:

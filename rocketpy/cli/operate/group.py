@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, NamedTuple, cast
 
 import typer
 
@@ -64,8 +64,8 @@ def list_groups(
 
 @group_app.command(epilog="Example: rocketpy group describe billing")
 def describe(options: Options, group: _Group, cluster: OfCluster = None) -> None:
-    """Show the settings, members, subscriptions and lag of a group."""
-    _print_group(options, group, *options.run_admin(lambda admin: _describe(admin, group, cluster)))
+    """Show the settings, members, subscriptions and lag of a group, and how its members differ."""
+    _print_group(options, options.run_admin(lambda admin: _describe(admin, group, cluster)))
 
 
 @group_app.command(epilog="Example: rocketpy group members billing")
@@ -230,34 +230,55 @@ def _text(settings: GroupChanges) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
-async def _describe(
-    admin: AdminClient, group: str, cluster: str | None
-) -> tuple[GroupSummary | None, tuple[Member, ...], GroupLag]:
+class _Described(NamedTuple):
+    """What ``describe`` shows. summary: None if no broker has the group."""
+
+    group: str
+    summary: GroupSummary | None
+    members: tuple[Member, ...]
+    conflicts: tuple[str, ...]
+    lag: GroupLag
+
+
+async def _describe(admin: AdminClient, group: str, cluster: str | None) -> _Described:
     known = await admin.groups.list(cluster, include_system=True)
     found = [summary for summary in known if summary.name == group]
     online = await admin.groups.members(group, cluster=cluster)
     if not found and not online:
         where = f" in cluster {cluster}" if cluster else ""
         raise RocketError(f"there is no group {group}{where}; rocketpy group list shows the groups")
-    return found[0] if found else None, online, await admin.groups.lag(group, cluster=cluster)
+    conflicts = await admin.groups.conflicts(group, cluster=cluster)
+    lag = await admin.groups.lag(group, cluster=cluster)
+    return _Described(group, found[0] if found else None, online, conflicts, lag)
 
 
-def _print_group(
-    options: Options, group: str, summary: GroupSummary | None, online: tuple[Member, ...], lag: GroupLag
-) -> None:
-    subscriptions = dict(online[0].subscriptions) if online else {}
-    settings = [] if summary is None else _settings(options, summary)
+def _print_group(options: Options, found: _Described) -> None:
+    lag, settings = found.lag, [] if found.summary is None else _settings(options, found.summary)
     if options.as_json:
-        facts = {"group": group, "lag": lag.total, "messages_per_second": lag.messages_per_second}
-        parts = {"brokers": settings, "members": list(map(_member, online)), "subscriptions": subscriptions}
-        print_json([{**facts, **parts}])
+        facts = {"group": found.group, "lag": lag.total, "messages_per_second": lag.messages_per_second}
+        rows = [_member(member) | {"subscriptions": dict(member.subscriptions)} for member in found.members]
+        subscriptions = rows[0]["subscriptions"] if rows else {}
+        parts = {"brokers": settings, "members": rows, "subscriptions": subscriptions}
+        print_json([{**facts, **parts, "conflicts": found.conflicts}])
         return
-    print(f"group {group}: lag {lag.total}, {lag.messages_per_second:.1f} messages/s, {len(online)} members")
-    wanted: list[Row] = [{"topic": topic, "filter": text} for topic, text in subscriptions.items()]
-    for rows in (settings, wanted, list(map(_member, online))):
-        if rows:
+    rate, count = lag.messages_per_second, len(found.members)
+    print(f"group {found.group}: lag {lag.total}, {rate:.1f} messages/s, {count} members")
+    for text in found.conflicts:
+        print(f"problem: {text}")
+    for table in (settings, _subscriptions(found.members), list(map(_member, found.members))):
+        if table:
             print()
-            print_table(rows)
+            print_table(table)
+
+
+def _subscriptions(members: Sequence[Member]) -> list[Row]:
+    """Return the subscriptions of the group, or of each member if they differ."""
+    differ = any(member.subscriptions != members[0].subscriptions for member in members)
+    return [
+        {**({"client_id": member.client_id} if differ else {}), "topic": topic, "filter": text}
+        for member in (members if differ else members[:1])
+        for topic, text in member.subscriptions.items()
+    ]
 
 
 def _settings(options: Options, group: GroupSummary) -> list[Row]:
@@ -272,7 +293,7 @@ def _settings(options: Options, group: GroupSummary) -> list[Row]:
     return rows
 
 
-def _member(member: Member) -> Row:
+def _member(member: Member) -> dict[str, object]:
     return {
         "client_id": member.client_id,
         "address": member.address,

@@ -21,6 +21,8 @@ from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError
 from rocketpy.protocol.bodies import (
     MASTER_ID,
     CheckClientRequestBody,
+    ConsumerConnection,
+    ConsumerRunningInfo,
     GetConsumerListByGroupResponseBody,
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -30,7 +32,10 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
@@ -181,6 +186,22 @@ class ConsumerApi(BrokerApi):
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         )
         return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
+
+    async def connections(self, topic: str, broker_name: str) -> ConsumerConnection:
+        """Return the connections of the group's members to a broker that has the topic."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=self.group)
+        response = await self._ask(topic, broker_name, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+        return ConsumerConnection.decode(response.body)
+
+    async def running_info(self, topic: str, broker_name: str, client_id: str) -> ConsumerRunningInfo:
+        """Return what another member of the group tells about itself, through a broker that has the topic."""
+        header = GetConsumerRunningInfoRequestHeader(consumer_group=self.group, client_id=client_id)
+        response = await self._ask(topic, broker_name, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+        return ConsumerRunningInfo.decode(response.body)
+
+    async def _ask(self, topic: str, broker_name: str, code: int, header: Header) -> Command:
+        address, _ = await self.client.find_broker(topic, broker_name)
+        return await self.request(address, broker_name, Command.request(code, header))
 
     async def check_subscription(self, subscription: SubscriptionData) -> None:
         """Let the topic's brokers compile a filter. Raises BrokerError with the reason of a rejection."""

@@ -177,6 +177,8 @@ def running_info(group: GroupRegistration, client: ClientInstance) -> ConsumerRu
         "PROP_CONSUMEORDERLY": "true" if member.orderly else "false",
         "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
         "PROP_CONSUME_TYPE": member.consume_type,
+        "messageModel": member.config.model.value,
+        "consumeFromWhere": member.config.consume_from.value,
         "PROP_NAMESERVER_ADDR": client.config.namesrv,
         "PROP_CLIENT_VERSION": _VERSION_NAME,
     }

@@ -25,6 +25,7 @@ from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker, is_reje
 from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
+from rocketpy.consumer.group.conflict_check import ConflictCheck
 from rocketpy.consumer.group.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
 from rocketpy.consumer.group.rebalance import Rebalance
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
@@ -33,7 +34,7 @@ from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
 from rocketpy.protocol.message import properties as names
-from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
 from rocketpy.runtime.tasks import Tasks, joined
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -43,7 +44,6 @@ _LOCK_INTERVAL_MS: Final = 20_000
 """RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
 _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
-_SHOWN_MAX: Final = 3
 _DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
 """Without `consume_timestamp_ms`, consumption begins this long before the start of the member."""
 _REBALANCE_SOON_MS: Final = 250
@@ -109,6 +109,7 @@ class GroupMember:
         self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
         self._lock_renewal: asyncio.Task[None] | None = None
+        self._conflicts = ConflictCheck(self.api, self.describe, self.queues_of, self.pullers)
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self.context: PullContext = PullContext(
             client=client,
@@ -139,6 +140,7 @@ class GroupMember:
         if self.stores_offsets:
             self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
+        self.every(self.config.rebalance_interval_ms, self._conflicts.run, "conflicts")
         if self.locks_queues:
             self._lock_renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
 
@@ -207,8 +209,9 @@ class GroupMember:
         return self.tasks.spawn(run(), name)
 
     def problems(self) -> list[str]:
-        """Return a text for each rejected request and for each queue that cannot be read."""
+        """Return a text for each rejected request, for each queue that cannot be read, and for conflicts."""
         found = [f"rejected: {error}" for error in self._rejected.values()]
+        found += self._conflicts.problems
         found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
         return list(dict.fromkeys(found))
 
@@ -591,9 +594,3 @@ class GroupMember:
 def _filter_key(topic: str) -> str:
     """Return the key of a rejected filter. A later success for the topic removes only the topic's key."""
     return f"filter of {topic}"
-
-
-def abbreviate(items: Sequence[object]) -> str:
-    """Return the first few items and the number of the others, for a log line."""
-    shown = ", ".join(str(item) for item in items[:_SHOWN_MAX])
-    return f"{shown} and {len(items) - _SHOWN_MAX} more" if len(items) > _SHOWN_MAX else shown

@@ -50,9 +50,9 @@ class Rebalance:
             return AssignmentChanges((), ())
         allocated = set(queues)
         if not self.broadcasting:
-            allocated = set(
-                self.strategy.allocate(self.group, self.client_id, sorted(queues), sorted(members or ()))
-            )
+            # Several connections with one client id count once: counted twice, some queues have no reader.
+            unique = sorted(set(members or ()))
+            allocated = set(self.strategy.allocate(self.group, self.client_id, sorted(queues), unique))
         current = {queue for queue in held if queue.topic == topic}
         return AssignmentChanges(tuple(sorted(current - allocated)), tuple(sorted(allocated - current)))
 

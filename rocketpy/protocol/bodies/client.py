@@ -62,12 +62,17 @@ class CheckClientRequestBody(Body, kw_only=True):
 
 
 class Connection(Body, kw_only=True):
-    """One client seen by a broker. language: a name of `codes.LanguageCode`."""
+    """One client seen by a broker. language: a name of `codes.LanguageCode`.
+
+    consumer_data: the member's last heartbeat. Only brokers of rocketpy send it, and only while the members
+    of a group differ; RocketMQ's clients ignore it.
+    """
 
     client_id: str
     client_addr: str
     language: str
     version: Int32
+    consumer_data: ConsumerData | None = None
 
 
 class ProducerConnection(Body, kw_only=True):

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -86,6 +87,8 @@ class ClientHandler:
 
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
+        self._reported: dict[str, Hashable] = {}
+        """Group -> state of its conflicts that was logged."""
 
     @handles(RequestCode.HEART_BEAT)
     def heart_beat(self, channel: Channel, request: Command) -> Command | None:
@@ -121,6 +124,7 @@ class ClientHandler:
                 beat.client_id[:200],
                 channel.remote_address,
             )
+        self._report_conflicts(channel, beat)
         self._notify(changed)
         if not making:
             return request.reply()
@@ -132,6 +136,24 @@ class ClientHandler:
 
         making[-1].waiters.append(saved)
         return None
+
+    def _report_conflicts(self, channel: Channel, beat: HeartbeatData) -> None:
+        """Log the conflicts of a client's groups, and another client with its id, once."""
+        for data in beat.consumer_data_set:
+            state = self.clients.conflict_state(data.group_name)
+            if not state or self._reported.get(data.group_name) == state:
+                continue
+            self._reported[data.group_name] = state
+            for one in self.clients.conflicts(data.group_name, attrgetter("remote_address")):
+                self._limited_log.warning(f"{one.kind} {data.group_name}", "%s", one.text)
+        if beat.producer_data_set and self.clients.is_shared(beat.client_id):
+            self._limited_log.warning(
+                f"shared {beat.client_id}",
+                "producers on several connections have the client id %s, one of them %s: replies to requests "
+                "reach only one of them; give each client its own instance_name, or none",
+                beat.client_id[:200],
+                channel.remote_address,
+            )
 
     def _rejection_of_new_groups(self, request: Command) -> str | None:
         """Return the reason to reject a heartbeat with too many new groups; None for an acceptable one."""
@@ -203,7 +225,9 @@ class ClientHandler:
         if group is None:
             raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
-            connection_set=_connections(group.members),
+            connection_set=_connections(
+                group.members, group.declared if self.clients.conflict_state(name) else {}
+            ),
             subscription_table=group.subscriptions,
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -241,6 +265,9 @@ class ClientHandler:
     def drop_inactive(self) -> None:
         """Remove the clients that sent no heartbeat for too long."""
         self._notify(self.clients.drop_inactive(int(self.now_ms())))
+        self._reported = {
+            name: state for name, state in self._reported.items() if self.clients.conflict_state(name)
+        }
 
     def _notify(self, changed: Iterable[str]) -> None:
         """Notify all members of these groups, also new ones, to rebalance (QUIRKS 41)."""
@@ -259,13 +286,16 @@ class ClientHandler:
                     )
 
 
-def _connections(members: Mapping[Hashable, ClientChannelInfo]) -> list[Connection]:
+def _connections(
+    members: Mapping[Hashable, ClientChannelInfo], declared: Mapping[Hashable, ConsumerData] | None = None
+) -> list[Connection]:
     return [
         Connection(
             client_id=info.client_id,
             client_addr=cast(Channel, channel).remote_address,
             language=info.language,
             version=info.version,
+            consumer_data=None if declared is None else declared.get(channel),
         )
         for channel, info in members.items()
     ]

@@ -7,21 +7,35 @@ client may reconnect before its old connection closes. The owner is the account 
 access control, its remote host. Channels of other owners may send heartbeats with that id, but get no
 replies.
 
+Two clients that share an id take it from each other with each heartbeat. `ClientRegistry.conflicts` reports
+them, and members of a group with different settings.
+
 Source: ProducerManager, ConsumerManager of RocketMQ 4.6.0; there, the last channel gets the replies.
 No I/O or clock: `now_ms` is an argument.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rocketpy.client.group_conflicts import (
+    CLIENT_ID,
+    Conflict,
+    MemberSettings,
+    MemberView,
+    find_conflicts,
+    settings_of,
+)
 from rocketpy.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 
 EXPIRED_MS: Final = 120_000
 _ID_CHARACTERS_MAX: Final = 1024
 """A longer client id has no owner and gets no replies."""
+_SHARED_MAX: Final = 1024
+"""Client ids in use by several clients that are remembered."""
 
 _PRODUCER: Final = "producer"
 _CONSUMER: Final = "consumer"
@@ -45,10 +59,16 @@ class ClientChannelInfo:
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one member. subscriptions: topic -> the newest subscription of all members."""
+    """A group with at least one member. subscriptions: topic -> the newest subscription of all members.
+
+    declared: what each member has sent in its last heartbeat.
+    """
 
     name: str
     members: dict[Hashable, ClientChannelInfo] = field(default_factory=dict)
+    declared: dict[Hashable, ConsumerData] = field(default_factory=dict)
+    _settings: dict[Hashable, MemberSettings] = field(default_factory=dict)
+    _variants: Counter[MemberSettings] = field(default_factory=Counter)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
@@ -56,18 +76,51 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """The client ids of the members."""
-        return [member.client_id for member in self.members.values()]
+        """The client ids of the members, each once."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    @property
+    def variants(self) -> frozenset[MemberSettings]:
+        """The different settings of the members; more than one is a conflict."""
+        return frozenset(self._variants)
 
     def channel_of(self, client_id: str) -> Hashable | None:
         """Return the channel of one member; None if it is not online."""
         return next((channel for channel, info in self.members.items() if info.client_id == client_id), None)
 
-    def update(self, data: ConsumerData) -> bool:
+    def views(self, address_of: Callable[[Any], str]) -> list[MemberView]:
+        """Return the members for `find_conflicts`. address_of: returns the address of a channel."""
+        return [
+            MemberView(info.client_id, address_of(channel), self._settings.get(channel))
+            for channel, info in self.members.items()
+        ]
+
+    def remove(self, channel: Hashable) -> bool:
+        """Remove a member. Returns whether the channel was one."""
+        if self.members.pop(channel, None) is None:
+            return False
+        self.declared.pop(channel, None)
+        self._count(channel, None)
+        return True
+
+    def _count(self, channel: Hashable, settings: MemberSettings | None) -> None:
+        before = self._settings.pop(channel, None)
+        if before is not None:
+            self._variants[before] -= 1
+            if not self._variants[before]:
+                del self._variants[before]
+        if settings is not None:
+            self._settings[channel] = settings
+            self._variants[settings] += 1
+
+    def update(self, channel: Hashable, data: ConsumerData) -> bool:
         """Update the group from a heartbeat. Subscriptions to topics that it does not name are removed.
 
         Returns whether a topic was added or removed.
         """
+        if self.declared.get(channel) != data:
+            self.declared[channel] = data
+            self._count(channel, settings_of(data))
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -107,6 +160,10 @@ class ClientRegistry:
         """By client id."""
         self._held: dict[Hashable, str] = {}
         """Channel -> its client id. A channel has only one, so that a client cannot occupy many ids."""
+        self._taken: dict[Hashable, str] = {}
+        """Channel -> the client id that another channel took from it."""
+        self._shared: dict[str, int] = {}
+        """Client id that several clients use -> when one last took it back from another."""
         self._add_memory = add_memory
         self._memberships: dict[Hashable, dict[tuple[str, str], int]] = {}
         """Channel -> kind and name of its groups -> their memory in bytes."""
@@ -161,7 +218,7 @@ class ClientRegistry:
             is_new = channel not in group.members
             group.members[channel] = info
             memberships.setdefault((_CONSUMER, data.group_name), 0)
-            if group.update(data) or is_new:
+            if group.update(channel, data) or is_new:
                 changed.add(data.group_name)
         return changed
 
@@ -170,16 +227,54 @@ class ClientRegistry:
         holder = self._holders.get(client_id)
         if holder is not None:
             if holder.owner != owner:
+                self._mark_shared(client_id, now_ms)
                 return
+            if holder.channel != channel:
+                self._taken[holder.channel] = client_id
             self._release_client_id(holder.channel)
         self._release_client_id(channel)
+        if self._taken.pop(channel, None) == client_id:
+            # A client that has only reconnected sends no heartbeats over its former connection.
+            self._mark_shared(client_id, now_ms)
         self._holders[client_id] = _Holder(channel, owner, now_ms)
         self._held[channel] = client_id
+
+    def _mark_shared(self, client_id: str, now_ms: int) -> None:
+        self._shared.pop(client_id, None)
+        self._shared[client_id] = now_ms
+        if len(self._shared) > _SHARED_MAX:
+            del self._shared[next(iter(self._shared))]
 
     def _release_client_id(self, channel: Hashable) -> None:
         client_id = self._held.pop(channel, None)
         if client_id is not None:
             del self._holders[client_id]
+
+    def is_shared(self, client_id: str) -> bool:
+        """Return whether several clients use an id."""
+        return client_id in self._shared
+
+    def conflicts(self, name: str, address_of: Callable[[Any], str]) -> list[Conflict]:
+        """Return how members of a group differ, and which client ids several of them use.
+
+        address_of: returns the address of a channel.
+        """
+        group = self._consumers.get(name)
+        if group is None or not self.conflict_state(name):
+            return []
+        found = find_conflicts(name, group.views(address_of))
+        return [one for one in found if one.kind != CLIENT_ID or self._shared_in(group)]
+
+    def conflict_state(self, name: str) -> frozenset[object]:
+        """Return a value that is empty without a conflict, and that changes when the conflicts do."""
+        group = self._consumers.get(name)
+        if group is None:
+            return frozenset()
+        variants = group.variants
+        return (variants if len(variants) > 1 else frozenset()) | self._shared_in(group)
+
+    def _shared_in(self, group: ConsumerGroupInfo) -> frozenset[str]:
+        return frozenset(self._shared.keys() & group.client_ids) if self._shared else frozenset()
 
     def owner_of(self, client_id: str) -> str | None:
         """Return the owner of a client id; None if no channel has it."""
@@ -201,6 +296,9 @@ class ClientRegistry:
 
     def drop_channel(self, channel: Hashable) -> set[str]:
         """Remove a channel from its groups; return the consumer groups that lost a member."""
+        for client_id in (self._held.get(channel), self._taken.pop(channel, None)):
+            if client_id is not None:
+                self._shared.pop(client_id, None)  # a third client with it takes it back with its heartbeat
         self._release_client_id(channel)
         changed = set()
         for kind, name in list(self._memberships.get(channel, ())):
@@ -219,6 +317,8 @@ class ClientRegistry:
         ]
         for channel in expired:
             self._release_client_id(channel)
+        for client_id in [one for one, taken_ms in self._shared.items() if _is_expired(taken_ms, now_ms)]:
+            del self._shared[client_id]
         for name, members in list(self._producers.items()):
             for channel in _expired(members.items(), now_ms):
                 self._drop_producer(name, channel)
@@ -284,7 +384,7 @@ class ClientRegistry:
 
     def _drop_consumer(self, name: str, channel: Hashable) -> bool:
         group = self._consumers.get(name)
-        if group is None or group.members.pop(channel, None) is None:
+        if group is None or not group.remove(channel):
             return False
         self._release_memory(channel, _CONSUMER, name)
         if not group.members:

@@ -228,7 +228,8 @@ def test_members(shell: Shell, admin: AdminClient) -> None:
         assert "stopped" not in shell.text("group", "describe", "members")
         refused = shell.fails("group", "reset", "members", "Read", "--to", "0", "--yes")
     assert (member["language"], member["brokers"]) == ("PYTHON", ["broker-a"])
-    assert shown["members"] == [member]
+    assert shown["members"] == [{**member, "subscriptions": {"Read": "*"}}]
+    assert shown["conflicts"] == []
     assert shown["subscriptions"]["Read"] == "*"
     assert "1 members online" in refused
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -163,14 +164,15 @@ async def test_assign_replaces_the_queues_of_a_running_start() -> None:
 async def test_clients_that_do_not_wait_have_unique_ids() -> None:
     """Pods, each with pid 1, would count as one member of a group, and some queues have no reader."""
     async with Names() as names:
-        client = ClientConfig(namesrv=names.address)
+        client = ClientConfig(namesrv=names.address, instance_name="pod")
         waiting = Producer("g", client=client)
         async with waiting:
             known = waiting.health().client_id
         for host, is_known in (("127.0.0.1", True), ("no-such-host.invalid", False)):
             ids = set()
             for _ in range(2):
-                producer = Producer("g", client=ClientConfig(namesrv=f"{host}:{names.address.split(':')[1]}"))
+                client = replace(client, namesrv=f"{host}:{names.address.split(':')[1]}")
+                producer = Producer("g", client=client)
                 await producer.start(wait=False)
                 ids.add(producer.health().client_id)
                 await producer.close()

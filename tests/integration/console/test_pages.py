@@ -76,6 +76,18 @@ async def test_a_group_shows_lag_and_members(
     assert "No member is online" in await browser.text("/group", name="unknown-group")
 
 
+async def test_a_group_shows_how_its_members_differ(browser: Browser, cluster: EmbeddedCluster) -> None:
+    """An operator looked at two members that lose each other's messages, and saw nothing wrong."""
+    async with (
+        consuming(cluster, Seen(), "*", group="readers", name="one"),
+        consuming(cluster, Seen(), "a", group="readers", name="two"),
+    ):
+        page = unescape(await browser.text("/group", name="readers"))
+        assert "members of group readers have different subscriptions" in page
+        assert "127.0.0.1@two has T 'a'" in page
+        assert page.count('role="alert"') == 1
+
+
 async def test_messages_are_found_and_never_html(browser: Browser, producer: Producer) -> None:
     """A script in a body would run in the operator's browser, or the message not be found."""
     message = Message("T", SCRIPT.encode(), keys=["k1"], tags=SCRIPT, properties={"<b>": SCRIPT})

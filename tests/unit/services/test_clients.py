@@ -160,3 +160,69 @@ def _join(registry: ClientRegistry, channel: Hashable, groups: list[str]) -> Non
         consumer_data_set=[ConsumerData(group_name=group) for group in groups],
     )
     registry.heartbeat(channel, data, language="JAVA", version=333, now_ms=0)
+
+
+def beats_as(
+    registry: ClientRegistry, channel: str, now_ms: int = 0, *, owner: str = "", topic: str = "T"
+) -> None:
+    """Send a heartbeat of client id x."""
+    data = ConsumerData(
+        group_name="consumers", subscription_data_set=[SubscriptionData(topic=topic, sub_string="*")]
+    )
+    beat_of_x = HeartbeatData(client_id="x", consumer_data_set=[data])
+    registry.heartbeat(channel, beat_of_x, language="JAVA", version=333, now_ms=now_ms, owner=owner)
+
+
+def kinds(registry: ClientRegistry) -> list[str]:
+    return [conflict.kind for conflict in registry.conflicts("consumers", str)]
+
+
+def test_a_client_id_that_two_clients_use_is_a_conflict_until_one_has_gone() -> None:
+    """Two workers with one instance name shared half of the queues, and nobody was told."""
+    registry = ClientRegistry()
+    for channel in ("one", "two", "one"):
+        beats_as(registry, channel)
+    assert registry.is_shared("x")
+    assert kinds(registry) == ["client_id"]
+    group = registry.consumer_group("consumers")
+    assert group is not None
+    assert group.client_ids == ["x"]
+    registry.drop_channel("two")
+    beats_as(registry, "one")
+    assert not registry.is_shared("x")
+    assert kinds(registry) == []
+
+
+def test_a_client_that_reconnects_is_not_two_clients() -> None:
+    """After each failure of the network an operator would be sent to look for a second client."""
+    registry = ClientRegistry()
+    for channel in ("one", "two", "two", "three", "three"):
+        beats_as(registry, channel)
+    assert kinds(registry) == []
+
+
+def test_the_same_client_id_from_another_host_is_a_conflict() -> None:
+    """Two hosts with containers of equal addresses would not be noticed."""
+    registry = ClientRegistry()
+    beats_as(registry, "one", owner="10.0.0.1")
+    beats_as(registry, "two", owner="10.0.0.2")
+    assert kinds(registry) == ["client_id"]
+    beats_as(registry, "one", 120_000, owner="10.0.0.1")
+    registry.drop_inactive(120_001)
+    assert kinds(registry) == []
+
+
+def test_members_differ_until_the_last_one_that_does_has_left() -> None:
+    """An alert would not end, or never begin."""
+    registry = ClientRegistry()
+    beat(registry, "one")
+    assert not registry.conflict_state("consumers")
+    beat(registry, "two", topics="TU")
+    assert kinds(registry) == ["subscriptions"]
+    beat(registry, "three", topics="TU")
+    registry.drop_channel("two")
+    assert kinds(registry) == ["subscriptions"]
+    registry.unregister("three", consumer_group="consumers")
+    assert not registry.conflict_state("consumers")
+    beat(registry, "one", version=2, topics="U")
+    assert kinds(registry) == []

@@ -47,13 +47,14 @@ class GroupPages(Pages):
         context, name = self._context, required(request.query_params, "name")
         groups = context.admin.groups
         lag = await groups.lag(name, with_clients=True)
-        members = await groups.members(name)
+        members, conflicts = await groups.members(name), await groups.conflicts(name)
         if lag.queues or members:
             context.sampler.watch([name])
         chart = draw("Lag over time, in messages", {"lag": context.sampler.lags.get(name, ())})
         topics = sorted({queue.topic for queue in lag.queues})
-        values = {"name": name, "lag": lag, "members": members, "history": chart, "topics": topics}
-        return context.views.page("group.html", values | {"notice": request.query_params.get("done", "")})
+        values = {"name": name, "lag": lag, "members": members, "conflicts": conflicts, "history": chart}
+        values |= {"topics": topics, "notice": request.query_params.get("done", "")}
+        return context.views.page("group.html", values)
 
     async def preview(self, request: Request) -> Response:
         """Show what a reset would change. With changes allowed, the page confirms it."""
