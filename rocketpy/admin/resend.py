@@ -33,16 +33,11 @@ _SEND_PROPERTIES: Final = (
     names.PROPERTY_REAL_QUEUE_ID,
     names.PROPERTY_TRANSACTION_PREPARED,
     names.PROPERTY_WAIT_STORE_MSG_OK,
+    *names.TIMER_PROPERTIES,
 )
-"""Properties of the original send: with them, the copy would be delayed, become a half message, or not wait
-for a flush."""
-_RETRY_PROPERTIES: Final = (
-    names.PROPERTY_RETRY_TOPIC,
-    names.PROPERTY_RECONSUME_TIME,
-    names.PROPERTY_MAX_RECONSUME_TIMES,
-    names.PROPERTY_ORIGIN_MESSAGE_ID,
-    names.PROPERTY_CONSUME_START_TIMESTAMP,
-)
+"""Properties of the original send: with them, the copy would be delayed, become a half message, not wait for
+a flush, or be rejected."""
+_CONSUMER_PROPERTIES: Final = (*names.RETRY_PROPERTIES, names.PROPERTY_CONSUME_START_TIMESTAMP)
 """Properties that only dead letters and messages that were sent back have."""
 
 
@@ -87,7 +82,7 @@ async def send_to_topic(
         MessageInvalid: The message is damaged.
         RocketError: The message was not stored, or this is unknown; see `outcome`.
     """
-    header = _header(message, queue, group, _properties(message, _SEND_PROPERTIES + _RETRY_PROPERTIES))
+    header = _header(message, queue, group, _properties(message, _SEND_PROPERTIES + _CONSUMER_PROPERTIES))
     return await _send(client, message, address, queue, header)
 
 

@@ -4,6 +4,7 @@
 |--------------------------------------|---------------------------------------------------------------------|
 | names a topic                        | PUB to send to it, SUB to read it, either one to query it           |
 | names ``%RETRY%g``                   | the same as the group g                                             |
+| sends a copy to ``%RETRY%g``         | SUB for the group g, and for the topic in its RETRY_TOPIC           |
 | names a consumer group               | SUB for the group                                                   |
 | sends or ends a half message         | PUB for its real topic, and any right for its producer group        |
 | names a record by offset or id       | SUB for the real topic of that record, and SUB for the group of a   |
@@ -183,8 +184,14 @@ def _consume(topic: str = "topic", group: str = "consumerGroup", right: Right = 
 
 def _send(topic: str, properties: str) -> Rule:
     def rule(request: _Request) -> _Required:
-        found = _topic(request.field(topic), Right.PUB)
+        name = request.field(topic)
+        found = _topic(name, Right.PUB)
         text = request.field(properties) or ""
+        if name is not None and name.startswith(RETRY_TOPIC_PREFIX):
+            sent = props.decode(text)
+            if not props.RETRY_PROPERTIES.isdisjoint(sent):
+                # A consumer sends a copy of a message that it has read. Its group gets it as RETRY_TOPIC.
+                found = _topic(name, Right.SUB) + _topic(sent.get(props.PROPERTY_RETRY_TOPIC), Right.SUB)
         if props.PROPERTY_TRANSACTION_PREPARED in text:
             # The broker checks the transaction with any producer of that group, and trusts the result.
             found += _group(props.decode(text).get(props.PROPERTY_PRODUCER_GROUP), _ANY)

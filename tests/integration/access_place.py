@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+import msgspec
 import pytest
 
 from rocketpy.config import Credentials
@@ -110,7 +111,14 @@ class Servers:
 
     async def send(self, by: str, topic: str, body: bytes = b"x", **properties: str) -> Sent:
         """Store one message and return where it is."""
-        response = await self.ask(by, RequestCode.SEND_MESSAGE_V2, send_fields(topic, **properties), body)
+        return await self._store(by, send_fields(topic, **properties), body)
+
+    async def send_copy(self, by: str, group: str, topic: str, **header: int) -> Sent:
+        """Store a copy for a group, as a consumer whose send-back failed. topic: its RETRY_TOPIC."""
+        return await self._store(by, copy_fields(group, topic, **header), b"copy")
+
+    async def _store(self, by: str, fields: Mapping[str, str], body: bytes) -> Sent:
+        response = await self.ask(by, RequestCode.SEND_MESSAGE_V2, fields, body)
         assert response.code == 0, response
         header = response.header_as(SendMessageResponseHeader)
         return Sent(decode_message_id(header.msg_id)[1], header.queue_offset, header.msg_id)
@@ -149,11 +157,21 @@ def keys(account: str, *, version: int = 1) -> Credentials:
 
 def send_fields(topic: str, **properties: str) -> dict[str, str]:
     """The ext fields of SEND_MESSAGE_V2."""
-    header = SendMessageRequestHeaderV2(
+    return send_header(topic, properties).ext_fields()
+
+
+def copy_fields(group: str, topic: str, **header: int) -> dict[str, str]:
+    """The ext fields of a copy that a consumer sends to its retry topic. topic: its RETRY_TOPIC."""
+    copy = send_header(f"%RETRY%{group}", {"RETRY_TOPIC": topic, "ORIGIN_MESSAGE_ID": "0" * 32})
+    return msgspec.structs.replace(copy, **{"max_reconsume_times": 16, **header}).ext_fields()
+
+
+def send_header(topic: str, properties: Mapping[str, str]) -> SendMessageRequestHeaderV2:
+    """The header of a send to queue 0."""
+    return SendMessageRequestHeaderV2(
         producer_group="g", topic=topic, default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
         sys_flag=0, born_timestamp=time.time_ns() // 1_000_000, flag=0, properties=props.encode(properties),
     )  # fmt: skip
-    return header.ext_fields()
 
 
 def producer_beat(client_id: str, group: str) -> bytes:

@@ -13,7 +13,7 @@ from rocketpy.config import ClientConfig, ConsumerConfig
 from rocketpy.errors import BrokerError, MessageInvalid, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, check_topic
 from rocketpy.producer.send.response import parse_response
-from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import SendMessageRequestHeaderV2
 from rocketpy.protocol.message import properties as names
@@ -31,11 +31,13 @@ _KEPT_FLAGS: Final = (
 )
 _BATCH_REJECTED: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 """Response codes of brokers that reject batches, such as 4.6 with DLedger."""
-_SEND_PROPERTIES: Final = tuple(
-    f"{name}\x01".encode() for name in (names.PROPERTY_DELAY_TIME_LEVEL, names.PROPERTY_TRANSACTION_PREPARED)
+_SEND_PROPERTIES: Final = (
+    names.PROPERTY_DELAY_TIME_LEVEL,
+    names.PROPERTY_TRANSACTION_PREPARED,
+    *names.TIMER_PROPERTIES,
 )
-"""Encoded names of properties of the original send: with them, brokers would delay the message, or make it
-a half message."""
+"""Properties of the original send: with them, brokers would delay the message, make it a half message, or
+reject it."""
 
 
 class Receipt(NamedTuple):
@@ -61,6 +63,9 @@ class TargetTopic(ToolsConsumer):
         super().__init__(client=client, config=config)
         self.topic: Final = check_topic(topic)
         self._without_batches: set[str] = set()
+        # Brokers accept what consumers have added only in retry topics.
+        added = () if topic.startswith(RETRY_TOPIC_PREFIX) else names.RETRY_PROPERTIES
+        self._dropped = tuple(f"{name}\x01".encode() for name in (*_SEND_PROPERTIES, *added))
 
     async def queues(self) -> tuple[MessageQueue, ...]:
         """Return the writable queues of the topic. Raises RouteNotFound when there are none."""
@@ -84,14 +89,12 @@ class TargetTopic(ToolsConsumer):
         is_alone = len(messages) == 1 and len(messages[0].body) > _BATCH_BYTES_MAX
         if is_alone or queue.broker_name in self._without_batches:
             return await self._send_one(queue, messages[0])
-        body = encode_batch([(message.flag, message.body, message.properties) for message in messages])
-        if any(start in body for start in _SEND_PROPERTIES):
-            body = encode_batch(
-                [
-                    (message.flag, message.body, _without_send_properties(message.properties))
-                    for message in messages
-                ]
-            )
+        properties = [message.properties for message in messages]
+        joined = b"\x02".join(properties)
+        if any(start in joined for start in self._dropped):
+            properties = list(map(self._without_dropped, properties))
+        elements = zip(messages, properties, strict=True)
+        body = encode_batch([(message.flag, message.body, text) for message, text in elements])
         header = self._header(queue, messages[0])
         header.batch, header.properties = True, "WAIT\x01true\x02"
         command = Command.request(RequestCode.SEND_BATCH_MESSAGE, header, body)
@@ -108,7 +111,7 @@ class TargetTopic(ToolsConsumer):
         header = self._header(queue, message)
         header.flag = message.flag
         try:
-            header.properties = _without_send_properties(message.properties).decode()
+            header.properties = self._without_dropped(message.properties).decode()
         except UnicodeDecodeError as error:
             raise MessageInvalid(f"the properties of a message for {queue} are not UTF-8: {error}") from None
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, message.body)
@@ -136,8 +139,7 @@ class TargetTopic(ToolsConsumer):
         result = parse_response(response, queue, "")
         return Receipt(count, result.queue_offset + count, result.status is SendStatus.SEND_OK)
 
-
-def _without_send_properties(properties: bytes) -> bytes:
-    """Return encoded properties without those of `_SEND_PROPERTIES`."""
-    pieces = properties.split(b"\x02")
-    return b"\x02".join([piece for piece in pieces if not piece.startswith(_SEND_PROPERTIES)])
+    def _without_dropped(self, properties: bytes) -> bytes:
+        """Return encoded properties without those that the copy must not have."""
+        pieces = properties.split(b"\x02")
+        return b"\x02".join([piece for piece in pieces if not piece.startswith(self._dropped)])

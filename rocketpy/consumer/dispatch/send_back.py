@@ -191,7 +191,9 @@ class SendBack:
         self, message: MessageExt, queue: MessageQueue, times: int, max_reconsume_times: int
     ) -> SendMessageRequestHeaderV2:
         properties: dict[str, str | None] = dict(message.properties)
-        properties.pop(names.PROPERTY_TRANSACTION_PREPARED, None)  # a copy with it would be a half message
+        # With them, the copy would be a half message, or a timer message.
+        for name in (names.PROPERTY_TRANSACTION_PREPARED, *names.TIMER_PROPERTIES):
+            properties.pop(name, None)
         properties.setdefault(names.PROPERTY_ORIGIN_MESSAGE_ID, message.message_id)
         properties[names.PROPERTY_RETRY_TOPIC] = wrap(self._client.config.namespace, message.topic)
         properties[names.PROPERTY_DELAY_TIME_LEVEL] = str(_FIRST_RETRY_LEVEL + message.reconsume_times)

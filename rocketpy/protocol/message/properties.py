@@ -54,6 +54,29 @@ PROPERTY_REPLY_MESSAGE_ARRIVE_TIME: Final = "ARRIVE_TIME"
 PROPERTY_PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 PROPERTY_CLUSTER: Final = "CLUSTER"
 PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
+PROPERTY_TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
+PROPERTY_TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+PROPERTY_START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+
+TIMER_PROPERTIES: Final = frozenset(
+    {
+        PROPERTY_TIMER_DELAY_SEC,
+        PROPERTY_TIMER_DELAY_MS,
+        PROPERTY_TIMER_DELIVER_MS,
+        PROPERTY_START_DELIVER_TIME,
+    }
+)
+"""When a message is to be delivered, in timer messages of RocketMQ 5.x. Brokers of 4.x ignore them."""
+RETRY_PROPERTIES: Final = frozenset(
+    {
+        PROPERTY_RETRY_TOPIC,
+        PROPERTY_RECONSUME_TIME,
+        PROPERTY_MAX_RECONSUME_TIMES,
+        PROPERTY_ORIGIN_MESSAGE_ID,
+    }
+)
+"""Properties of messages that a consumer sent back. Its group gets them under the topic RETRY_TOPIC."""
 
 
 def split_keys(text: str | None) -> tuple[str, ...]:

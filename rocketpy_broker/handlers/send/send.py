@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from rocketpy.errors import MessageInvalid, RocketError, StoreError, UsageError
+from rocketpy.errors import RocketError, StoreError, UsageError
 from rocketpy.protocol.bodies import (
     DLQ_TOPIC_PREFIX,
     PERM_READ,
@@ -36,6 +36,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, handles, topic_not_found
 from rocketpy_broker.handlers.send.response import ParkedResponse, ParkResponses, SendResponses
 from rocketpy_broker.handlers.send.response_waiters import PC_BUSY, CommitWaiters, OnStored
+from rocketpy_broker.handlers.send.sent_properties import PLAIN_FLAGS, check_batch, check_sent, is_marked
 from rocketpy_broker.services.delay.topic_rewrite import (
     HALF_TOPIC,
     delay_level,
@@ -52,11 +53,10 @@ log = logging.getLogger("rocketpy.broker.send")
 
 _UNKNOWN_HOST: Final = bytes(8)
 _TRANSACTION_MASK: Final = MessageSysFlag.TRANSACTION_MASK
+_OTHER_FLAGS: Final = ~PLAIN_FLAGS
 _WAIT: Final = props.PROPERTY_WAIT_STORE_MSG_OK.encode()
 _WAIT_NAME: Final = b"WAIT\x01"
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
-_DELAY: Final = b"DELAY\x01"
-"""May also be the end of another name, such as MY_DELAY: parse before deciding."""
 _V3_4_9: Final = 121
 """Since this version, the client says how often a message is retried."""
 
@@ -121,10 +121,11 @@ class SendHandler:
         queue_id = header.queue_id
         if (
             not 0 <= queue_id < self._plain_queues.get(header.topic, 0)
-            or header.sys_flag & _TRANSACTION_MASK
+            or header.sys_flag & _OTHER_FLAGS
             or "DELAY\x01" in text
-            or "TRAN_MSG\x01" in text
             or "CLUSTER\x01" in text
+            or (text.count("_") > ("UNIQ_KEY\x01" in text) and is_marked(text))
+            or header.reconsume_times
             or text[-1:] != "\x02"
             or header.batch
             or self._accepts_from_ms
@@ -139,7 +140,6 @@ class SendHandler:
             header.sys_flag,
             header.born_timestamp,
             self._born_hosts.get(channel, _UNKNOWN_HOST),
-            header.reconsume_times or 0,
         )
         return self._append_one(channel, request, message, queue_id)
 
@@ -162,23 +162,29 @@ class SendHandler:
     ) -> Command | None:
         """Handle a send with all its special cases."""
         try:
-            topic, queue_id = self.admit(channel, header)
+            topic, queue_id = self.admit(channel, header, is_single=not header.batch)
             store = self._store_batch if header.batch else self._store_one
             return store(channel, request, header, topic, queue_id)
         except Rejected as rejected:
             return self.error_response(request, rejected)
 
-    def admit(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
-        """Return the topic and queue id for a message. Raises Rejected; see `error_response`."""
+    def admit(
+        self, channel: Channel, header: SendMessageRequestHeader, *, is_single: bool
+    ) -> tuple[TopicConfig, int]:
+        """Return the topic and queue id for a message. Raises Rejected; see `error_response`.
+
+        is_single: False for batches and replies.
+        """
         self._check(header)
         try:
+            check_sent(header, is_single=is_single)
             topic = self._topic(header.topic) or self._create_topic(channel, header)
         except UsageError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
         if topic is None:
             raise topic_not_found(header.topic)
         queue_id = header.queue_id
-        if queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+        if max(queue_id, 0) >= max(topic.write_queue_nums, topic.read_queue_nums):
             remark = (
                 f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
                 f"Producer: {channel.remote_address}"
@@ -258,11 +264,11 @@ class SendHandler:
             remark = "a prepared message without the property TRAN_MSG=true would never be delivered"
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
         elif not message.topic.startswith(DLQ_TOPIC_PREFIX):  # a dead letter is not delayed
-            try:
-                level = delay_level(properties)
-            except UsageError as error:
-                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
-            if level > 0 and self._level_max:
+            level = delay_level(properties)
+            if level > 0:
+                if not self._level_max:
+                    remark = "messageDelayLevel is empty, so a message cannot be delayed"
+                    raise Rejected(ResponseCode.MESSAGE_ILLEGAL, remark)
                 level = to_delayed_message(message, properties, level, self._level_max)
         rejection = self._append_one(channel, request, message, queue_id)
         if level > 0 and rejection is None:
@@ -318,7 +324,7 @@ class SendHandler:
         common = (header.properties or "").encode()
         try:
             batch = split_batch_body(request.body)
-            _check_batch(common, batch.properties)
+            check_batch(common, batch.properties)
             receipt = self.store.append_batch(shared, batch)
         except RocketError as error:
             return self.error_response(request, error)
@@ -453,19 +459,6 @@ def _without_cluster(text: str) -> str:
         if found.pop(props.PROPERTY_CLUSTER, None) is not None:
             return props.encode(found)
     return text if not text or text[-1] == "\x02" else text + "\x02"
-
-
-def _check_batch(common: bytes, properties: Sequence[bytes]) -> None:
-    """Raise MessageInvalid for an empty batch, and for one with a delay, which would be ignored.
-
-    common: properties of the request. properties: of its messages.
-    """
-    if not properties:
-        raise MessageInvalid("the batch holds no message")
-    if _DELAY in common or _DELAY in b"".join(properties):
-        for text in (common, *properties):
-            if _DELAY in text and delay_level(props.decode(text)) > 0:
-                raise MessageInvalid("messages of a batch cannot be delayed")
 
 
 def _topic_text(topic: TopicConfig) -> str:

@@ -2,7 +2,8 @@
 
 The message is stored in %RETRY%group with a delay, or as a dead letter in %DLQ%group (QUIRKS 37).
 Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters are not
-delayed (there, the dead letter of a retried message has the delay of the last retry).
+delayed (there, the dead letter of a retried message has the delay of the last retry). A RETRY_TOPIC that a
+producer has set does not count.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ log = logging.getLogger("rocketpy.broker.send_back")
 
 _FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry; each later retry has the next level."""
+_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(eq=False)
@@ -95,16 +97,20 @@ class SendBackHandler:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         level = header.delay_level
         properties = props.decode(record.properties)
+        if not record.topic.startswith((RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)):
+            # Only consumers set them. A store of RocketMQ may have them from a producer.
+            for name in props.RETRY_PROPERTIES:
+                properties.pop(name, None)
         properties.setdefault(props.PROPERTY_RETRY_TOPIC, record.topic)
         properties[props.PROPERTY_WAIT_STORE_MSG_OK] = "false"
         if level < 0 or record.reconsume_times >= retry_times_max(request, header.max_reconsume_times, group):
             message = self._dead_letter(record, header.group, properties)
             level = 0
         else:
-            level = level or _FIRST_RETRY_LEVEL + record.reconsume_times
+            level = level or _FIRST_RETRY_LEVEL + max(record.reconsume_times, 0)
             message = copy_to(record, topic, random.randrange(queues))
             level = self._delay(message, record, properties, level)
-        message.reconsume_times = record.reconsume_times + 1
+        message.reconsume_times = min(max(record.reconsume_times, 0) + 1, _INT32_MAX)
 
         self.send.append(message, respond_when_stored(channel, request))
         if level:

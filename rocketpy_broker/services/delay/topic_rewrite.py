@@ -20,6 +20,11 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 
+_REMOVED_FROM_HALF: Final = (
+    props.PROPERTY_DELAY_TIME_LEVEL,
+    props.PROPERTY_TRANSACTION_CHECK_TIMES,
+    props.PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+)
 _V6: Final = MessageSysFlag.BORN_HOST_V6 | MessageSysFlag.STORE_HOST_V6
 
 
@@ -55,9 +60,11 @@ def to_half_message(message: MessageInner, properties: dict[str, str]) -> None:
 
     Its transaction type becomes TRANSACTION_NOT: consume queues leave out prepared messages, but a half
     message must be in the queue of HALF_TOPIC. DELAY is removed, as in RocketMQ's clients: a half message
-    cannot be delayed as well.
+    cannot be delayed as well. So are the properties that the checks set: with them, a half message could
+    stand for that of another producer.
     """
-    properties.pop(props.PROPERTY_DELAY_TIME_LEVEL, None)
+    for name in _REMOVED_FROM_HALF:
+        properties.pop(name, None)
     message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, MessageSysFlag.TRANSACTION_NOT)
     _move(message, properties, HALF_TOPIC, 0)
 

@@ -135,17 +135,23 @@ class TransactionService:
     def _connect_copies(self) -> None:
         """Find the open half messages that are copies of earlier ones.
 
-        After a crash, a replaced half message is open again beside its copy: both have the same unique id and
-        born time. A copy made for CHECK_IMMUNITY_TIME_IN_SECONDS contains the offset that its producer knows.
+        After a crash, a replaced half message is open again beside its copy: both have the same topic,
+        producer group, unique id and born time. A copy made for CHECK_IMMUNITY_TIME_IN_SECONDS contains the
+        offset that its producer knows.
         """
         table = self.table
-        newest: dict[tuple[bytes | None, int], int] = {}
+        newest: dict[tuple[bytes | None, int, bytes | None, bytes | None], int] = {}
         for offset in sorted(table.open):
             found = self.read(offset)
             if found is None:
                 continue
             properties, born_ms = found.record.properties, found.record.born_timestamp
-            key = props.find(properties, props.PROPERTY_UNIQ_KEY.encode()), born_ms
+            key = (
+                props.find(properties, props.PROPERTY_UNIQ_KEY.encode()),
+                born_ms,
+                props.find(properties, props.PROPERTY_REAL_TOPIC.encode()),
+                props.find(properties, props.PROPERTY_PRODUCER_GROUP.encode()),
+            )
             if key in newest and key[0] is not None:
                 table.replace(newest[key], offset, table.open[offset])
             newest[key] = offset

@@ -17,6 +17,7 @@ from rocketpy.cli.archives.files import StoredMessage
 from rocketpy.cli.archives.target import TargetTopic
 from rocketpy.errors import RocketError
 from rocketpy.message.columns import MessageColumns
+from rocketpy.protocol.message import properties as props
 from rocketpy.protocol.message.record import Record, decode_all
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.cli.commands import finish, run, start
@@ -200,6 +201,24 @@ async def test_an_import_goes_on_among_messages_of_others(cluster: EmbeddedClust
         if not (record.body == b"same" and by_others in record.properties)
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize("body", [b"small", bytes(600_000)], ids=["batch", "single"])
+async def test_retries_and_timers_can_be_imported(cluster: EmbeddedCluster, body: bytes) -> None:
+    """An archive could not be imported: brokers accept these properties from consumers only."""
+    async with Producer("creators", cluster.namesrv_address) as producer:
+        await producer.create_topic("Copy", 1)
+        (queue,) = await producer.fetch_publish_queues("Copy")
+    text = b"a\x01b\x02RETRY_TOPIC\x01T\x02ORIGIN_MESSAGE_ID\x011\x02TIMER_DELAY_SEC\x015\x02DELAY\x013\x02"
+    async with TargetTopic("Copy", client=ClientConfig(namesrv=cluster.namesrv_address)) as target:
+        receipt = await target.send(queue, [StoredMessage(0, body, text, 0, 1_700_000_000_000, 0)])
+        assert receipt.stored == 1
+    (copy,) = decode_all(b"".join((await raw_records(cluster, "Copy")).values()))
+    assert (copy.body, props.decode(copy.properties).get("a")) == (body, "b")
+    assert (
+        not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TIMER_DELAY_SEC", "DELAY"}
+        & props.decode(copy.properties).keys()
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from rocketpy.transport import Address
 from tests.integration.access_place import (
     Servers,
     asked,
+    copy_fields,
     is_refused,
     producer_beat,
     send_fields,
@@ -182,6 +183,44 @@ async def test_without_accounts_a_client_id_belongs_to_its_host(tmp_path: Path, 
 async def open_from(host: str, address: Address) -> RawClient:
     """A connection from another address of this machine."""
     return RawClient(*await asyncio.open_connection(address.host, address.port, local_addr=(host, 0)))
+
+
+async def test_a_copy_for_a_retry_needs_the_rights_to_its_group_and_topic(servers: Servers) -> None:
+    """An account that may only send to one topic could have messages delivered as those of another."""
+    for by, group, topic, wanted in (
+        ("mine", "mygroup", "Mine", True),
+        ("mine", "mygroup", "Foreign", False),
+        ("mine", "theirs", "Mine", False),
+        ("other", "theirs", "Foreign", True),
+        ("no rights", "theirs", "Foreign", False),
+        ("operator", "theirs", "Foreign", True),
+    ):
+        response = await servers.ask(by, RequestCode.SEND_MESSAGE_V2, copy_fields(group, topic), b"x")
+        assert is_refused(response) != wanted, (by, group, topic, response)
+        assert (response.code == 0) == wanted
+    bare = send_fields("%RETRY%theirs", ORIGIN_MESSAGE_ID="0" * 32)
+    assert is_refused(await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, bare, b"x"))
+    for topic in ("Mine", "%DLQ%theirs"):  # an administrator may send to both, but not such a message
+        fields = send_fields(topic, RETRY_TOPIC="Foreign")
+        response = await servers.ask("operator", RequestCode.SEND_MESSAGE_V2, fields, b"x")
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_consumers_may_send_copies_without_a_right_to_produce(servers: Servers, tmp_path: Path) -> None:
+    """A consumer whose send-back failed could not return a message, and would hold its queue."""
+    rules = tmp_path / "plain_acl.yml"
+    readers = (
+        rules.read_text().replace("[Mine=PUB|SUB", "[Mine=SUB").replace("mygroup=PUB|SUB", "mygroup=SUB")
+    )
+    rules.write_text(readers)
+
+    async def is_changed() -> bool | None:
+        sent = await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, send_fields("Mine"), b"x")
+        return is_refused(sent) or None
+
+    await eventually(is_changed)
+    fields = copy_fields("mygroup", "Mine")
+    assert (await servers.ask("mine", RequestCode.SEND_MESSAGE_V2, fields, b"x")).code == 0
 
 
 async def test_the_key_index_shows_no_message_of_another_topic(servers: Servers) -> None:

@@ -163,8 +163,10 @@ async def store(servers: Servers) -> dict[str, Sent]:
         "foreign record": await servers.send("other", "Foreign"),
         "foreign half message": await servers.send_half("other", "Foreign", "theirs"),
         "foreign delayed record": await servers.send("other", "Foreign", DELAY="18"),
-        "foreign retry": await servers.send("other", "%RETRY%theirs", RETRY_TOPIC="Foreign"),
-        "foreign dead letter": await servers.send("operator", "%DLQ%theirs", RETRY_TOPIC="Foreign"),
+        "foreign retry": await servers.send_copy("other", "theirs", "Foreign"),
+        "foreign dead letter": await servers.send_copy(
+            "other", "theirs", "Foreign", reconsume_times=1, max_reconsume_times=1
+        ),
     }
 
 

@@ -15,6 +15,7 @@ from rocketpy.protocol.message.message_id import message_id
 from rocketpy.protocol.message.record import Record
 from rocketpy.protocol.remoting.command import Command
 from rocketpy_broker.config.model import ConsumeConfig
+from rocketpy_broker.store import MessageInner
 from tests.unit.handlers.broker_parts import HOST, BrokerParts, PartsClient, served
 
 SCHEDULED = "SCHEDULE_TOPIC_XXXX"
@@ -105,3 +106,42 @@ async def test_the_group_decides_about_retries(tmp_path: Path) -> None:
             "the topic[%RETRY%closed] sending message is forbidden",
         )
         assert parts.store.max_physical_offset == only(parts.records()).size
+
+
+# -- records of a store that another broker has written ------------------------------------------
+
+
+def stored(parts: BrokerParts, text: str = "", times: int = 0) -> int:
+    """Store a message as RocketMQ's broker does, which checks neither properties nor retries."""
+    receipt = parts.store.append(MessageInner("T", 0, b"old", text.encode(), reconsume_times=times))
+    parts.store.write_out()
+    parts.store.dispatch()
+    return receipt.physical_offset
+
+
+async def test_a_retry_topic_that_a_producer_has_set_does_not_count(tmp_path: Path) -> None:
+    """An account that may send to one topic could have its messages delivered as those of another."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        offset = stored(parts, "RETRY_TOPIC\x01Foreign\x02ORIGIN_MESSAGE_ID\x01forged\x02")
+        assert (await send_back(client, offset, -1)).code == ResponseCode.SUCCESS
+        found = props.decode(only(parts.records("%DLQ%g")).properties)
+        assert (found["RETRY_TOPIC"], "ORIGIN_MESSAGE_ID" in found) == ("T", False)
+        assert parts.sent_back == [("g", "T")]
+
+
+@pytest.mark.parametrize(
+    ("times", "used", "after"), [(-(2**31), 3, 1), (-3, 3, 1), (2**31 - 1, None, 2**31 - 1)]
+)
+async def test_any_number_of_retries_can_be_returned(
+    tmp_path: Path, times: int, used: int | None, after: int
+) -> None:
+    """A consumer could never return the message, or it would wait in a queue that no level has."""
+    parts = BrokerParts(tmp_path, delay_levels="1s 2s 3s 4s")
+    parts.add_topics("T")
+    async with served(parts) as (client,):
+        response = await send_back(client, stored(parts, times=times), 0, max_reconsume_times=16)
+        assert response.code == ResponseCode.SUCCESS
+        where = ("%DLQ%g",) if used is None else (SCHEDULED, used - 1)
+        assert only(parts.records(*where)).reconsume_times == after

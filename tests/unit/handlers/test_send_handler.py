@@ -279,13 +279,15 @@ async def test_a_delayed_message_goes_to_the_queue_of_its_level(
     assert (found.get("REAL_TOPIC"), found.get("REAL_QID")) == (("T", "1") if used else (None, None))
 
 
-async def test_without_delay_levels_a_message_is_stored_in_its_topic(tmp_path: Path) -> None:
-    """With an empty messageDelayLevel, the queue of a level does not exist."""
+async def test_without_delay_levels_a_delayed_message_is_rejected(tmp_path: Path) -> None:
+    """With an empty messageDelayLevel, a delayed message would be delivered at once."""
     parts = BrokerParts(tmp_path, delay_levels="")
     parts.add_topics("T")
     async with served(parts) as (client,):
-        assert (await client.send(text="DELAY\x011\x02")).code == ResponseCode.SUCCESS
-        assert len(parts.records()) == 1
+        response = await client.send(text="DELAY\x011\x02")
+        assert (response.code, parts.records()) == (ResponseCode.MESSAGE_ILLEGAL, [])
+        assert "messageDelayLevel is empty" in (response.remark or "")
+        assert (await client.send(text="DELAY\x010\x02")).code == ResponseCode.SUCCESS
 
 
 async def test_a_half_message_is_hidden_from_consumers(tmp_path: Path) -> None:

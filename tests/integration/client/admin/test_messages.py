@@ -41,6 +41,7 @@ from rocketpy.errors import (
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.embedded import EmbeddedCluster
+from rocketpy_broker.store import MessageInner
 from tests.integration.broker.test_broker import send_header
 from tests.integration.consumer.test_dead_letters import dead
 from tests.integration.raw_client import RawClient
@@ -463,3 +464,22 @@ async def test_a_dead_letter_is_sent_again_to_every_group(cluster: EmbeddedClust
         copy = [one async for one in admin.messages.by_time("T")][-1]
         assert (copy.body, copy.keys) == (message.body, message.keys)
         assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID"} & set(copy.properties)
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_timer_message_is_sent_again_without_its_timer(
+    cluster: EmbeddedCluster, group: str | None
+) -> None:
+    """An operator could not send a message again that a broker of RocketMQ 4.6 had stored with a timer."""
+    store = cluster.brokers[0].store
+    store.append(MessageInner("T", 0, b"later", b"TIMER_DELIVER_MS\x011\x02"))
+    store.write_out()
+    store.dispatch()
+    seen = Seen()
+    async with AdminClient(cluster.namesrv_address) as admin, consuming(cluster, seen):
+        await seen.until(1)
+        await admin.messages.resend(seen.messages[0], group=group)
+        await until(lambda: len(seen.messages) == 2)
+        again = seen.messages[1]
+        assert (again.topic, again.body) == ("T", b"later")
+        assert "TIMER_DELIVER_MS" not in again.properties

@@ -1,0 +1,103 @@
+"""Checks what a client asks of the broker in the properties and the header of a message.
+
+| property                              | accepted in                                                        |
+|---------------------------------------|--------------------------------------------------------------------|
+| DELAY above 0, TRAN_MSG=true          | single sends                                                       |
+| RETRY_TOPIC and the other properties  | single sends to ``%RETRY%group``: copies of a message that a       |
+| of messages that were sent back       | consumer could not send back                                       |
+| TIMER_DELAY_SEC and the other timers  | such copies, where DELAY counts instead                            |
+
+A property that the broker would ignore is rejected, since the sender relies on it. Other reserved names are
+overwritten by the broker where it reads them (REAL_TOPIC, REAL_QID, CLUSTER), or have no effect.
+Source: SendMessageProcessor of RocketMQ 4.6.0. Differs: there, any producer may set any of them. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rocketpy.errors import MessageInvalid
+from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX
+from rocketpy.protocol.headers import SendMessageRequestHeader
+from rocketpy.protocol.message import properties as props
+from rocketpy.protocol.message.sysflag import MessageSysFlag
+from rocketpy_broker.services.delay.topic_rewrite import delay_level, is_half
+
+PLAIN_FLAGS: Final = (
+    MessageSysFlag.COMPRESSED | MessageSysFlag.MULTI_TAGS | MessageSysFlag.COMPRESSION_TYPE_MASK
+)
+"""The bits of a sysFlag that a client may set in any send. The broker sets those of IPv6 hosts itself."""
+
+_MARKED: Final = tuple(
+    sorted(
+        f"{name}\x01"
+        for name in (props.PROPERTY_TRANSACTION_PREPARED, *props.TIMER_PROPERTIES, *props.RETRY_PROPERTIES)
+    )
+)
+"""The checked names, except DELAY. All contain an underscore."""
+_MARKED_BYTES: Final = tuple(name.encode() for name in _MARKED)
+_DELAY: Final = f"{props.PROPERTY_DELAY_TIME_LEVEL}\x01".encode()
+_UNIQ_KEY: Final = f"{props.PROPERTY_UNIQ_KEY}\x01".encode()
+
+
+def is_marked(text: str) -> bool:
+    """Whether properties seem to contain a checked name other than DELAY.
+
+    It may also be the end of another name, such as MY_RETRY_TOPIC.
+    """
+    return any(name in text for name in _MARKED)
+
+
+def check_sent(header: SendMessageRequestHeader, *, is_single: bool) -> None:
+    """Check the header of a send, with the properties in it. Raises MessageInvalid.
+
+    is_single: False for a batch, whose messages `check_batch` checks, and for a reply.
+    """
+    flags = header.sys_flag & ~PLAIN_FLAGS
+    if flags and not (is_single and flags == MessageSysFlag.TRANSACTION_PREPARED):
+        raise MessageInvalid(f"sysFlag is {header.sys_flag}, which no client of RocketMQ sends")
+    is_copy = is_single and header.topic.startswith(RETRY_TOPIC_PREFIX)
+    times = header.reconsume_times or 0
+    if times < 0 or (times and not is_copy):
+        raise MessageInvalid(
+            f"reconsumeTimes is {times}; only copies in %RETRY%group have retries, from 1 on"
+        )
+    text = header.properties or ""
+    if is_marked(text) or "DELAY\x01" in text:
+        _check(props.decode(text), is_single=is_single, is_copy=is_copy)
+
+
+def check_batch(common: bytes, properties: Sequence[bytes]) -> None:
+    """Check the messages of a batch, of which there must be one. Raises MessageInvalid.
+
+    common: properties of the request. properties: of its messages, in UTF-8.
+    """
+    if not properties:
+        raise MessageInvalid("the batch holds no message")
+    joined = b"\x02".join((common, *properties))
+    # Faster than a search for each name: most messages have no underscore except in UNIQ_KEY.
+    may_be_marked = joined.count(b"_") > joined.count(_UNIQ_KEY)
+    if _DELAY in joined or (may_be_marked and any(name in joined for name in _MARKED_BYTES)):
+        for text in properties:
+            _check(props.decode(text), is_single=False, is_copy=False)
+
+
+def _check(properties: Mapping[str, str], *, is_single: bool, is_copy: bool) -> None:
+    """is_copy: the message is a copy that a consumer sends to its retry topic."""
+    is_delayed = delay_level(properties) > 0
+    if not is_single and is_delayed:
+        raise MessageInvalid("messages of a batch cannot be delayed, nor can a reply")
+    if not is_single and is_half(properties):
+        raise MessageInvalid("messages of a batch cannot be transactional, nor can a reply")
+    if not is_copy and not props.RETRY_PROPERTIES.isdisjoint(properties):
+        name = min(props.RETRY_PROPERTIES & properties.keys())
+        raise MessageInvalid(
+            f"the property {name} is only for copies that consumers send to %RETRY%group; remove it"
+        )
+    if not (is_copy and is_delayed) and not props.TIMER_PROPERTIES.isdisjoint(properties):
+        name = min(props.TIMER_PROPERTIES & properties.keys())
+        raise MessageInvalid(
+            f"the property {name} asks for a timer message, which this broker does not have; "
+            "use a delay level (DELAY)"
+        )
