@@ -185,14 +185,22 @@ class StoreReads:
         return self.commit_log.files.read(physical_offset, size)
 
     def query_message(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryMessageResult:
-        """Return the records with a key that were stored in [begin, end] (ms), oldest first, at most 64.
+        """Return the newest records with a key that were stored in [begin, end] (ms), oldest first.
 
-        The limit is maxMsgsNumBatch. As in 4.6.0, records of other keys with the same hash may be among them,
-        and clients compare the keys. The result is empty if the index is switched off.
+        At most `max_count` and maxMsgsNumBatch. As in 4.6.0, records of other keys with the same hash may be
+        among them, and clients compare the keys. The result is empty if the index is switched off.
         """
         if self.index is None:
             return QueryMessageResult([], 0, 0)
         self._catch_up()
-        offsets, newest_timestamp, newest_offset = self.index.query(topic, key, max_count, begin, end)
-        records = list(filter(None, map(self.look_message, sorted(offsets))))
-        return QueryMessageResult(records, newest_timestamp, newest_offset)
+        count = min(max_count, self.config.index.query_count_max)
+        records: dict[int, bytes] = {}
+        for offset in self.index.find(topic, key, begin, end) if count > 0 else ():
+            if not begin <= self.commit_log.store_timestamp(offset) <= end:
+                continue
+            record = self.look_message(offset)
+            if record is not None:
+                records[offset] = record
+                if len(records) == count:
+                    break
+        return QueryMessageResult([records[offset] for offset in sorted(records)], *self.index.newest)

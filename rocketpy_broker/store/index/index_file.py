@@ -27,7 +27,7 @@ import struct
 import sys
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rocketpy.errors import StoreDamaged, StoreError, ensure
@@ -41,6 +41,8 @@ ENTRY_BYTES = ENTRY.size
 _ENTRY_HASH = struct.Struct(">i16x")
 _SECONDS_MAX = 0x7FFFFFFF
 _CHUNK_SLOTS = 1 << 18
+_BLOCK_ENTRIES = 50
+"""Entries that a search reads together: those of a frequent key are near each other."""
 _pack_entry, _unpack_entry = ENTRY.pack, ENTRY.unpack
 
 
@@ -257,38 +259,45 @@ class IndexFile:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def overlaps(self, begin: int, end: int) -> bool:
-        """Whether the file may have records that were stored in [begin, end] (ms)."""
-        first, last = self.begin_timestamp, self.end_timestamp
-        return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int]:
+        """Yield the physical offsets of records that may be stored in [begin, end] (ms), newest first.
 
-    def find(self, key_hash: int, count: int, begin: int, end: int) -> list[int]:
-        """Return the physical offsets of up to `count` records, newest first, stored in [begin, end] (ms).
-
-        Some of the records may have another key with the same hash. Times are compared in seconds.
+        Some may have another key with the same hash, or another time: an entry has whole seconds, and 0 for a
+        time before the file's first record. So no time ends the search: a clock may have been set back.
         """
-        found: list[int] = []
-        slot, began = key_hash % self._slot_count, self.begin_timestamp
+        began = self.begin_timestamp
+        for number, (entry_hash, offset, seconds, _) in self._chain(key_hash % self._slot_count):
+            first = began + seconds * 1000
+            last = first + 999
+            if entry_hash == key_hash and (
+                number == 1  # relative to the end of the previous file; see `put_many`
+                or ((first <= end or seconds == 0) and (begin <= last or seconds == _SECONDS_MAX))
+            ):
+                yield offset
+
+    def _chain(self, slot: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+        """Yield number and fields of the entries of a slot, newest first."""
         if self._slots is not None:
             number = self._slots[slot]
         else:
             data = self._read(HEADER_BYTES + slot * SLOT_BYTES, SLOT_BYTES)
             number = int.from_bytes(data, "big", signed=True)
-        while 0 < number < self.next_entry and len(found) < count:
-            if number < self._pending_from:
-                entry = self._read(self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
-            else:  # not written yet
-                entry = self._pending[number - self._pending_from]
-            entry_hash, offset, seconds, previous = _unpack_entry(entry)
-            if seconds < 0:
+        block, block_from = b"", 0
+        while 0 < number < self.next_entry:
+            if number >= self._pending_from:  # not written yet
+                entry = _unpack_entry(self._pending[number - self._pending_from])
+            else:
+                if not block_from <= number < block_from + len(block) // ENTRY_BYTES:
+                    block_from = max(1, number + 1 - _BLOCK_ENTRIES)
+                    size = (number + 1 - block_from) * ENTRY_BYTES
+                    block = self._read(self._entries_at + block_from * ENTRY_BYTES, size)
+                entry = ENTRY.unpack_from(block, (number - block_from) * ENTRY_BYTES)
+            if entry[2] < 0:
                 break
-            time = began + seconds * 1000
-            if entry_hash == key_hash and begin <= time <= end:
-                found.append(offset)
-            if time < begin or previous >= number:
+            yield number, entry
+            if entry[3] >= number:
                 break
-            number = previous
-        return found
+            number = entry[3]
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """Return all entries from number 1 on: (hash, physical offset, seconds, previous number)."""

@@ -322,26 +322,25 @@ class IndexService:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def query(self, topic: str, key: str, count: int, begin: int, end: int) -> tuple[list[int], int, int]:
-        """Find up to `count` (at most query_count_max) records of a key, stored in [begin, end] (ms).
+    def find(self, topic: str, key: str, begin: int, end: int) -> Iterator[int]:
+        """Yield the physical offsets of records of a key that may be stored in a time range, newest first.
 
-        Returns their physical offsets, those in the newest file first, and store timestamp (ms) and physical
-        offset of the newest indexed record. Records of other keys with the same hash may be among them.
+        Some may have another key with the same hash, or another time; see `IndexFile.find`. All files are
+        searched, since their times do not increase if the clock was set back. Differs: 4.6.0 stops at the
+        first record, and the first file, before `begin`, and misses the records of that time behind it.
         """
         files = self.files
-        if not files:
-            return [], 0, 0
-        count = min(count, self._config.query_count_max)
-        wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
-        last = files[-1]
-        last.keep_slots()
-        offsets: list[int] = []
-        for file in reversed(files):
-            if file.overlaps(begin, end):
-                offsets += file.find(wanted, count - len(offsets), begin, end)
-            if file.begin_timestamp < begin or len(offsets) >= count:
-                break
-        return offsets, last.end_timestamp, last.end_offset
+        if files:
+            wanted = key_hash(self.topic_hash(topic.encode()), key.encode())
+            files[-1].keep_slots()
+            for file in reversed(files):
+                yield from file.find(wanted, begin, end)
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """Store timestamp (ms) and physical offset of the newest indexed record; 0 and 0 without one."""
+        files = self.files
+        return (files[-1].end_timestamp, files[-1].end_offset) if files else (0, 0)
 
     # -- ending ----------------------------------------------------------------------------------
 
