@@ -143,6 +143,7 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    LITE_PULL_MESSAGE = 361
 
 
 class ResponseCode(IntEnum):

@@ -69,7 +69,7 @@ BROKER_PERMISSIONS: Final = _table(
         RequestCode.GET_PRODUCER_CONNECTION_LIST, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT,
-        RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.CHECK_CLIENT_CONFIG, RequestCode.GET_TOPIC_CONFIG, RequestCode.LITE_PULL_MESSAGE,
     ),
     broker=(
         RequestCode.GET_ALL_DELAY_OFFSET, RequestCode.GET_ALL_CONSUMER_OFFSET,

@@ -297,6 +297,7 @@ _RULES: Final[dict[int, Rule]] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: _resume,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.PULL_MESSAGE: _consume(),
+    RequestCode.LITE_PULL_MESSAGE: _consume(),
     RequestCode.QUERY_MESSAGE: _about_topic(right=Right.SUB),
     RequestCode.VIEW_MESSAGE_BY_ID: _view,
     RequestCode.GET_MAX_OFFSET: _about_topic(),

@@ -44,7 +44,7 @@ _INPUTS_A_CONNECTION = 24
 _RESPONSE_SECONDS = 60
 _UNKNOWN_CODE = 9999
 """Every server responds to this with REQUEST_CODE_NOT_SUPPORTED: the mark after a connection's inputs."""
-_MAY_WAIT = {RequestCode.PULL_MESSAGE}
+_MAY_WAIT = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 _INTERNAL_ERROR = "internal error"
 
 

@@ -1,4 +1,7 @@
-"""PULL_MESSAGE: messages of one queue from an offset on.
+"""PULL_MESSAGE and LITE_PULL_MESSAGE: messages of one queue from an offset on.
+
+The DefaultLitePullConsumer of RocketMQ 5.x sends LITE_PULL_MESSAGE, so that its brokers can serve such pulls
+in threads of their own. Here both are the same request.
 
 Long polling: a pull that finds nothing may be held. `arrived` responds to it when there are messages, `sweep`
 when it times out; if its channel closes, it is dropped.
@@ -98,9 +101,9 @@ class PullHandler:
     on_offset_moved: OffsetMoved
     still_allowed: StillAllowed | None = None
 
-    @handles(RequestCode.PULL_MESSAGE)
+    @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: Command) -> Command | None:
-        """Handle PULL_MESSAGE."""
+        """Handle PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = request.header_as(PullMessageRequestHeader)
         self.checks.check(channel, header)
         wanted = self.checks.filter(header)

@@ -12,6 +12,7 @@ from rocketpy.protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
+    KVTable,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueue,
@@ -72,6 +73,7 @@ def pull_request(
     group: str = "c",
     queue_id: int = 0,
     version: int = 0,
+    code: int = RequestCode.PULL_MESSAGE,
 ) -> Command:
     """A pull that carries its subscription, unless that is None."""
     header = PullMessageRequestHeader(
@@ -79,7 +81,7 @@ def pull_request(
         sys_flag=SUSPEND * (wait_ms > 0) | WITH_SUBSCRIPTION * (sub is not None), commit_offset=0,
         suspend_timeout_millis=wait_ms, sub_version=version, subscription=sub, expression_type=kind,
     )  # fmt: skip
-    return Command.request(RequestCode.PULL_MESSAGE, header)
+    return Command.request(code, header)
 
 
 async def pull(client: RawClient, offset: int = 0, **how: object) -> Command:
@@ -139,6 +141,20 @@ async def test_a_held_pull_gets_the_next_message(
     assert (response.code, response.remark, bodies(response)) == (0, "FOUND", [b"second"])
     assert response.ext_fields()["nextBeginOffset"] == "2"
     assert len(broker.consumers.holds) == 0
+
+
+async def test_pulls_of_newer_lite_consumers_are_held_as_well(
+    broker: Broker, client: RawClient, producer: RawClient
+) -> None:
+    """A DefaultLitePullConsumer of RocketMQ 5.x, which has its own request code, would receive nothing."""
+    await send(producer, b"first")
+    assert bodies(await pull(client, 0, code=RequestCode.LITE_PULL_MESSAGE)) == [b"first"]
+    await hold(broker, client, 1, code=RequestCode.LITE_PULL_MESSAGE)
+    await send(producer, b"second")
+    response = await client.next()  # long before the time of the pull is over
+    assert (response.code, bodies(response)) == (0, [b"second"])
+    table = KVTable.decode((await client.call(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+    assert table["msgGetTotalTodayNow"] == "2"
 
 
 async def test_an_empty_pull_ends_with_its_time(
