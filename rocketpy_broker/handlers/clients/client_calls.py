@@ -19,6 +19,7 @@ from rocketpy.protocol.bodies import (
     MessageQueueForC,
     ResetOffsetBody,
     ResetOffsetBodyForC,
+    TopicConfig,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
@@ -62,13 +63,16 @@ class ClientCallHandler:
     def reset_offset(self, channel: Channel, request: Command) -> Command:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: notify all members of a group of their new offsets.
 
-        The members commit the new offsets, so at least one must be online.
+        The members commit the new offsets, so at least one must be online. For a single queue, which mqadmin
+        of 5.x may name, the broker also commits the offset itself.
         """
         header = request.header_as(ResetOffsetRequestHeader)
         topic = self.topics.get(header.topic)
         if topic is None:
             text = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}"
             raise Rejected(ResponseCode.SYSTEM_ERROR, text)
+        if header.queue_id is not None and header.queue_id >= 0:
+            return self._reset_one(request, header, header.queue_id, topic)
         table: dict[MessageQueue, int] = {}
         for queue_id in range(topic.write_queue_nums):
             offset = self._offset_to_reset(header, queue_id)
@@ -81,6 +85,28 @@ class ClientCallHandler:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
+        return request.reply(body=ResetOffsetBody(offset_table=table).encode())
+
+    def _reset_one(
+        self, request: Command, header: ResetOffsetRequestHeader, queue_id: int, topic: TopicConfig
+    ) -> Command:
+        """Reset one queue to an offset or a time. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
+        if queue_id >= topic.write_queue_nums:
+            text = (
+                f"queueId[{queue_id}] is illegal, topic:[{header.topic}] has {topic.write_queue_nums} queues"
+            )
+            raise Rejected(ResponseCode.SYSTEM_ERROR, text)
+        first = self.store.min_offset_in_queue(header.topic, queue_id)
+        end = self.store.max_offset_in_queue(header.topic, queue_id)
+        target = header.offset
+        if target is None or target == -1:
+            target = self.store.offset_by_time(header.topic, queue_id, header.timestamp)
+        if not first <= target <= end:
+            text = f"Target offset {target} not in consume queue range [{first}-{end}]"
+            raise Rejected(ResponseCode.SYSTEM_ERROR, text)
+        self.offsets.commit(header.group, header.topic, queue_id, target)
+        table = {MessageQueue(header.topic, self.broker_name, queue_id): target}
+        self._send_reset(header, table, for_c=request.language == _FOR_C)
         return request.reply(body=ResetOffsetBody(offset_table=table).encode())
 
     def _offset_to_reset(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | None:

@@ -76,6 +76,32 @@ async def test_members_reset_their_offsets(
     assert ResetOffsetBody.decode(notice.body).offset_table == {QUEUE: offset}
 
 
+@pytest.mark.parametrize("is_online", [True, False])
+async def test_one_queue_is_reset_alone(tmp_path: Path, is_online: bool) -> None:
+    """A tool of 5.x that resets one queue would make the group read all queues from their starts."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T", read_queue_nums=2, write_queue_nums=2)
+    put(parts.store, *range(3))
+    for queue_id in (0, 1):
+        parts.offsets.commit("g", "T", queue_id, 2)
+    async with served(parts, clients=2) as (operator, member):
+        if is_online:
+            await Scenario(parts, operator, member).join()
+        response = await reset(operator, queue_id=0, offset=1)
+        assert ResetOffsetBody.decode(response.body).offset_table == {QUEUE: 1}
+        assert parts.offsets.queues("g", "T") == {0: 1, 1: 2}
+        if is_online:
+            await until(lambda: member.received)
+            assert ResetOffsetBody.decode(member.received[0].body).offset_table == {QUEUE: 1}
+        by_time = await reset(operator, queue_id=0, offset=-1, timestamp=0)
+        assert ResetOffsetBody.decode(by_time.body).offset_table == {QUEUE: 0}
+        beyond = await reset(operator, queue_id=0, offset=4)
+        assert (beyond.code, parts.offsets.get("g", "T", 0)) == (ResponseCode.SYSTEM_ERROR, 0)
+        assert beyond.remark == "Target offset 4 not in consume queue range [0-3]"
+        unknown = await reset(operator, queue_id=2, offset=0)
+        assert unknown.code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_tools_in_c_get_lists_instead_of_maps(scenario: Scenario) -> None:
     """Tools in C++ could not read the response: they cannot decode maps whose keys are objects."""
     await scenario.join()
