@@ -127,9 +127,13 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, kw_only=True):
 
 
 class GetBrokerAclConfigResponseHeader(Header, kw_only=True):
-    """The response to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text."""
+    """The response to GET_BROKER_CLUSTER_ACL_INFO (52). version: DataVersion as JSON text.
+
+    all_acl_file_version: file name -> DataVersion, as JSON text; mqadmin from 4.9.3 on shows only this.
+    """
 
     version: str
     broker_name: str
     broker_addr: str
     cluster_name: str
+    all_acl_file_version: str | None = None

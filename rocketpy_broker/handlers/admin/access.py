@@ -95,8 +95,10 @@ class AccessHandler:
         """Handle GET_BROKER_CLUSTER_ACL_INFO."""
         if self.store is None:
             raise Rejected(ResponseCode.SYSTEM_ERROR, _OFF)
+        version = self.store.version.encode().decode()
         header = GetBrokerAclConfigResponseHeader(
-            version=self.store.version.encode().decode(),
+            version=version,
+            all_acl_file_version=f'{{"plain_acl.yml":{version}}}',
             broker_name=self.config.name,
             broker_addr=self.address,
             cluster_name=self.config.cluster_name,

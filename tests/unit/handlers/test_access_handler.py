@@ -55,7 +55,8 @@ async def test_accounts_are_changed_and_listed_without_secrets(tmp_path: Path) -
         assert (account.topic_perms, account.default_group_perm) == (["A=PUB", "B=SUB"], "SUB")
         assert "12345678" in (tmp_path / "plain_acl.yml").read_text()
         fields = (await client.call(VERSION)).ext_fields()
-        version = DataVersion.decode(fields.pop("version").encode())
+        version = DataVersion.decode(fields["version"].encode())
+        assert fields.pop("allAclFileVersion") == f'{{"plain_acl.yml":{fields.pop("version")}}}'
         assert (version.counter, version.timestamp) == (2, 5)
         assert fields == {
             "brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "DefaultCluster",
