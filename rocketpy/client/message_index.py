@@ -18,7 +18,7 @@ from rocketpy.message.decode import decode_messages, log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import BrokerData, MessageQueue
 from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import QueryMessageRequestHeader, QueryMessageResponseHeader
+from rocketpy.protocol.headers import UNIQUE_INDEX, QueryMessageRequestHeader, QueryMessageResponseHeader
 from rocketpy.protocol.message.message_id import check_unique_id
 from rocketpy.protocol.remoting.command import Command
 
@@ -88,7 +88,7 @@ class MessageIndex:
             max_num=max_count,
             begin_timestamp=begin_ms,
             end_timestamp=end_ms,
-            unique_key_query=unique,
+            index_type=UNIQUE_INDEX if unique else None,
         )
         brokers = [data for data in (await client.route(header.topic)).broker_datas if data.broker_addrs]
         requests = [self._query_at(data, header) for data in brokers]

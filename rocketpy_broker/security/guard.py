@@ -20,6 +20,7 @@ from typing import Final
 
 from rocketpy.errors import RocketError
 from rocketpy.protocol.codes import RequestCode, ResponseCode, name_of
+from rocketpy.protocol.headers import UNIQUE_KEY_QUERY
 from rocketpy.protocol.remoting.acl import (
     ACCESS_KEY,
     NONCE,
@@ -171,10 +172,13 @@ class AccessGuard:
             return self._signature_v2_problem(account, request, fields)
         if self.requires_v2:
             return _V2_NEEDED
-        wanted = signature(account.secret_key, signed_content(fields, request.body))
-        if not hmac.compare_digest(wanted.encode(), fields.get(SIGNATURE, "").encode()):
-            return f"Check signature failed for accessKey={account.access_key}"
-        return None
+        if _is_signed(account, fields, request.body):
+            return None
+        if UNIQUE_KEY_QUERY in fields:  # which clients up to 4.9.3 do not sign, and later ones do
+            covered = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+            if _is_signed(account, covered, request.body):
+                return None
+        return f"Check signature failed for accessKey={account.access_key}"
 
     def _signature_v2_problem(
         self, account: Account, request: Command, fields: Mapping[str, str]
@@ -267,6 +271,12 @@ class AccessGuard:
             return False
         is_exempt = account.allow_list.matches(host) or not account.is_limited
         return is_exempt or self._first_denied(account, wanted) is None
+
+
+def _is_signed(account: Account, fields: Mapping[str, str], body: bytes) -> bool:
+    """Whether the signature of version 1 covers these fields and the body."""
+    wanted = signature(account.secret_key, signed_content(fields, body))
+    return hmac.compare_digest(wanted.encode(), fields.get(SIGNATURE, "").encode())
 
 
 def create_access_guard(

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import field
 
 from rocketpy.protocol.headers.base import Header, Int32, Int64
 
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+"""Field of a query by client unique id. RocketMQ's clients up to 4.9.3 do not sign it (MixAll)."""
+UNIQUE_INDEX: Final = "U"
+"""Index of client unique ids. Source: RocketMQ 5.5 MessageConst."""
+
 
 class PullMessageRequestHeader(Header, kw_only=True):
-    """PULL_MESSAGE (11). Source: RocketMQ PullMessageRequestHeader.
+    """PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361). Source: RocketMQ PullMessageRequestHeader.
 
     sys_flag: bits of `sysflag.PullSysFlag`. suspend_timeout_millis: how long the broker may hold the
     pull. subscription is absent for push consumers (QUIRKS 32).
@@ -44,8 +51,10 @@ class PullMessageResponseHeader(Header, kw_only=True):
 class QueryMessageRequestHeader(Header, kw_only=True):
     """QUERY_MESSAGE (12): messages by key. Source: RocketMQ QueryMessageRequestHeader.
 
-    begin_timestamp, end_timestamp: store time in ms. unique_key_query: the key is a client unique id;
-    the Java client puts this beside the header's own fields.
+    begin_timestamp, end_timestamp: store time in ms. unique_key_query: the key is a client unique id, and the
+    broker chooses max_num. RocketMQ's clients send it beside the header's own fields, and its versions do not
+    agree whether a signature covers it. So rocketpy sends index_type, which brokers before 5.4 ignore.
+    index_type: `UNIQUE_INDEX` for a client unique id.
     """
 
     topic: str
@@ -53,7 +62,8 @@ class QueryMessageRequestHeader(Header, kw_only=True):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
-    unique_key_query: bool | None = field(name="_UNIQUE_KEY_QUERY", default=None)
+    index_type: str | None = None
+    unique_key_query: bool | None = field(name=UNIQUE_KEY_QUERY, default=None)
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):

@@ -158,6 +158,7 @@ def decode_command(frame: Frame) -> Command:
 def encode_command(command: Command, codec: int | None = None) -> bytes:
     """Encode the frame of a command, in its own codec unless another is given.
 
+    A request with an empty value is written in JSON instead of `CODEC_ROCKETMQ`.
     Raises LocalProtocolError for values that the format cannot hold, such as text with a lone surrogate, or,
     except in JSON, an opaque above 32 bits.
     """
@@ -178,6 +179,9 @@ def _encode_header(command: Command, codec: int | None) -> tuple[int, bytes]:
     if write is None:
         raise LocalProtocolError(f"header codec {codec} is unknown")
     ext = None if command.header is None and command.ext is None else command.ext_fields()
+    if codec == CODEC_ROCKETMQ and ext and "" in ext.values() and not command.is_response:
+        # RocketMQ from 4.9.4 on reads an empty value of a binary header as null, which breaks signatures.
+        codec, write = CODEC_JSON, codec_json.encode
     header = write(
         (
             command.code,

@@ -23,6 +23,7 @@ from rocketpy.protocol.bodies import (
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
+    UNIQUE_KEY_QUERY,
     ConsumerSendMsgBackRequestHeader,
     CreateAccessConfigRequestHeader,
     CreateTopicRequestHeader,
@@ -31,6 +32,7 @@ from rocketpy.protocol.headers import (
     GetRouteInfoRequestHeader,
     Header,
     PullMessageRequestHeader,
+    QueryMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
@@ -157,6 +159,22 @@ async def test_a_client_with_an_account_works(broker: Broker, codec: Literal["js
         assert sorted(bodies) == [b"first", b"second", b"third"]
         with pytest.raises(BrokerError, match="No default permission for topic:Other"):
             await producer.send(Message("Other", b"x"), timeout_ms=500)
+
+
+@pytest.mark.parametrize("unsigned", [(), (UNIQUE_KEY_QUERY,), ("maxNum",)])
+async def test_a_query_may_leave_one_field_unsigned(broker: Broker, unsigned: tuple[str, ...]) -> None:
+    """Java clients up to 4.9.3 could not look up messages, as they do not sign this field; later ones do."""
+    header = QueryMessageRequestHeader(
+        topic="News", key="k", max_num=8, begin_timestamp=0, end_timestamp=1, unique_key_query=False
+    )
+    fields = header.ext_fields()
+    request = Command.request(RequestCode.QUERY_MESSAGE)
+    signed = SIGNERS["application"].sign({n: v for n, v in fields.items() if n not in unsigned}, b"")
+    request.ext = {**fields, **signed}
+    async with await RawClient.open(broker.address) as client:
+        response = await client.call_frame(encode_command(request))
+    is_refused = "Check signature failed" in (response.remark or "")
+    assert is_refused == ("maxNum" in unsigned), response.remark
 
 
 APP = SIGNERS["application"]

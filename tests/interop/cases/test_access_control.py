@@ -18,7 +18,8 @@ from tests.interop.certificates import issue
 from tests.interop.cluster import BINARY_HEADERS, Cluster
 from tests.interop.java_member import JavaMember
 from tests.interop.java_peer import JavaPeer, make_home
-from tests.interop.sides import Side, serve
+from tests.interop.processes import JavaBroker
+from tests.interop.sides import NEWER_CLIENTS, Side, serve
 
 pytestmark = pytest.mark.interop
 
@@ -46,6 +47,11 @@ SIDES = (
     Side("clients with keys", "our", "our"),
     Side("clients with keys", "our", "our", BINARY_HEADERS),
     Side("clients with keys", "java", "our"),
+    *(
+        Side("clients with keys", "our", "our", codec, client_version=version)
+        for version in NEWER_CLIENTS
+        for codec in ({}, BINARY_HEADERS)
+    ),
 )
 APPLICATION, WRONG_SECRET = "application:its-secret", "application:wrong-secret"
 
@@ -87,6 +93,21 @@ def test_an_account_sends_and_reads(servers: Cluster) -> None:
     results = mine.produce(*steps, batch)
     assert [result.get("status") for result in results if "sent" not in result] == ["SEND_OK"] * 3, results
     probe.wait_until(lambda: len(mine.pull_all("Orders")) == 5, "five messages", step_s=1)
+
+
+def test_messages_are_found_by_key_and_unique_id(servers: Cluster) -> None:
+    """Look-ups would be rejected: Java clients up to 4.9.3 do not sign one of their fields, later ones do."""
+    mine = as_account(servers, APPLICATION)
+    key = f"k-{servers.topic('by')}"
+    (sent,) = mine.produce({"how": "sync", "topic": "Orders", "body": b"x".hex(), "keys": key})
+    assert sent.get("status") == "SEND_OK", sent
+    look_up = {"do": "key", "topic": "Orders", "key": key}
+    if isinstance(servers.broker, JavaBroker):
+        (refused,) = mine.drive("Consume", look_up)
+        assert "but no message" in refused["message"]  # 4.6.0's broker rejects the signature of its client
+        return
+    by_key, by_id = mine.consume(look_up, {"do": "view", "topic": "Orders", "id": sent["msgId"]})
+    assert by_key["msgId"] == by_id["msgId"] == sent["msgId"]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +163,9 @@ def test_java_consumers_read_lock_and_send_back(servers: Cluster, order: str) ->
 def test_operators_manage_accounts(servers: Cluster) -> None:
     """Mqadmin's commands for accounts would fail, or change nothing."""
     broker = servers.broker.address
+    if servers.peer.version.startswith("5."):
+        assert "not exist" in servers.admin("updateAclConfig")  # it has commands for ACL 2.0 only
+        return
     made = servers.admin(
         "updateAclConfig",
         "-b",
@@ -170,7 +194,7 @@ def test_operators_manage_accounts(servers: Cluster) -> None:
     version = servers.admin("clusterAclConfigVersion", "-c", "InteropCluster")
     assert str(servers.broker.conf["brokerName"]) in version
     gone = servers.admin("deleteAccessConfig", "-b", broker, "-a", "newcomer")
-    assert f"delete plain access config account to {broker} success" in gone
+    assert re.search(f"delete plain access config account (to|from) {broker} success", gone), gone
     white = servers.admin("updateGlobalWhiteAddr", "-b", broker, "-g", "10.10.1.1,127.0.0.1")
     assert f"update global white remote addresses to {broker} success" in white
 

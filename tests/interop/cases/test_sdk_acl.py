@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,24 +17,31 @@ from rocketpy import (
     LocalTransactionState,
     Message,
     MessageExt,
+    MessageTraceConfig,
     Outcome,
     Producer,
+    ProducerConfig,
     PullConsumer,
     PushConfig,
     PushConsumer,
     SendStatus,
 )
+from rocketpy.client.instance import ClientInstance
 from rocketpy.config import Credentials
-from rocketpy.errors import BrokerError
+from rocketpy.errors import BrokerError, RouteNotFound
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.remoting.command import Command
 from tests.interop.accounts import has_acl_2, refusals, serve_with_accounts, write_accounts
 from tests.interop.cluster import Cluster, only_broker
 from tests.interop.java_peer import JavaPeer
-from tests.interop.sides import ALL_VERSIONS, NEWER, OPERATOR, OUR_SDK, Side, serve
+from tests.interop.sides import ALL_VERSIONS, NEWER, NEWER_CLIENTS, OPERATOR, OUR_SDK, Side, serve
 from tests.mqconsumer.group import BROKER_SETTINGS, FIRST, Seen, until
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.interop
 
-SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0], ALL_VERSIONS[1])
+NEWEST = Side("our SDK", "java", "java", version=NEWER_CLIENTS[-1])
+SIDES = (OUR_SDK[0], OUR_SDK[1], NEWER[0], ALL_VERSIONS[1], pytest.param(NEWEST, marks=pytest.mark.versions))
 WRITER = Credentials(access_key="acl-writer", secret_key="12345678")
 READER = Credentials(access_key="acl-reader", secret_key="87654321")
 FORGER = Credentials(access_key="acl-writer", secret_key="87654321")
@@ -62,7 +71,12 @@ def servers(
     side: Side = request.param
     run = tmp_path_factory.mktemp("acl")
     with serve_with_accounts(
-        side, peer, run, ACCOUNTS, readers=[READER.access_key, WRITER.access_key], conf=BROKER_SETTINGS
+        side,
+        peer,
+        run,
+        ACCOUNTS,
+        readers=[READER.access_key, WRITER.access_key],
+        conf={**BROKER_SETTINGS, "traceTopicEnable": "true"},
     ) as running:
         yield running
 
@@ -89,6 +103,49 @@ async def test_signed_messages_are_accepted(servers: Cluster, codec: Literal["js
     async with PullConsumer("acl_readers", client=client(servers, READER, codec)) as reader:
         assert (await reader.view_message(one.offset_message_id)).properties.items() >= properties.items()
         assert (await reader.pull(one.queue, one.queue_offset)).messages[0].body == b"one"
+
+
+@pytest.mark.parametrize("codec", ["json", "rocketmq"])
+async def test_signed_look_ups_are_accepted(servers: Cluster, codec: Literal["json", "rocketmq"]) -> None:
+    """Messages and traces would not be found by key or id: versions sign other fields of these requests."""
+    topic, settings = servers.topic(f"found_{codec}"), client(servers, WRITER, codec)
+    traced = ProducerConfig(message_trace=MessageTraceConfig())
+    async with Producer(f"acl_traced_{codec}", client=settings, config=traced) as sender:
+        sent = await sender.send(Message(topic, b"one", keys="k"))
+        await sender.flush()
+        async with asyncio.timeout(LIMIT_S):
+            assert await found_by_key(sender, topic, "k") == [b"one"]
+        assert (await sender.view_message(sent.message_id, topic)).body == b"one"
+    async with AdminClient(client=client(servers, READER, codec)) as admin, asyncio.timeout(LIMIT_S):
+        by_key = await admin.messages.by_key(topic, "k")
+        assert [one.body for one in by_key.messages] == [b"one"]
+        assert (await admin.messages.by_unique_id(topic, sent.message_id)).body == b"one"
+        while not (await admin.messages.traces(sent.message_id)).messages:  # noqa: ASYNC110 - also indexed later
+            await asyncio.sleep(0.1)
+
+
+async def found_by_key(sender: Producer, topic: str, key: str) -> list[bytes]:
+    """Return the bodies of the messages with a key, once the topic is registered and its messages indexed."""
+    while True:
+        with suppress(RouteNotFound):
+            if messages := (await sender.query_message(topic, key)).messages:
+                return [message.body for message in messages]
+        await asyncio.sleep(0.1)
+
+
+async def test_signed_fields_may_be_empty(servers: Cluster) -> None:
+    """From 4.9.4 on, brokers read an empty value of a binary header as null, and sign the text "null"."""
+    topic = servers.topic("empty")
+    async with Producer("acl_writers", client=client(servers, WRITER, "rocketmq")) as sender:
+        queue = (await sender.send(Message(topic, b"one"))).queue
+        fields = {"topic": topic, "queueId": str(queue.queue_id), "unknown": ""}
+        request = Command(RequestCode.GET_MAX_OFFSET, ext=fields)
+        raw = await ClientInstance.acquire(client(servers, WRITER, "rocketmq"))
+        try:
+            response = await raw.request(servers.broker.address, request, 3000)
+        finally:
+            await raw.release()
+        assert (response.code, response.ext_fields().get("offset")) == (0, "1"), response.remark
 
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])

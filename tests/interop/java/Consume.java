@@ -1,6 +1,7 @@
 import com.alibaba.fastjson.JSONObject;
 import java.util.Set;
 import java.util.TreeSet;
+import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
@@ -11,7 +12,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * Consume NAMESRV GROUP: does each step in order and prints one line per result.
  * {"do": "pull", "topic", "max": 32, "tags": "*"}  every message of every queue, then a line {"end": true}
  * {"do": "queues", "topic"}                        a line a queue with its min and max offset
- * {"do": "view", "topic", "id"}                    the message with this broker id
+ * {"do": "view", "topic", "id"}                    the message with this broker id or client unique id
+ * {"do": "key", "topic", "key"}                    the messages with this key
  * {"do": "search", "topic", "queue", "time"}       the queue offset at a time (ms)
  * {"do": "status", "topic", "queue", "offset"}     the pull status and next offset at an offset
  */
@@ -40,6 +42,13 @@ public final class Consume {
                 return;
             case "view":
                 Lines.print(Lines.received(step, consumer.viewMessage(what.getString("topic"), what.getString("id"))));
+                return;
+            case "key":
+                String key = what.getString("key");
+                QueryResult found = consumer.queryMessage(what.getString("topic"), key, 32, 0, Long.MAX_VALUE);
+                for (MessageExt message : found.getMessageList()) {
+                    Lines.print(Lines.received(step, message));
+                }
                 return;
             case "search":
                 long offset = consumer.searchOffset(queue(what), what.getLongValue("time"));
