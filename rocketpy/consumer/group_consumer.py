@@ -173,8 +173,11 @@ class GroupConsumer(Lifecycle):
             for topic in member.subscriptions
             if member.queues_of.get(topic) == ()
         ]
-        problems += member.problems()
+        problems += self._problems(member)
         return replace(health, ok=not problems, problems=tuple(problems), undecodable=member.undecodable)
+
+    def _problems(self, member: GroupMember) -> list[str]:
+        return member.problems()
 
     # -- subscriptions ------------------------------------------------------------------------
 

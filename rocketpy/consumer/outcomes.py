@@ -5,15 +5,24 @@ Source: RocketMQ 4.6 ConsumeConcurrentlyStatus, ConsumeOrderlyStatus and their c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from numbers import Integral
+from typing import Any, Final
 
+from rocketpy.errors import UsageError
 from rocketpy.message.message import MessageExt
+from rocketpy.runtime.application import describe, shown
 
-log: Final = logging.getLogger("rocketpy.consumer")
+_INT_MAX: Final = 2**31 - 1
+
+
+def _check_integer(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise UsageError(
+            f"{name} of Later is {shown(value)}; it must be a whole number from {least} to {most}"
+        )
 
 
 class ConsumeResult(Enum):
@@ -35,11 +44,24 @@ class Later:
     done: how many messages at the start of the batch are processed.
     suspend_ms: how long an orderly queue pauses, at least 10 and at most 30000; None for
     `PushConfig.suspend_ms`.
+    reason: why, for the dead letter that the message becomes.
+
+    Raises UsageError for values of other types, and for a `delay_level` below -1.
     """
 
     delay_level: int = 0
     done: int = 0
     suspend_ms: int | None = None
+    reason: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_integer("delay_level", self.delay_level, -1, _INT_MAX)
+        _check_integer("done", self.done, -_INT_MAX, _INT_MAX)
+        if self.suspend_ms is not None:
+            _check_integer("suspend_ms", self.suspend_ms, -_INT_MAX, _INT_MAX)
+        reason: object = self.reason
+        if reason is not None and not isinstance(reason, str):
+            raise UsageError(f"reason of Later is {shown(reason)}; it must be a string")
 
 
 HandlerResult = ConsumeResult | Later | None
@@ -55,13 +77,15 @@ class HandlingResult:
 
     done: how many messages at the start of the batch are processed; None for all. later: options for the
     other messages. kind: RocketMQ's name of the result (CMResult), which administration tools show.
-    remark: the error of a handler that raised.
+    remark: why messages are not processed, for tools and dead letters. is_foreign: the handler returned
+    something else than a result, so it is not known whether the messages are processed.
     """
 
     done: int | None
     later: Later
     kind: str
     remark: str | None = None
+    is_foreign: bool = False
 
 
 _LATER: Final = Later()
@@ -69,17 +93,18 @@ ACKNOWLEDGED: Final = HandlingResult(None, _LATER, "CR_SUCCESS")
 
 
 def to_handling_result(returned: object) -> HandlingResult:
-    """Validate a handler's return value. An invalid value is logged and counts as LATER."""
+    """Validate a handler's return value."""
     if returned is None or returned is ConsumeResult.SUCCESS:
         return ACKNOWLEDGED
     if returned is ConsumeResult.LATER:
-        return HandlingResult(0, _LATER, "CR_LATER")
+        return HandlingResult(0, _LATER, "CR_LATER", "the handler returned LATER")
     if isinstance(returned, Later):
-        return HandlingResult(max(0, returned.done), returned, "CR_LATER")
-    log.error("a handler returned %r, which is not a ConsumeResult; its messages are redelivered", returned)
-    return HandlingResult(0, _LATER, "CR_RETURN_NULL")
+        remark = returned.reason or "the handler returned Later"
+        return HandlingResult(max(0, returned.done), returned, "CR_LATER", remark)
+    remark = f"the handler returned {shown(returned)}; return None, a ConsumeResult or a Later"
+    return HandlingResult(0, _LATER, "CR_RETURN_NULL", remark, is_foreign=True)
 
 
 def failure_result(error: BaseException) -> HandlingResult:
     """Return the result for a handler that raised an exception."""
-    return HandlingResult(0, _LATER, "CR_THROW_EXCEPTION", repr(error))
+    return HandlingResult(0, _LATER, "CR_THROW_EXCEPTION", describe(error))

@@ -26,6 +26,7 @@ from rocketpy.consumer.outcomes import BatchHandler, Handler
 from rocketpy.errors import ConfigInvalid
 from rocketpy.hooks import ProcessListener
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.runtime.application import check_callable
 from rocketpy.telemetry.plugin import TelemetryChoice
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -63,7 +64,8 @@ class PushConsumer(GroupConsumer):
 
     Raises:
         GroupInvalid: The group's name is not valid.
-        ConfigInvalid: Settings contradict each other, or there is not exactly one handler.
+        ConfigInvalid: Settings contradict each other, there is not exactly one handler, or it does not take
+            one argument.
     """
 
     def __init__(
@@ -84,8 +86,9 @@ class PushConsumer(GroupConsumer):
         if (handler is None) == (batch_handler is None):
             raise ConfigInvalid(f"consumer {group} needs exactly one of handler and batch_handler")
         chosen: object = handler if handler is not None else batch_handler
-        if not callable(chosen):
-            raise ConfigInvalid(f"the handler of consumer {group} is {chosen!r}, which cannot be called")
+        check_callable(
+            f"the handler of consumer {group}", chosen, "message" if handler is not None else "messages"
+        )
         if handler is not None and self.config.batch_size != 1:
             raise ConfigInvalid(
                 f"batch_size is {self.config.batch_size}; batches of several messages need a batch_handler"
@@ -156,6 +159,9 @@ class PushConsumer(GroupConsumer):
     def _make_direct_handler(self) -> DirectHandler:
         adapter, threads = self._adapter, self.config.threads
         return lambda message: adapter.handle([message], threads=threads)
+
+    def _problems(self, member: GroupMember) -> list[str]:
+        return member.problems() + self._adapter.problems()
 
     def running_properties(self) -> dict[str, str]:
         """Return the settings that administration tools show."""

@@ -6,17 +6,21 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypedDict, TypeVar, Unpack
 
 from rocketpy.consumer.dispatch.handler import is_async
-from rocketpy.consumer.outcomes import Handler, HandlerResult, Later
+from rocketpy.consumer.outcomes import Handler, HandlerResult, Later, to_handling_result
+from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import Message, MessageExt
+from rocketpy.runtime.application import check_callable, describe, ends_program, shown
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
 T = TypeVar("T")
 
+_LOG_INTERVAL_S: Final = 1.0
 _DEAD_LETTER: Final = Later(delay_level=-1)
 
 
@@ -61,6 +65,15 @@ class TypedTopic(Generic[T]):
     decode: Callable[[bytes], T]
     undecodable: HandlerResult = _DEAD_LETTER
 
+    def __post_init__(self) -> None:
+        check_callable(f"encode of topic {self.name}", self.encode, "value")
+        check_callable(f"decode of topic {self.name}", self.decode, "body")
+        if to_handling_result(self.undecodable).is_foreign:
+            raise ConfigInvalid(
+                f"undecodable of topic {self.name} is {shown(self.undecodable)}; "
+                f"it must be None, a ConsumeResult or a Later"
+            )
+
     def message(self, value: T, **options: Unpack[MessageOptions]) -> Message:
         """Return a message with this value.
 
@@ -96,15 +109,17 @@ class TypedTopic(Generic[T]):
         Returns:
             The handler. For a body that `decode` rejects it logs an error and returns `undecodable`.
         """
+        check_callable(f"the handler of topic {self.name}", handle, "value", "message")
+        limited_log = RateLimitedLog(log, _LOG_INTERVAL_S)
 
         @functools.wraps(handle)
         def decode_and_handle(message: MessageExt) -> HandlerResult | Awaitable[HandlerResult]:
             try:
                 value = self.decode(message.body)
-            except Exception as error:  # noqa: BLE001 - the application's function may raise anything
-                text = "the body of message %s in %s at offset %d cannot be decoded: %r"
-                log.error(text, message.message_id, message.queue, message.queue_offset, error)
-                return self.undecodable
+            except BaseException as error:  # the application's function may raise anything
+                if ends_program(error):
+                    raise
+                return self._rejected(message, describe(error), limited_log)
             return handle(value, message)
 
         if not is_async(handle):
@@ -116,3 +131,11 @@ class TypedTopic(Generic[T]):
             return await result if inspect.isawaitable(result) else result
 
         return decode_and_await
+
+    def _rejected(self, message: MessageExt, problem: str, limited_log: RateLimitedLog) -> HandlerResult:
+        text = "the body of message %s in %s at offset %d cannot be decoded: %s"
+        values = message.message_id, message.queue, message.queue_offset, problem
+        limited_log.error(f"topic {self.name}: a body cannot be decoded", text, *values)
+        if isinstance(self.undecodable, Later) and self.undecodable.reason is None:
+            return replace(self.undecodable, reason=f"the body cannot be decoded: {problem}")
+        return self.undecodable

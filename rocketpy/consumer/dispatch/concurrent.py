@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rocketpy.consumer.config import MessageModel, PushConfig
-from rocketpy.consumer.dispatch.handler import HandlerAdapter
+from rocketpy.consumer.dispatch.handler import FOREIGN_RESULT_PAUSE_S, HandlerAdapter
 from rocketpy.consumer.dispatch.runner import CompletedCalls, HandlerRunner, LoopRunner, ThreadRunner
 from rocketpy.consumer.dispatch.send_back import SendBack
 from rocketpy.consumer.fetch.puller import Puller
@@ -68,6 +68,11 @@ class HandlerService:
     def __post_init__(self) -> None:
         self._limited_log = RateLimitedLog(log)
 
+    def _close_logs(self) -> None:
+        """Log how many repeated failures were not logged."""
+        self.adapter.close()
+        self._limited_log.close()
+
     async def _try_send(self, sending: Awaitable[None], problem: str, message: MessageExt) -> bool:
         """Wait until a message is sent to a broker; return whether it was. problem: text to log if not."""
         try:
@@ -116,6 +121,7 @@ class ConcurrentConsumeService(HandlerService):
             await asyncio.wait(set(self._sending_back), timeout=left_s)
         for task in self._sending_back:
             task.cancel()
+        self._close_logs()
         return left
 
     def expire(self) -> None:
@@ -126,8 +132,9 @@ class ConcurrentConsumeService(HandlerService):
             messages = list(running.abandon()) if age_ms > timeout_ms else ()
             if messages:
                 text = "a handler has worked on %s for %d ms, longer than %d ms; its result is ignored"
-                log.warning(text, messages, age_ms, timeout_ms)
-                self._redeliver(running.puller, messages, _EXPIRED_LEVEL)
+                self._limited_log.warning("handler calls expired", text, messages, age_ms, timeout_ms)
+                reason = f"the handler worked longer than {timeout_ms} ms"
+                self._redeliver(running.puller, messages, _EXPIRED_LEVEL, reason)
                 running.puller.wake()
 
     def _completed(self, completed: list[CompletedCalls]) -> None:
@@ -139,21 +146,29 @@ class ConcurrentConsumeService(HandlerService):
             done = len(messages) if result.done is None else min(result.done, len(messages))
             topic = puller.process_queue.queue.topic
             self.stats.record_handled(topic, done, len(messages) - done, calls.took_ms, calls.calls)
+            if result.is_foreign:
+                self.adapter.report_foreign(messages[0].topic, result)
+                again = self._handle_again(puller, list(messages), FOREIGN_RESULT_PAUSE_S)
+                self.tasks.spawn(again, "handle again")
+            elif done < len(messages):
+                self._redeliver(puller, messages[done:], result.later.delay_level, result.remark)
             if done < len(messages):
-                self._redeliver(puller, messages[done:], result.later.delay_level)
                 messages = messages[:done]
             puller.process_queue.finish(messages, now_ms)
             touched[puller] = None
         for puller in touched:
             puller.wake()
 
-    def _redeliver(self, puller: Puller, messages: Sequence[MessageExt], delay_level: int) -> None:
+    def _redeliver(
+        self, puller: Puller, messages: Sequence[MessageExt], delay_level: int, reason: str | None
+    ) -> None:
         """Send back messages of a failed handler call. When broadcasting, skip them."""
         if self.config.model is MessageModel.BROADCASTING:
-            log.warning("handlers failed on %s, which are not redelivered when broadcasting", messages)
+            text = "handlers failed on %s, which are not redelivered when broadcasting"
+            self._limited_log.warning("skipped when broadcasting", text, messages)
             puller.process_queue.finish(messages, int(self.clock()))
         else:
-            self._send_back_soon(puller, list(messages), delay_level)
+            self._send_back_soon(puller, list(messages), delay_level, reason)
 
     def _reject(self, puller: Puller, messages: list[MessageExt]) -> None:
         """Send back messages that cannot be decoded, without a handler call."""
@@ -164,17 +179,21 @@ class ConcurrentConsumeService(HandlerService):
         levels = {level: [m for m in messages if _reject_level(m) == level] for level in (0, _DEAD_LETTER)}
         for level, some in levels.items():
             if some:
-                self._send_back_soon(puller, some, level)
+                self._send_back_soon(puller, some, level, None)
 
-    def _send_back_soon(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
-        task = self.tasks.spawn(self._send_all_back(puller, messages, delay_level), "send back")
+    def _send_back_soon(
+        self, puller: Puller, messages: list[MessageExt], delay_level: int, reason: str | None
+    ) -> None:
+        task = self.tasks.spawn(self._send_all_back(puller, messages, delay_level, reason), "send back")
         self._sending_back.add(task)
         task.add_done_callback(self._sending_back.discard)
 
-    async def _send_all_back(self, puller: Puller, messages: list[MessageExt], delay_level: int) -> None:
+    async def _send_all_back(
+        self, puller: Puller, messages: list[MessageExt], delay_level: int, reason: str | None
+    ) -> None:
         process_queue = puller.process_queue
         results = await asyncio.gather(
-            *(self._send_one_back(message, puller, delay_level) for message in messages)
+            *(self._send_one_back(message, puller, delay_level, reason) for message in messages)
         )
         outcome = list(zip(messages, results, strict=True))
         process_queue.finish([message for message, ok in outcome if ok], int(self.clock()))
@@ -183,19 +202,21 @@ class ConcurrentConsumeService(HandlerService):
             message.with_reconsume_times(message.reconsume_times + 1) for message, ok in outcome if not ok
         ]
         if kept:
-            self.tasks.spawn(self._handle_again(puller, kept), "handle again")
+            self.tasks.spawn(self._handle_again(puller, kept, _LOCAL_RETRY_S), "handle again")
 
-    async def _handle_again(self, puller: Puller, messages: list[MessageExt]) -> None:
+    async def _handle_again(self, puller: Puller, messages: list[MessageExt], pause_s: float) -> None:
         """Handle messages again after a pause. `close` does not wait for it."""
-        await asyncio.sleep(_LOCAL_RETRY_S)
+        await asyncio.sleep(pause_s)
         if not puller.process_queue.dropped:
             self.submit(puller, messages, len(undecodable(messages)))
 
-    async def _send_one_back(self, message: MessageExt, puller: Puller, delay_level: int) -> bool:
+    async def _send_one_back(
+        self, message: MessageExt, puller: Puller, delay_level: int, reason: str | None
+    ) -> bool:
         queue, times_max = puller.process_queue.queue, self._max_reconsume_times
         problem = f"%s could not be sent back; this member handles it again in {_LOCAL_RETRY_S:.0f} s: %s"
         return await self._try_send(
-            self.send_back.send_back(message, queue, delay_level, times_max), problem, message
+            self.send_back.send_back(message, queue, delay_level, times_max, reason), problem, message
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
-import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
@@ -20,9 +20,17 @@ from rocketpy.consumer.outcomes import (
     to_handling_result,
 )
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.tasks import is_cancelled, run_in_context
+from rocketpy.runtime.application import ends_task, name_of
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.runtime.tasks import run_in_context
 
 log: Final = logging.getLogger("rocketpy.consumer")
+
+_LOG_INTERVAL_S: Final = 1.0
+_FOREIGN_LOG_INTERVAL_S: Final = 60.0
+FOREIGN_RESULT_PAUSE_S: Final = 60.0
+"""Pause before messages are handled again whose handler returned something else than a result."""
+_SHOWN_MAX: Final = 3
 
 
 class HandlerAdapter:
@@ -40,8 +48,12 @@ class HandlerAdapter:
         self.context: contextvars.Context = contextvars.Context()
         chosen = handler if handler is not None else batch_handler
         self._handler = cast(Callable[[Any], HandlerResult | Awaitable[HandlerResult]], chosen)
+        self.name: Final = name_of(chosen)
         self.takes_one: bool = handler is not None
         self.is_async: bool = is_async(self._handler)
+        self._failure_log = RateLimitedLog(log, _LOG_INTERVAL_S)
+        self._foreign_log = RateLimitedLog(log, _FOREIGN_LOG_INTERVAL_S)
+        self._foreign: dict[str, tuple[str, float]] = {}
 
     def function(self) -> Callable[[Any], HandlerResult | Awaitable[HandlerResult]]:
         """Return the function to call with a message (if `takes_one`) or a batch.
@@ -76,13 +88,14 @@ class HandlerAdapter:
         return await run_in_context(self.context.copy(), self._handle(messages))
 
     async def _handle(self, messages: Sequence[MessageExt]) -> HandlingResult:
+        task = asyncio.current_task()
         try:
             returned: Any = self(messages)
             if inspect.isawaitable(returned):
                 returned = await returned
+            return to_handling_result(returned)
         except BaseException as error:  # noqa: BLE001 - the application's code may raise anything
-            return self.failed(messages, error)
-        return to_handling_result(returned)
+            return self.failed(messages, error, task)
 
     def handle_on_thread(
         self, messages: Sequence[MessageExt], loop: asyncio.AbstractEventLoop
@@ -94,19 +107,42 @@ class HandlerAdapter:
         except BaseException as error:  # noqa: BLE001 - sys.exit() as well: here it would only end this thread
             return self.failed_on_thread(messages, error)
 
-    def failed(self, messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
-        """Log the exception of a handler in the event loop, and return the result of its call.
+    def failed(
+        self, messages: Sequence[MessageExt], error: BaseException, task: asyncio.Task[Any] | None
+    ) -> HandlingResult:
+        """Log the exception of a handler that `task` awaits, and return the result of its call.
 
-        Raises the exception again if it ends the current task.
+        Raises the exception again if it ends the task.
         """
-        if is_end_of_task(error):
+        if ends_task(error, task):
             raise error
         return self.failed_on_thread(messages, error)
 
     def failed_on_thread(self, messages: Sequence[MessageExt], error: BaseException) -> HandlingResult:
         """Log the exception of a handler on a thread, and return the result of its call."""
-        log.error("a handler failed; redelivering %s", messages, exc_info=error)
+        which, more = ", ".join(map(str, messages[:_SHOWN_MAX])), len(messages) - _SHOWN_MAX
+        if more > 0:
+            which += f" and {more} more"
+        key = f"handler {self.name} failed"
+        self._failure_log.exception(key, "handler %s failed for %s", self.name, which, error=error)
         return failure_result(error)
+
+    def report_foreign(self, topic: str, result: HandlingResult) -> None:
+        """Log that the handler returned something else than a result, for a message of this topic."""
+        problem = f"handler {self.name} for topic {topic}: {result.remark}"
+        self._foreign[topic] = problem, time.monotonic()
+        text = "%s. Its messages are neither done nor sent back; they are handled again in %d s"
+        self._foreign_log.error(problem, text, problem, FOREIGN_RESULT_PAUSE_S)
+
+    def problems(self) -> list[str]:
+        """Return a text for each topic for which the handler returns something else than a result."""
+        since_s = time.monotonic() - 2 * FOREIGN_RESULT_PAUSE_S
+        return [problem for problem, at_s in self._foreign.values() if at_s >= since_s]
+
+    def close(self) -> None:
+        """Log how many failures were not logged."""
+        self._failure_log.close()
+        self._foreign_log.close()
 
 
 def wait_in_loop(returned: Any, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> Any:
@@ -133,17 +169,3 @@ def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - the method's kind matters, not its existence
     )
-
-
-def is_end_of_task(error: BaseException) -> bool:
-    """Return whether an error ends the current task; every other error is a failure of the handler.
-
-    A cancellation that was not requested of this task comes from something that the handler awaited.
-    sys.exit() and Ctrl-C end the program from the main thread; on another thread they would end its event
-    loop silently.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        return is_cancelled(asyncio.current_task())
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return threading.current_thread() is threading.main_thread()
-    return isinstance(error, GeneratorExit)

@@ -20,6 +20,7 @@ from typing import Final
 
 from rocketpy.consumer.config import MessageModel
 from rocketpy.consumer.dispatch.concurrent import HandlerService
+from rocketpy.consumer.dispatch.handler import FOREIGN_RESULT_PAUSE_S
 from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import HandlingResult, Later
@@ -90,6 +91,7 @@ class OrderlyConsumeService(HandlerService):
             queue_task.cancel()
         if self._pool is not None:
             self._pool.shutdown()
+        self._close_logs()
         return left
 
     # -- one queue ----------------------------------------------------------------------------
@@ -112,32 +114,37 @@ class OrderlyConsumeService(HandlerService):
                 return
             started_ms = self.clock()
             results = await self._handle(puller, batches)
+            took_ms = (self.clock() - started_ms) / len(results)
             failed: list[MessageExt] = []
             pause_ms: int | None = None
             for index, batch in enumerate(batches):
                 if failed or index >= len(results):
                     failed += batch  # not begun: a batch before it failed, or the lock expired
-                    continue
-                done = (
-                    len(batch) if results[index].done is None else min(results[index].done or 0, len(batch))
-                )
-                process_queue.finish(batch[:done], int(self.clock()))
-                self.stats.record_handled(
-                    process_queue.queue.topic,
-                    done,
-                    len(batch) - done,
-                    (self.clock() - started_ms) / len(results),
-                )
-                if done < len(batch) and (kept := await self._count_attempt(puller, batch[done:])):
-                    failed += kept
-                    suspend_ms = results[index].later.suspend_ms
-                    pause_ms = self.config.suspend_ms if suspend_ms is None else suspend_ms
+                else:
+                    failed, pause_ms = await self._settle(puller, batch, results[index], took_ms)
             process_queue.put_back(failed)
             puller.wake()
             if pause_ms is not None:
-                await self._pause(puller, min(max(pause_ms, 10), 30_000) / 1000)
+                await self._pause(puller, pause_ms / 1000)
             else:
                 await asyncio.sleep(0)
+
+    async def _settle(
+        self, puller: Puller, batch: list[MessageExt], result: HandlingResult, took_ms: float
+    ) -> tuple[list[MessageExt], int | None]:
+        """Finish what is done of a batch; return the messages to handle again, and the pause before (ms)."""
+        process_queue = puller.process_queue
+        done = len(batch) if result.done is None else min(result.done, len(batch))
+        process_queue.finish(batch[:done], int(self.clock()))
+        self.stats.record_handled(process_queue.queue.topic, done, len(batch) - done, took_ms)
+        if result.is_foreign:
+            self.adapter.report_foreign(batch[0].topic, result)
+            return batch, int(FOREIGN_RESULT_PAUSE_S * 1000)
+        kept = await self._count_attempt(puller, batch[done:], result.remark) if done < len(batch) else []
+        if not kept:
+            return [], None
+        suspend_ms = result.later.suspend_ms
+        return kept, min(max(self.config.suspend_ms if suspend_ms is None else suspend_ms, 10), 30_000)
 
     def _is_active(self, puller: Puller) -> bool:
         return not puller.process_queue.dropped and not self._closing
@@ -182,7 +189,9 @@ class OrderlyConsumeService(HandlerService):
                 break
         return results
 
-    async def _count_attempt(self, puller: Puller, messages: list[MessageExt]) -> list[MessageExt]:
+    async def _count_attempt(
+        self, puller: Puller, messages: list[MessageExt], reason: str | None
+    ) -> list[MessageExt]:
         """Return the messages that this member handles again, with one more delivery counted.
 
         Messages with too many deliveries, and those that cannot be decoded, go to the dead-letter topic.
@@ -192,20 +201,21 @@ class OrderlyConsumeService(HandlerService):
             if message.decode_error is None and message.reconsume_times < self._max_reconsume_times:
                 kept.append(message.with_reconsume_times(message.reconsume_times + 1))
             elif self.config.model is MessageModel.BROADCASTING:
-                log.warning("%s was not handled and is skipped when broadcasting", message)
+                text = "%s was not handled and is skipped when broadcasting"
+                self._limited_log.warning("skipped when broadcasting", text, message)
                 puller.process_queue.finish([message], int(self.clock()))
-            elif await self._send_to_dead_letters(puller, message):
+            elif await self._send_to_dead_letters(puller, message, reason):
                 puller.process_queue.finish([message], int(self.clock()))
             else:
                 kept.append(message)
         return kept
 
-    async def _send_to_dead_letters(self, puller: Puller, message: MessageExt) -> bool:
+    async def _send_to_dead_letters(self, puller: Puller, message: MessageExt, reason: str | None) -> bool:
         times_max = self._max_reconsume_times
         if message.decode_error is not None:
-            sending = self.send_back.send_back(message, puller.process_queue.queue, -1, times_max)
+            sending = self.send_back.send_back(message, puller.process_queue.queue, -1, times_max, reason)
         else:
-            sending = self.send_back.send_to_dead_letters(message, times_max)
+            sending = self.send_back.send_to_dead_letters(message, times_max, reason)
         problem = "%s could not be sent to the dead-letter topic; its queue waits: %s"
         return await self._try_send(sending, problem, message)
 

@@ -340,6 +340,7 @@ class LoopRunner(HandlerRunner):
         A copy for each call would take 7 % of the time of a message (tests.bench.push).
         """
         call, is_async, done = self._adapter.function(), self._adapter.is_async, running.done.append
+        task = asyncio.current_task()
         returned: Any
         result: HandlingResult | None
         for argument in running.chunk.calls:  # hot path: runs for each message
@@ -358,7 +359,7 @@ class LoopRunner(HandlerRunner):
                     done(argument)
                     result = None
             except BaseException as error:  # noqa: BLE001 - the application's code may raise anything
-                result = self._adapter.failed(running.messages_of([argument]), error)
+                result = self._adapter.failed(running.messages_of([argument]), error, task)
             if result is not None:
                 self._end_call(running, argument, result)
                 if running.puller.process_queue.dropped:

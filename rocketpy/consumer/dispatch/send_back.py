@@ -68,7 +68,12 @@ class SendBack:
         self._limited_log = RateLimitedLog(log)
 
     async def send_back(
-        self, message: MessageExt, queue: MessageQueue, delay_level: int, max_reconsume_times: int
+        self,
+        message: MessageExt,
+        queue: MessageQueue,
+        delay_level: int,
+        max_reconsume_times: int,
+        reason: str | None = None,
     ) -> None:
         """Let a message be redelivered, by its broker or as a copy.
 
@@ -94,7 +99,9 @@ class SendBack:
         else:
             self._notify(message, started_ns, delay_level, address)
 
-    async def send_to_dead_letters(self, message: MessageExt, max_reconsume_times: int) -> None:
+    async def send_to_dead_letters(
+        self, message: MessageExt, max_reconsume_times: int, reason: str | None = None
+    ) -> None:
         """Send a copy that the broker stores in the dead-letter topic. Raises the errors of `send_back`."""
         await self._send_copy(message, message.reconsume_times, max_reconsume_times, time.time_ns(), -1, None)
 
