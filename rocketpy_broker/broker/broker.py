@@ -45,7 +45,7 @@ from rocketpy_broker.security.lookups import BrokerLookups
 from rocketpy_broker.security.permissions import BROKER_PERMISSIONS
 from rocketpy_broker.services.cluster.registration import Registrar, advertised
 from rocketpy_broker.services.cluster.slave_sync import SlaveSync
-from rocketpy_broker.services.metadata.lost_state import restore_missing_tables
+from rocketpy_broker.services.metadata.lost_state import restore_tables
 from rocketpy_broker.services.metadata.topics import TopicTable
 from rocketpy_broker.store import FlushDiskType, MessageStore, RecoveryReport
 from rocketpy_broker.store.files.disk import Disk, spare_descriptors
@@ -267,17 +267,18 @@ class Broker:
         self.tasks.spawn(self._save_offsets(), "offsets")
 
     async def _restore_tables(self) -> None:
-        """Restore lost files of the config directory, or report them. Raises StoreError."""
+        """Reconcile the files of the config directory with the store, or report them. Raises StoreError."""
         consumers = self.consumers
         is_copied = self.config.is_slave or self.config.dledger.enabled
         from_rocketpy = self.recovery is not None and self.recovery.from_rocketpy
-        restore_missing_tables(
+        restore_tables(
             self.store,
             self.topics,
             consumers.groups,
             consumers.offsets,
             self.deferred.delay,
-            is_certain=from_rocketpy and not is_copied,
+            is_certain=from_rocketpy,
+            is_copied=is_copied,
         )
         await self._save_tables()
 

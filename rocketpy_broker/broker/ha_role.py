@@ -101,13 +101,19 @@ class HaReplication:
 
         Raises StoreDamaged, StoreError.
         """
-        self.epochs.load()
+        self.epochs.load(is_slave=self.is_slave)
         if self.is_slave:
             self.epochs.become_slave()
             self._store.reject(Reason.SLAVE, StoreError("this broker is a slave"))
         else:
             end, now_ms = self._store.max_physical_offset, self._store.clock()
-            self.epochs.become_master(end, secrets.token_hex(8), now_ms, is_clean=is_clean)
+            if self.epochs.is_older:
+                log.warning(
+                    "the epochs are an older copy, so a new epoch starts. Slaves reject this broker if "
+                    "another one was promoted since; then start this one as a slave with an empty store"
+                )
+            is_current = is_clean and not self.epochs.is_older
+            self.epochs.become_master(end, secrets.token_hex(8), now_ms, is_clean=is_current)
 
     async def listen(self, address: Address) -> None:
         """Open the HA port. address: listening address of the broker. Raises OSError."""

@@ -85,11 +85,14 @@ class RoleChangeHandler:
 
     def _add_missing_topics(self) -> None:
         """Add topics and groups that only the log has, as the copy from the last leader may be old."""
-        made = restore_topics(self._store, self._topics)
-        if made:
-            log.warning(
-                "restored topics from the log that were not copied from the last leader: %s", ", ".join(made)
-            )
-        for topic in made:
+        restored = restore_topics(self._store, self._topics)
+        for what, names in (("topics", restored.created), ("queues of topics", restored.enlarged)):
+            if names:
+                log.warning(
+                    "restored %s from the log that were not copied from the last leader: %s",
+                    what,
+                    ", ".join(names),
+                )
+        for topic in restored.created:
             if topic.startswith(RETRY_TOPIC_PREFIX):
                 self.consumers.groups.find(topic.removeprefix(RETRY_TOPIC_PREFIX))

@@ -72,6 +72,8 @@ def _promote(config: BrokerConfig, *, force: bool) -> int:
         end = store.max_physical_offset
         if not force:
             reasons = [] if epochs.state.epochs else ["it has never followed a rocketpy master"]
+            if epochs.is_older:
+                reasons.append("its epochs are an older copy, so others may have more messages")
             reasons += _reasons(config, rank(epochs.state, end))
             if reasons:
                 raise StoreError(f"not promoted (--force overrides): {'; '.join(reasons)}")

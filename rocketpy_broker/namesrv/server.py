@@ -129,7 +129,7 @@ class NameServer:
             self._access.start()
         path = self.config.kv_config_path
         if path is not None:
-            self.kv = load_state(OsDisk(), path, KvConfig.decode) or KvConfig()
+            self.kv = load_state(OsDisk(), path, KvConfig.decode).value or KvConfig()
             self._check_kv_bytes()
         listen = self.config.listen
         if self.http is not None:

@@ -115,7 +115,10 @@ class MessageStore(StoreReads):
         log_end = self.checkpoint.log_end
         if not clean or log_end < 0:
             return []
-        return load_state(self.disk, self._checksums_path, lambda data: decode_checksums(data, log_end)) or []
+        return (
+            load_state(self.disk, self._checksums_path, lambda data: decode_checksums(data, log_end)).value
+            or []
+        )
 
     def _save_checksums(self) -> None:
         """Save the checksums of consume queues. A failure is logged: the next start then skips the check."""

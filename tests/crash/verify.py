@@ -177,7 +177,7 @@ def verify_states(disk: RecordingDisk, expected: Expectation) -> None:
         saved = expected.states_saved.get(name, 0)
         allowed = contents[max(0, saved - 1) :]
         try:
-            loaded = load_state(disk, ROOT / "config" / name, _strict)
+            loaded = load_state(disk, ROOT / "config" / name, _strict).value
         except StoreError as error:
             raise Violation(f"{name}: {error}") from error
         require(loaded in allowed or (loaded is None and not saved), f"{name} is {loaded!r}")

@@ -119,8 +119,8 @@ class LocalOffsets:
             except (OSError, RemoteProtocolError) as error:
                 failed = failed or error
                 continue
-            if failed is not None:
-                log.error("%s cannot be read (%s); using the older offsets of %s", self._file, failed, file)
+            if file != self._file:
+                self._report_backup(file, failed)
             return offsets
         if failed is not None:
             raise ConfigInvalid(
@@ -128,6 +128,17 @@ class LocalOffsets:
                 "both to begin without stored offsets"
             ) from failed
         return {}
+
+    def _report_backup(self, backup: Path, failed: OSError | RemoteProtocolError | None) -> None:
+        """Log that older offsets are used. Keep a damaged file, which would replace the backup otherwise."""
+        if isinstance(failed, RemoteProtocolError):
+            with contextlib.suppress(OSError):
+                self._file.replace(self._file.with_name(self._file.name + ".damaged"))
+        reason = "is missing" if failed is None else f"cannot be read ({failed})"
+        log.error(
+            "%s %s; using the older offsets of %s: messages since then are delivered again",
+            self._file, reason, backup,
+        )  # fmt: skip
 
 
 def local_offsets_file(directory: Path | None, client_name: str, group: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rocketpy.errors import StoreError
+from rocketpy.errors import StoreDamaged, StoreError
 from rocketpy_broker.replication.ha.epochs import NO_EPOCHS, EpochState, begin_epoch
 from rocketpy_broker.store import FlushDiskType, MessageStore
 from rocketpy_broker.store.files.disk import Disk
@@ -22,13 +22,23 @@ class EpochFile:
         self._disk = disk
         self._path = path
         self.state = NO_EPOCHS
+        self.is_older = False
+        """Whether `load` used the `.bak`, which may lack the newest epoch."""
 
-    def load(self) -> None:
+    def load(self, *, is_slave: bool = False) -> None:
         """Read the file, if there is one. Raises StoreDamaged.
 
-        A damaged file is not ignored: without its epochs, a slave might follow a stale master.
+        A damaged file is not ignored. is_slave: reject an older copy, too: without the newest epoch, a slave
+        might follow a stale master, and truncate acknowledged messages.
         """
-        self.state = load_state(self._disk, self._path, _decode) or NO_EPOCHS
+        state, self.is_older = load_state(self._disk, self._path, _decode)
+        self.state = state or NO_EPOCHS
+        if self.is_older and is_slave:
+            raise StoreDamaged(
+                f"{self._path} is missing or damaged, and its older copy may lack the newest epoch, so this "
+                "slave could follow a stale master. Restore the file, or start with an empty store: the "
+                "slave copies all messages"
+            )
 
     def save(self, state: EpochState) -> None:
         """Replace the file. Raises StoreError, and then nothing has changed."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from rocketpy.errors import StoreError, UsageError
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC, DelayLevels
+from rocketpy.protocol.message.properties import PROPERTY_UNIQ_KEY, find
 from rocketpy.protocol.message.record import decode
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, real_queue
 from rocketpy_broker.store import MessageStore
@@ -22,6 +23,7 @@ log = logging.getLogger("rocketpy.broker.delay")
 
 _UNITS: Final = 64
 """Consume queue entries read together."""
+_FOREVER_MS: Final = 2**63 - 1
 _NOT_READABLE_YET_MS: Final = 10
 """When to try again to read a message that is not flushed yet (SYNC_FLUSH)."""
 
@@ -99,6 +101,46 @@ class DelayQueues:
             level: max(store.appended_in_queue(SCHEDULE_TOPIC, level - 1) - offset, 0)
             for level, offset in self.offsets().items()
         }
+
+    def skip_delivered(self) -> dict[int, tuple[int, int]]:
+        """Advance each level beyond the messages whose copies are in the log.
+
+        Returns level -> (number of skipped messages, number of waiting ones), of levels with messages.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for level in self._levels:
+            first, end = level.offset, self._store.appended_in_queue(SCHEDULE_TOPIC, level.queue_id)
+            while units := self._store.units(SCHEDULE_TOPIC, level.queue_id, level.offset, 1):
+                if not self._is_delivered(*units[0][:2]):
+                    break
+                level.offset += 1
+            if end > first:
+                found[level.queue_id + 1] = level.offset - first, end - level.offset
+        return found
+
+    def _is_delivered(self, physical: int, size: int) -> bool:
+        """Whether the key index finds the copy of a delayed message behind it in the log."""
+        data, index = self._store.look_message(physical, size), self._store.index
+        if data is None or index is None:
+            return False
+        record = decode(data, check_crc=False)
+        unique_id = find(record.properties, PROPERTY_UNIQ_KEY.encode())
+        try:
+            topic, queue_id = real_queue(record.properties)
+        except UsageError:
+            return False
+        if unique_id is None:
+            return False
+        wanted = (topic, queue_id, unique_id, record.born_timestamp, record.reconsume_times)
+        for offset in index.find(topic, unique_id.decode("utf-8", "replace"), 0, _FOREVER_MS):
+            if offset > physical and (data := self._store.look_message(offset)) is not None:
+                copy = decode(data, check_crc=False)
+                copy_id = find(copy.properties, PROPERTY_UNIQ_KEY.encode())
+                if wanted == (
+                    copy.topic, copy.queue_id, copy_id, copy.born_timestamp, copy.reconsume_times
+                ):  # fmt: skip
+                    return True
+        return False
 
     def deliver(self, now_ms: int, count_max: int) -> tuple[int, int | None]:
         """Move up to `count_max` due messages to their real queues, and write them.

@@ -53,6 +53,8 @@ class DelayService:
         self._queues = DelayQueues(self.store, self.levels)
         self.is_missing = False
         """Whether delayOffset.json was missing at `load`."""
+        self.is_older = False
+        """Whether `load` used the `.bak`, so that messages delivered since are found again."""
         self._saved: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -61,7 +63,7 @@ class DelayService:
 
     def load(self) -> None:
         """Read delayOffset.json, if it exists. Raises StoreDamaged."""
-        saved = load_state(self.disk, self.path, DelayOffsetSerializeWrapper.decode)
+        saved, self.is_older = load_state(self.disk, self.path, DelayOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
         self._saved = {} if saved is None else saved.offset_table
         self._queues.load(self._saved)
@@ -72,6 +74,20 @@ class DelayService:
             save_state(self.disk, self.path, _encode(self._saved))
         except StoreError as error:
             log.error("cannot save delay offsets: %s", error)
+
+    def skip_delivered(self) -> None:
+        """Skip the messages that were delivered since the loaded offsets were saved, and save the offsets.
+
+        Call it after `load` if `is_older`. Messages whose copies are not found are delivered again.
+        """
+        for level, (skipped, waiting) in self._queues.skip_delivered().items():
+            log.warning(
+                "%s is an older copy: delay level %d: skipped %d delivered messages, %d of the others are "
+                "delivered, some perhaps again",
+                self.path, level, skipped, waiting,
+            )  # fmt: skip
+        self._saved = self._queues.offsets()
+        self.create()
 
     def start(self) -> None:
         """Start delivering due messages."""

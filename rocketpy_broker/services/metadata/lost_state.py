@@ -1,4 +1,6 @@
-"""Handles files that are missing in the config directory at the start, though the store has messages.
+"""Handles files of the config directory that are missing, or older than the store, at the start.
+
+A file is older if its `.bak` is used, after a copy of the store, and when a slave becomes the master.
 
 Topics and groups are restored from the store and the other files. Consumer offsets and delay offsets cannot
 be restored: without them groups skip messages or receive them again. So a master does not start without them.
@@ -11,8 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from rocketpy.errors import GroupInvalid, StoreDamaged, TopicInvalid
 from rocketpy.protocol.bodies import (
@@ -21,6 +26,7 @@ from rocketpy.protocol.bodies import (
     PERM_WRITE,
     RETRY_TOPIC_PREFIX,
     SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
     TopicConfig,
 )
 from rocketpy.protocol.message.delays import SCHEDULE_TOPIC
@@ -40,21 +46,44 @@ _QUEUES_MIN: Final = 4
 _NAMED_MAX: Final = 20
 
 
-def restore_topics(store: MessageStore, topics: TopicTable) -> list[str]:
-    """Create the topics that have messages and are not in the table; return their names.
+class RestoredTopics(NamedTuple):
+    """Names of the topics that `restore_topics` has created, and of those that it has given more queues."""
 
-    Their permissions are unknown, so they get the permissions of topics that sends create.
+    created: list[str]
+    enlarged: list[str]
+
+
+def restore_topics(store: MessageStore, topics: TopicTable, *, newer_only: bool = False) -> RestoredTopics:
+    """Create the topics that have messages and are not in the table; add queues that it lacks.
+
+    A topic gets the queues of messages that were stored after the table was changed last: the table is older
+    than they are, while an operator's change is newer. Topics are created with the permissions of topics that
+    sends create, as theirs are unknown. newer_only: create topics by the same rule, as deleted ones may have
+    left queues.
     """
+    changed_ms = topics.version.timestamp
     counts: dict[str, int] = {}
+
+    def is_newer(topic: str, queue_id: int) -> bool:
+        newest = store.max_offset_in_queue(topic, queue_id) - 1
+        return store.store_timestamp(topic, queue_id, newest) > changed_ms
+
     for topic, queue_id in _stored(store):
-        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-    missing = [
-        _topic(name, count)
-        for name, count in sorted(counts.items())
-        if topics.get(name) is None and name not in _WITHOUT_CONFIG and _is_topic_name(name)
-    ]
-    topics.add(missing)
-    return [topic.topic_name for topic in missing]
+        config = topics.get(topic)
+        queues = counts.get(topic, 0 if config is None else config.read_queue_nums)
+        is_needed = queue_id >= queues and topic not in _WITHOUT_CONFIG and _is_topic_name(topic)
+        if is_needed and ((config is None and not newer_only) or is_newer(topic, queue_id)):
+            counts[topic] = queue_id + 1
+    created, enlarged = [], []
+    for name, count in sorted(counts.items()):
+        config = topics.get(name)
+        if config is None:
+            created.append(_topic(name, count))
+        else:
+            queues = max(count, config.write_queue_nums)
+            enlarged.append(msgspec.structs.replace(config, read_queue_nums=count, write_queue_nums=queues))
+    topics.add([*created, *enlarged])
+    return RestoredTopics(*([topic.topic_name for topic in part] for part in (created, enlarged)))
 
 
 def _stored(store: MessageStore) -> list[tuple[str, int]]:
@@ -69,7 +98,7 @@ def _topic(name: str, queue_count: int) -> TopicConfig:
     return own_topic(name, queues, perm)
 
 
-def restore_missing_tables(
+def restore_tables(
     store: MessageStore,
     topics: TopicTable,
     groups: SubscriptionGroupTable,
@@ -77,33 +106,94 @@ def restore_missing_tables(
     delay: DelayService,
     *,
     is_certain: bool,
+    is_copied: bool,
 ) -> None:
-    """Restore the loaded tables whose files are missing, if possible.
+    """Reconcile the loaded tables with the store, if their files are missing or older than its messages.
 
     Call it after the store has dispatched everything.
 
-    is_certain: whether a missing file existed before (`RecoveryReport.from_rocketpy`), and no other broker
-    has its content. It is False on a slave and in a DLedger group. Raises StoreDamaged for a file that cannot
-    be restored, if `is_certain`.
+    is_certain: whether a missing file existed before (`RecoveryReport.from_rocketpy`). is_copied: whether
+    another broker has the tables, on a slave and in a DLedger group; then only missing files are restored.
+    Raises StoreDamaged for a file that cannot be restored, if `is_certain` and not `is_copied`.
     """
     stored = {topic for topic, _ in _stored(store)}
+    is_certain = is_certain and not is_copied
     if delay.is_missing:
         if SCHEDULE_TOPIC in stored:
             _report_missing(delay.path, "delayed messages are delivered again", is_certain)
         delay.create()
+    elif delay.is_older and not is_copied:
+        delay.skip_delivered()
     if offsets.is_missing:
         if stored - topics.system - {SCHEDULE_TOPIC}:
             _report_missing(offsets.path, "consumer groups skip messages or get them again", is_certain)
         offsets.create()
-    if topics.is_missing:
-        restored = restore_topics(store, topics)
-        _warn("topics", topics.path, restored, "with default permissions; empty topics are not known")
-    if groups.is_missing:
-        retried = {
-            name.removeprefix(RETRY_TOPIC_PREFIX) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)
-        }
-        restored = groups.add(sorted(filter(_is_group_name, retried | set(offsets.groups))))
-        _warn("consumer groups", groups.path, restored, "with default settings")
+    elif offsets.is_older and not is_copied:
+        _check_offsets(store, offsets, groups)
+    if topics.is_missing or not is_copied:
+        _restore_topics(store, topics)
+    if groups.is_missing or (groups.is_older and not is_copied):
+        _restore_groups(groups, offsets, stored)
+
+
+def _restore_topics(store: MessageStore, topics: TopicTable) -> None:
+    is_lost = topics.is_missing or topics.is_older
+    restored = restore_topics(store, topics, newer_only=not is_lost)
+    lacks = "is missing" if topics.is_missing else "is older than messages of the store"
+    how = "with default permissions; empty topics are not known"
+    _warn("topics", topics.path, restored.created, how, lacks)
+    _warn("topics", topics.path, restored.enlarged, "with the queues that have messages", lacks)
+    if topics.is_older:
+        log.warning(
+            "%s: other changes of topics in its last save are undone: permissions, settings, deletions, and "
+            "topics without messages",
+            topics.path,
+        )
+
+
+def _restore_groups(
+    groups: SubscriptionGroupTable, offsets: ConsumerOffsets, stored: Collection[str]
+) -> None:
+    retried = {
+        name.removeprefix(RETRY_TOPIC_PREFIX) for name in stored if name.startswith(RETRY_TOPIC_PREFIX)
+    }
+    restored = groups.add(sorted(filter(_is_group_name, retried | set(offsets.groups))))
+    lacks = "is missing" if groups.is_missing else "is an older copy"
+    _warn("consumer groups", groups.path, restored, "with default settings", lacks)
+    if groups.is_older:
+        log.warning(
+            "%s: other changes of groups in its last save are undone: settings and deletions", groups.path
+        )
+
+
+def _check_offsets(store: MessageStore, offsets: ConsumerOffsets, groups: SubscriptionGroupTable) -> None:
+    """Name what an older consumerOffset.json cannot tell, and correct offsets beyond the end of their queue.
+
+    Such a queue was created again since: its messages would be skipped.
+    """
+    for key, queues in offsets.snapshot().offset_table.items():
+        topic, _, group = key.rpartition("@")
+        for queue_id, offset in list(queues.items()):
+            end = store.appended_in_queue(topic, queue_id)
+            if offset > end > 0:
+                first = store.min_offset_in_queue(topic, queue_id)
+                offsets.commit(group, topic, queue_id, first, is_own=True)
+                log.warning(
+                    "group %s continues queue %s/%d at %d: its older offset, %d, is beyond the end, %d",
+                    group, topic, queue_id, first, offset, end,
+                )  # fmt: skip
+    known = offsets.groups
+    log.warning(
+        "%s: %d groups get the messages again that they consumed since its last but one save", offsets.path,
+        len(known),
+    )  # fmt: skip
+    without = sorted(set(groups.names) - set(known) - set(SYSTEM_GROUPS))
+    if without:
+        log.warning(
+            "%s: it has no offsets of these groups, which begin as new groups: %s",
+            offsets.path, _named(without),
+        )  # fmt: skip
+    offsets.create()
 
 
 def _report_missing(path: Path, consequence: str, is_certain: bool) -> None:
@@ -117,14 +207,17 @@ def _report_missing(path: Path, consequence: str, is_certain: bool) -> None:
     )
 
 
-def _warn(what: str, path: Path, names: list[str], how: str) -> None:
+def _warn(what: str, path: Path, names: list[str], how: str, lacks: str) -> None:
     if names:
-        more = ", ..." if len(names) > _NAMED_MAX else ""
         log.warning(
-            "%s is missing, but the store holds messages: restored %d %s, %s (%s%s). Compare them with "
-            "a copy of the file, or restore it",
-            path, len(names), what, how, ", ".join(names[:_NAMED_MAX]), more,
+            "%s %s, but the store holds messages: restored %d %s, %s (%s). Compare them with a copy of the "
+            "file, or restore it",
+            path, lacks, len(names), what, how, _named(names),
         )  # fmt: skip
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED_MAX]) + (", ..." if len(names) > _NAMED_MAX else "")
 
 
 def _is_topic_name(name: str) -> bool:

@@ -50,6 +50,8 @@ class ConsumerOffsets:
         self._count = 0
         self.is_missing = False
         """Whether `load` found no file."""
+        self.is_older = False
+        """Whether `load` used the `.bak`, so the commits before the last save are missing."""
         self._disk = disk or OsDisk()
         self._table: dict[str, dict[int, int]] = {}
         self._commit_times: dict[str, dict[int, int]] = {}
@@ -61,7 +63,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read consumerOffset.json, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, ConsumerOffsetSerializeWrapper.decode)
+        saved, self.is_older = load_state(self._disk, self.path, ConsumerOffsetSerializeWrapper.decode)
         self.is_missing = saved is None
         if saved is not None:
             self._table = saved.offset_table

@@ -64,6 +64,8 @@ class PersistentTable(Generic[T, W]):
         self.path = path
         self.is_missing = False
         """Whether `load` found no file."""
+        self.is_older = False
+        """Whether `load` used the `.bak`, so the changes of the last save are missing."""
         self._table = table
         self.get = table.get
         """name -> entry or None; bound once, since every send calls it."""
@@ -83,8 +85,9 @@ class PersistentTable(Generic[T, W]):
 
     def load(self) -> None:
         """Read the file, if there is one. Raises StoreDamaged."""
-        saved = load_state(self._disk, self.path, self._wrapper.decode)
+        saved, self.is_older = load_state(self._disk, self.path, self._wrapper.decode)
         self.is_missing = saved is None
+        self._is_unsaved = self.is_older
         if saved is not None:
             self._put(getattr(saved, self._field))
             self.version = saved.data_version

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -94,10 +94,22 @@ async def save_in_thread(save: Callable[[], None]) -> None:
         raise
 
 
-def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None:
+class LoadedState(NamedTuple, Generic[T]):
+    """The content of a state file.
+
+    value: None if there is neither a file nor a `.bak`. is_older: whether it is that of the `.bak`, so that
+    the changes of the last save are missing.
+    """
+
+    value: T | None
+    is_older: bool = False
+
+
+def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> LoadedState[T]:
     """Return the decoded file, or its decoded `.bak` if the file is missing or cannot be decoded.
 
-    decode: raises ValueError or RemoteProtocolError for invalid content. Returns None if neither file exists.
+    decode: raises ValueError or RemoteProtocolError for invalid content. A file that cannot be decoded is
+    renamed to `<name>.damaged` if its `.bak` is used, which the next save would replace by it otherwise.
     Raises StoreDamaged if none of the existing files can be decoded: starting empty would lose the state.
     """
     undecodable: list[str] = []
@@ -106,6 +118,8 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
             continue
         try:
             value = decode(read_file(disk, candidate))
+            if undecodable:
+                disk.rename(path, path.with_name(path.name + ".damaged"))
             # The rename may not be durable yet; callers must not act on content that power loss could undo.
             disk.fsync_dir(path.parent)
         except OSError as error:
@@ -114,12 +128,14 @@ def load_state(disk: Disk, path: Path, decode: Callable[[bytes], T]) -> T | None
             undecodable.append(f"{candidate}: {error}")
             continue
         if candidate != path:
-            reason = undecodable[0] if undecodable else f"{path} is missing"
-            logger.warning("using %s, since %s", candidate, reason)
-        return value
+            reason = (
+                f"{undecodable[0]}; it is now {path.name}.damaged" if undecodable else f"{path} is missing"
+            )
+            logger.warning("using the older %s, since %s", candidate, reason)
+        return LoadedState(value, is_older=candidate != path)
     if undecodable:
         raise StoreDamaged(f"cannot read {'; '.join(undecodable)}; restore one of them from a copy")
-    return None
+    return LoadedState(None)
 
 
 def read_file(disk: Disk, path: Path) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from rocketpy import AdminClient, Message, Producer
 from rocketpy.errors import StoreDamaged
 from rocketpy_broker.embedded import EmbeddedCluster
-from tests.integration.ha_pair import pair
+from tests.integration.ha_pair import caught_up, pair
 from tests.integration.sdk_groups import SETTINGS, Seen, committed, consuming, send
 from tests.waiting import until
 
@@ -118,7 +120,12 @@ async def test_the_backup_is_used_and_named(tmp_path: Path, caplog: pytest.LogCa
     path.rename(path.with_name("consumerOffset.json.bak"))
     async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
         assert committed(cluster) == 17
-    assert f"consumerOffset.json.bak, since {path} is missing" in caplog.text
+    for part in (
+        f"older {path}.bak, since {path} is missing",
+        f"{path}: 1 groups get the messages again that they consumed since its last but one save",
+    ):
+        assert part in caplog.text
+    assert path.exists()
 
 
 async def test_a_first_start_writes_the_files(tmp_path: Path) -> None:
@@ -144,3 +151,222 @@ async def test_a_slave_gets_them_from_its_master(tmp_path: Path) -> None:
         await until(lambda: slave.consumers.offsets.get("g", "T", 0) == 1)
         await until(lambda: slave.topics.version == master.topics.version)
         assert slave.topics.get("T") == master.topics.get("T")
+
+
+def damage(path: Path, way: str) -> None:
+    """Remove a file, or leave a part of it."""
+    if way == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+
+
+WAYS = pytest.mark.parametrize("way", ["missing", "damaged"])
+
+
+@WAYS
+async def test_the_newest_topic_is_restored_if_the_backup_lacks_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Its messages would vanish, and a producer would create it again with fewer queues."""
+    path = tmp_path / "config" / "topics.json"
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("Other", 2)
+            await admin.create_topic("T", 16)
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            for queue in await producer.fetch_publish_message_queues("T"):
+                await producer.send(Message("T", b"%d" % queue.queue_id), queue=queue)
+    damage(path, way)
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        topics = cluster.brokers[0].topics
+        found = topics.get("T")
+        assert found is not None
+        assert found.read_queue_nums == found.write_queue_nums == 16
+        assert topics.get("Other") is not None
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(16)
+    for part in ("restored 1 topics", "(T)", "permissions, settings, deletions, and topics without messages"):
+        assert part in caplog.text
+    caplog.clear()
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        assert cluster.brokers[0].topics.get("T") == found
+    assert "topics.json" not in caplog.text
+
+
+@WAYS
+async def test_a_topic_gets_its_queues_again_if_the_backup_has_fewer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Messages in its newer queues would never be consumed."""
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        async with AdminClient(cluster.namesrv_address) as admin:
+            await admin.create_topic("T", 2)
+            await admin.topics.alter("T", read_queues=6, write_queues=6)
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            for queue in await producer.fetch_publish_message_queues("T"):
+                await producer.send(Message("T", b"%d" % queue.queue_id), queue=queue)
+    damage(tmp_path / "config" / "topics.json", way)
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        found = cluster.brokers[0].topics.get("T")
+        assert found is not None
+        assert found.read_queue_nums == found.write_queue_nums == 6
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(6)
+    assert "restored 1 topics, with the queues that have messages (T)" in caplog.text
+
+
+async def test_a_deletion_and_fewer_queues_are_not_undone(tmp_path: Path) -> None:
+    """Each restart would bring back topics and queues that an operator has removed."""
+    async with (
+        EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster,
+        AdminClient(cluster.namesrv_address) as admin,
+        Producer("senders", cluster.namesrv_address) as producer,
+    ):
+        await admin.create_topic("T", 6)
+        await admin.create_topic("Gone", 2)
+        for queue in await producer.fetch_publish_message_queues("T"):
+            await producer.send(Message("T", b"%d" % queue.queue_id), queue=queue)
+        await producer.send(Message("Gone", b"x"))
+        await admin.topics.alter("T", read_queues=2, write_queues=2)
+        await admin.topics.delete("Gone")
+    shutil.rmtree(tmp_path / "consumequeue" / "T")  # the queues are rebuilt from the log, those of Gone, too
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        topics = cluster.brokers[0].topics
+        found = topics.get("T")
+        assert found is not None
+        assert found.read_queue_nums == found.write_queue_nums == 2
+        assert topics.get("Gone") is None
+
+
+@WAYS
+async def test_delivered_messages_are_not_delivered_again_from_an_older_delay_offset(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Consumers would get all delayed messages since the last but one save a second time."""
+    path = tmp_path / "config" / "delayOffset.json"
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            for number in range(20):
+                await producer.send(Message("T", b"%d" % number, delay_level=2))
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(20)
+    path.with_name("delayOffset.json.bak").write_text('{"offsetTable":{2:5}}')
+    damage(path, way)
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        broker = cluster.brokers[0]
+        assert broker.deferred.delay.offsets() == {2: 20}
+        async with Producer("senders", cluster.namesrv_address) as producer:
+            await producer.send(Message("T", b"later", delay_level=2))
+        again = Seen()
+        async with consuming(cluster, again, group="again"):
+            await until(lambda: again.bodies[b"later"] > 0)
+        assert max(again.bodies.values()) == 1
+    assert "delay level 2: skipped 15 delivered messages, 0 of the others" in caplog.text
+
+
+async def test_an_older_offset_beyond_the_end_of_a_new_queue_skips_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group would never get the messages of a topic that was deleted and created again."""
+    await used(tmp_path)
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.unlink()
+    path.with_name("consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:1000,1:0},"T@h":{0:1}}}')
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS) as cluster:
+        offsets = cluster.brokers[0].consumers.offsets
+        assert [offsets.get("g", "T", 0), offsets.get("g", "T", 1), offsets.get("h", "T", 0)] == [0, 0, 1]
+        seen = Seen()
+        async with consuming(cluster, seen):
+            await seen.until(17)
+    assert "group g continues queue T/0 at 0: its older offset, 1000, is beyond the end" in caplog.text
+
+
+async def test_groups_without_an_older_offset_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator would not learn that a group begins anew, and may skip messages."""
+    await used(tmp_path)
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.unlink()
+    path.with_name("consumerOffset.json.bak").write_text('{"offsetTable":{"T@other":{0:1}}}')
+    async with EmbeddedCluster(tmp_path, settings=SETTINGS):
+        assert f"{path}: it has no offsets of these groups, which begin as new groups: g" in caplog.text
+
+
+async def test_the_newest_group_is_restored_if_the_backup_lacks_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where groups are not created automatically, its consumers could not continue."""
+    await used(tmp_path)
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    table = json.loads(path.read_text())
+    del table["subscriptionGroupTable"]["g"]
+    path.with_name("subscriptionGroup.json.bak").write_text(json.dumps(table))
+    path.write_text("{")
+    async with EmbeddedCluster(
+        tmp_path, settings=SETTINGS | {"autoCreateSubscriptionGroup": "false"}
+    ) as cluster:
+        assert cluster.brokers[0].consumers.groups.get("g") is not None
+    assert "is an older copy, but the store holds messages: restored 1 consumer groups" in caplog.text
+
+
+async def test_a_promoted_slave_knows_topics_that_it_has_not_copied(tmp_path: Path) -> None:
+    """The newest topic would vanish with its acknowledged messages when its master fails."""
+    async with pair(tmp_path) as both:
+        master, slave = await both.master(), await both.slave()
+        await until(lambda: slave.topics.version == master.topics.version)
+        await slave._sync.close()
+        async with AdminClient(both.namesrv_address) as admin:
+            await admin.create_topic("New", 9)
+        async with Producer("senders", both.namesrv_address) as producer:
+            for queue in await producer.fetch_publish_message_queues("New"):
+                await producer.send(Message("New", b"x"), queue=queue)
+        await until(lambda: slave.store.max_physical_offset == master.store.max_physical_offset)
+        assert slave.topics.get("New") is None
+        await both.stop(master)
+        await both.stop(slave)
+        found = (await both.start("slave")).topics.get("New")
+        assert found is not None
+        assert found.read_queue_nums == 9
+
+
+@WAYS
+async def test_a_slave_does_not_start_with_older_epochs(tmp_path: Path, way: str) -> None:
+    """It could follow a stale master, and truncate the acknowledged messages of the newer one."""
+    async with pair(tmp_path) as both:
+        master, slave = await both.master(), await both.slave()
+        path = tmp_path / "slave" / "config" / "haEpochs.json"
+        await until(path.exists)
+        await both.stop(slave)
+        path.with_name("haEpochs.json.bak").write_bytes(path.read_bytes())
+        damage(path, way)
+        with pytest.raises(StoreDamaged, match=r"haEpochs\.json is missing or damaged.*empty store"):
+            await both.slave()
+        shutil.rmtree(tmp_path / "slave")
+        slave = await both.slave()
+        await caught_up(master, slave)
+
+
+@WAYS
+async def test_a_master_with_older_epochs_starts_a_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """Its slaves could not join it, or would take its bytes for those of an older epoch."""
+    async with pair(tmp_path) as both:
+        master, slave = await both.master(), await both.slave()
+        await caught_up(master, slave)
+        before = master.replication.epochs.state
+        path = tmp_path / "master" / "config" / "haEpochs.json"
+        await both.stop(master)
+        path.with_name("haEpochs.json.bak").write_bytes(path.read_bytes())
+        damage(path, way)
+        master = await both.master()
+        assert "the epochs are an older copy, so a new epoch starts" in caplog.text
+        assert master.replication.epochs.state.epochs[-1].number > before.epochs[-1].number
+        async with Producer("senders", both.namesrv_address) as producer:
+            await send(producer, "after")
+        await caught_up(master, slave)

@@ -132,7 +132,7 @@ class StateFiles:
             saved.append(data)
             return decode_checkpoint(data)
 
-        checkpoint = load_state(self._disk, self._checkpoint, decode)
+        checkpoint = load_state(self._disk, self._checkpoint, decode).value
         if checkpoint is None:
             return LedgerCheckpoint()
         if not has_checksum(saved[-1]):

@@ -50,6 +50,12 @@ async def test_a_damaged_file_falls_back_to_the_previous_version(
     file.write_bytes(b'{"offsetTable":{{')
     assert await LocalOffsets(file).read(FIRST) == 1
     assert str(file) in caplog.text
+    assert file.with_name("offsets.json.damaged").exists()
+    caplog.clear()
+    assert await LocalOffsets(file).read(FIRST) == 1
+    assert f"{file} is missing; using the older offsets" in caplog.text
+    await LocalOffsets(file).write({FIRST: 3})
+    assert await LocalOffsets(file.with_name("offsets.json.bak")).read(FIRST) == 1, "it was replaced"
 
 
 async def test_a_failed_write_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -52,21 +52,25 @@ def test_a_state_file_is_old_or_new_after_any_failure(tmp_path: Path, fail_at: i
     disk = FaultyDisk(fail_at)
     with contextlib.suppress(DiskFull):
         save_state(disk, path, b'{"n": 3}')
-    assert load_state(OsDisk(), path, json.loads) in ({"n": 2}, {"n": 3})
+    assert load_state(OsDisk(), path, json.loads).value in ({"n": 2}, {"n": 3})
     save_state(OsDisk(), path, b'{"n": 4}')
-    assert load_state(OsDisk(), path, json.loads) == {"n": 4}
+    assert load_state(OsDisk(), path, json.loads) == ({"n": 4}, False)
 
 
 def test_backup_is_used_when_the_file_is_lost_or_broken(tmp_path: Path) -> None:
     """4.6.0 may leave the file missing when it is killed; its offsets would start from nothing."""
     path = tmp_path / "topics.json"
-    assert load_state(OsDisk(), path, json.loads) is None
+    assert load_state(OsDisk(), path, json.loads) == (None, False)
     save_state(OsDisk(), path, b"[1]")
     save_state(OsDisk(), path, b"[2]")
     path.unlink()
-    assert load_state(OsDisk(), path, json.loads) == [1]
+    assert load_state(OsDisk(), path, json.loads) == ([1], True)
     path.write_bytes(b"[2")
-    assert load_state(OsDisk(), path, json.loads) == [1]
+    assert load_state(OsDisk(), path, json.loads) == ([1], True)
+    assert path.with_name("topics.json.damaged").read_bytes() == b"[2"
+    save_state(OsDisk(), path, b"[3]")
+    assert path.with_name("topics.json.bak").read_bytes() == b"[1]", "the damaged file replaced it"
+    path.write_bytes(b"[3")
     path.with_name("topics.json.bak").write_bytes(b"")
     with pytest.raises(StoreDamaged, match=r"topics\.json.*topics\.json\.bak.*restore"):
         load_state(OsDisk(), path, json.loads)
