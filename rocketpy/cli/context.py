@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -23,6 +23,7 @@ from rocketpy.admin.admin_client import AdminClient
 from rocketpy.cli.profiles import Cluster, find_cluster
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.results import SendResult
+from rocketpy.runtime.signals import cancelled_by_signals
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
@@ -100,7 +101,7 @@ class Options:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine of a command. SIGINT and SIGTERM cancel it, so that it closes its connections.
 
-        A second SIGINT ends it immediately.
+        A second signal ends that, unless it repeats the first within half a second.
         """
         logging.basicConfig(
             level=logging.DEBUG if self.verbose else logging.WARNING,
@@ -108,7 +109,7 @@ class Options:
         )
         interrupts: list[int] = []
         try:
-            return asyncio.run(_cancelled_by_signals(work, interrupts))
+            return asyncio.run(cancelled_by_signals(work, interrupts))
         except asyncio.CancelledError:
             if interrupts:
                 raise KeyboardInterrupt from None
@@ -122,24 +123,6 @@ class Options:
                 return await work(admin)
 
         return self.run(run())
-
-
-async def _cancelled_by_signals(work: Coroutine[Any, Any, T], interrupts: list[int]) -> T:
-    """Run `work`; SIGTERM and SIGINT cancel it. A SIGINT is also appended to `interrupts`."""
-    loop, task = asyncio.get_running_loop(), cast("asyncio.Task[T]", asyncio.current_task())
-
-    def interrupt() -> None:
-        interrupts.append(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGINT)
-        task.cancel()
-
-    # Event loops on Windows have no signal handlers, and only the main thread can set them.
-    with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
-        # asyncio.run's own SIGINT handling does not suffice: while a thread reads standard input, the
-        # interpreter occasionally misses the signal.
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-    return await work
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""Background tasks, rate-limited logs and pickles; every layer may use them."""
+"""Background tasks, signals, rate-limited logs and pickles; every layer may use them."""

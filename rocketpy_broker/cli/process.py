@@ -3,8 +3,9 @@
 SIGUSR1 drains a broker and then stops it; see `rocketpy_broker.broker.drain`. It stops other servers
 immediately.
 
-The first SIGTERM or SIGINT stops the server cleanly. A second one, or a stop that takes too long, prints the
-current step and ends the process immediately with exit status 3. Signals and the time limit are handled in
+The first SIGTERM or SIGINT stops the server cleanly. A later one, or a stop that takes too long, prints the
+current step and ends the process immediately with exit status 3. Repetitions of the first within half a
+second are ignored (`rocketpy.runtime.signals`). Signals and the time limit are handled in
 threads, because a hanging disk may block the event loop.
 """
 
@@ -22,6 +23,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from typing import Final, Protocol
+
+from rocketpy.runtime.signals import StopSignals
 
 log = logging.getLogger("rocketpy.broker")
 
@@ -85,9 +88,11 @@ class ShutdownGuard:
     def _wait(self) -> None:
         while signal.sigwait(_SIGNALS) == DRAIN_SIGNAL:
             self._set(self.drain_requested)
+        stop = StopSignals()
+        stop.is_repetition()  # records the first one
         self.start_time_limit()
         self._set(self.requested)
-        while (number := signal.sigwait(_SIGNALS)) == DRAIN_SIGNAL:
+        while (number := signal.sigwait(_SIGNALS)) == DRAIN_SIGNAL or stop.is_repetition():
             pass
         self._end(f"received {signal.Signals(number).name} during the stop")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -11,6 +12,7 @@ import uvicorn
 from rocketpy.cli.console.app import Console
 from rocketpy.cli.console.settings import ConsoleSettings
 from rocketpy.errors import ConfigInvalid
+from rocketpy.runtime.signals import StopSignals
 
 _CONNECTIONS_MAX: Final = 200
 _SHUTDOWN_S: Final = 3
@@ -44,7 +46,20 @@ async def serve(settings: ConsoleSettings, announce: Callable[[str], object]) ->
                 limit_concurrency=_CONNECTIONS_MAX,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
             )
-            await uvicorn.Server(config).serve([listener])
+            await _Server(config).serve([listener])
+
+
+class _Server(uvicorn.Server):
+    """Responds to open requests at its stop, also if the signal for it comes twice, as from GNU timeout."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stop = StopSignals()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal; a later one ends open requests."""
+        if not self._stop.is_repetition():
+            super().handle_exit(sig, frame)
 
 
 def _listen(settings: ConsoleSettings) -> socket.socket:

@@ -196,16 +196,30 @@ async def test_a_group_continues_where_it_stopped(cluster: EmbeddedCluster, prod
     assert await consume(cluster, "--group", "g") == (0, "", "")
 
 
-async def test_a_stopped_member_has_committed(cluster: EmbeddedCluster, producer: Producer) -> None:
-    """What was printed would be printed again after a stop by a service manager."""
+@pytest.mark.parametrize(
+    ("signals", "end"),
+    [
+        ((signal.SIGTERM,), (143, "", "")),
+        ((signal.SIGTERM, signal.SIGTERM), (143, "", "")),
+        ((signal.SIGINT, signal.SIGINT), (130, "", "rocketpy: interrupted\n")),
+    ],
+)
+async def test_a_stopped_member_has_committed(
+    cluster: EmbeddedCluster,
+    producer: Producer,
+    signals: tuple[signal.Signals, ...],
+    end: tuple[int, str, str],
+) -> None:
+    """What was printed would be printed again after a stop by a service manager, or by GNU timeout."""
     await send(producer, b"x")
     arguments = ("consume", "T", "--follow", "--group", "g", "--from", "begin", "-n", cluster.namesrv_address)
     process = await start(*arguments)
     assert process.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         assert await process.stdout.readline() == b"x\n"
-    process.send_signal(signal.SIGTERM)
-    assert await finish(process) == (143, "", "")
+    for number in signals:
+        process.send_signal(number)
+    assert await finish(process) == end
     assert await committed(cluster, "g") == 1
 
 
