@@ -113,7 +113,7 @@ class Accounts:
         access_key: str,
         secret_key: str | None = None,
         *,
-        admin: bool = False,
+        admin: bool | None = None,
         white_address: str | None = None,
         default_topic_perm: str | None = None,
         default_group_perm: str | None = None,
@@ -123,14 +123,14 @@ class Accounts:
     ) -> None:
         """Add an account, or change an existing one.
 
-        In an existing account, an argument that is None or empty leaves its field unchanged; `admin` is
-        always set.
+        In an existing account, an argument that is None or empty leaves its field unchanged. The request
+        always contains `admin`; if that is None, the current value of each broker is read first.
 
         Args:
             access_key: The name of the account, at least 6 characters.
             secret_key: The secret, at least 6 characters; required for a new account. It is sent
                 unencrypted, unless the brokers are at ``tls://``.
-            admin: Whether it is an administrator.
+            admin: Whether it is an administrator; None is False for a new account.
             white_address: Addresses from which it needs no signature, such as ``192.168.0.*``.
             default_topic_perm: The right to topics that are not in `topic_perms`: ``DENY``, ``PUB``, ``SUB``
                 or ``PUB|SUB``.
@@ -139,17 +139,23 @@ class Accounts:
             group_perms: Rights by consumer group; replaces all earlier ones.
             cluster: The cluster; None for all.
         """
-        header = CreateAccessConfigRequestHeader(
-            access_key=access_key,
-            secret_key=secret_key,
-            white_remote_address=white_address,
-            admin=admin,
-            default_topic_perm=default_topic_perm,
-            default_group_perm=default_group_perm,
-            topic_perms=self._joined(topic_perms),
-            group_perms=self._joined(group_perms),
-        )
-        await self._change(cluster, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
+
+        async def put_at(address: str | None, broker: str) -> None:
+            is_admin = await self._is_admin(address, broker, access_key) if admin is None else admin
+            header = CreateAccessConfigRequestHeader(
+                access_key=access_key,
+                secret_key=secret_key,
+                white_remote_address=white_address,
+                admin=is_admin,
+                default_topic_perm=default_topic_perm,
+                default_group_perm=default_group_perm,
+                topic_perms=self._joined(topic_perms),
+                group_perms=self._joined(group_perms),
+            )
+            code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+            await self._requests.call(address, broker, code, header)
+
+        await self._requests.each_of(await self._members(cluster), put_at)
 
     async def delete(self, access_key: str, *, cluster: str | None = None) -> None:
         """Delete an account. Raises BrokerError or BrokersFailed where it does not exist."""
@@ -166,6 +172,11 @@ class Accounts:
     async def _change(self, cluster: str | None, code: RequestCode, header: Header) -> None:
         targets = await self._members(cluster)
         await self._requests.call_each(targets, code, header, decode=lambda _: None)
+
+    async def _is_admin(self, address: str | None, broker: str, access_key: str) -> bool:
+        code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
+        known = self._rules(await self._requests.call(address, broker, code)).accounts.get(access_key)
+        return known is not None and known.admin
 
     async def _members(self, cluster: str | None) -> dict[str, str]:
         """Return the addresses of masters and slaves, by ``name`` or ``name/id``."""

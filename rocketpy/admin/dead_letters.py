@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from rocketpy.admin.reader import OffsetRange, Reader
 from rocketpy.admin.requests import AdminRequests
 from rocketpy.admin.resend import send_to_retries
-from rocketpy.client.broker_api import BrokerApi
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.message_index import FOREVER_MS
+from rocketpy.client.topic_configs import TopicConfigs
 from rocketpy.config import check_number
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.errors import MessageInvalid, RouteNotFound
-from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_group
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue, QueueData
-from rocketpy.protocol.codes import RequestCode
-from rocketpy.protocol.headers import CreateTopicRequestHeader
+from rocketpy.message.message import MessageExt, check_group
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, PERM_READ, MessageQueue
 from rocketpy.protocol.message import properties as names
-from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult
 
 _TIMEOUT_MS: Final = 6000
@@ -248,23 +247,16 @@ class DeadLetterQueues:
         queues: list[MessageQueue] = []
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
             if make_readable and not data.perm & PERM_READ:
-                await self._make_readable(client, wrapped, data)
+                await self._make_readable(client, wrapped, data.broker_name)
             queues += (
                 MessageQueue(topic, data.broker_name, number) for number in range(data.read_queue_nums)
             )
         return await self._reader.ranges(queues, begin_ms=begin_ms, offsets=offsets, of_master=True)
 
-    async def _make_readable(self, client: ClientInstance, topic: str, data: QueueData) -> None:
-        """Add the read permission to a topic, at the master of a broker."""
-        address, _ = await client.find_broker(topic, data.broker_name, only=True)
-        header = CreateTopicRequestHeader(
-            topic=topic,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=data.read_queue_nums,
-            write_queue_nums=data.write_queue_nums,
-            perm=data.perm | PERM_READ,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=data.topic_syn_flag,
-        )
-        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        await BrokerApi(client, _TIMEOUT_MS).request(address, data.broker_name, command)
+    async def _make_readable(self, client: ClientInstance, topic: str, broker: str) -> None:
+        """Add the read permission to a topic, at the master of a broker. Other settings stay unchanged."""
+        address, _ = await client.find_broker(topic, broker, only=True)
+        configs = TopicConfigs(self._requests.call)
+        config = await configs.find(address, broker, topic)
+        if config is not None and not config.perm & PERM_READ:
+            await configs.put(address, broker, replace(config, perm=config.perm | PERM_READ))

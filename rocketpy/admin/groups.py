@@ -14,11 +14,14 @@ from typing import Final, NamedTuple, TypedDict, Unpack, cast
 
 import msgspec
 
-from rocketpy.admin.requests import AdminRequests, Masters, masters_of
+from rocketpy.admin.requests import AdminRequests, Masters, all_of, masters_of
 from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
 from rocketpy.admin.topics import Topics
+from rocketpy.client.broker_api import create_missing
 from rocketpy.client.group_conflicts import Conflict, MemberSettings, find_conflicts, settings_of, texts_of
+from rocketpy.client.topic_configs import TopicConfigs
 from rocketpy.config import check_number
+from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.group.conflict_check import members_of, running_data
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
 from rocketpy.message.message import check_group
@@ -69,7 +72,8 @@ class GroupSettings:
         enabled: Whether the group may consume.
         broadcast: Whether the group may broadcast: each member receives all messages.
         max_retries: How often a message is redelivered before it becomes a dead letter.
-        retry_queues: The number of queues of the group's retry topic.
+        retry_queues: The number of queues of the group's retry topic that get retries. With 0, a message that
+            is sent back is dropped.
         broker_id: The id of the broker to read from: 0 is the master.
         broker_id_when_slow: The id of the broker to read from when the group is far behind.
         notify_changes: Whether members are notified when other members join or leave.
@@ -180,6 +184,7 @@ class Groups:
 
     def __init__(self, requests: AdminRequests) -> None:
         self._requests = requests
+        self._topics = TopicConfigs(requests.call)
 
     # -- settings -----------------------------------------------------------------------------
 
@@ -210,30 +215,50 @@ class Groups:
 
     async def create(
         self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
-    ) -> None:
-        """Create a consumer group. An existing group gets these settings, and the defaults for all others.
+    ) -> dict[str, GroupSettings]:
+        """Create a consumer group on the brokers that lack it.
 
-        Only brokers with autoCreateSubscriptionGroup=false need this. Others create a group when its first
-        member joins.
+        Where it exists, it stays unchanged; `alter` changes it. Only brokers with
+        autoCreateSubscriptionGroup=false need this call. Others create a group when its first member joins.
 
         Args:
             group: The name of the group.
             cluster: Create it on the brokers of this cluster only.
             **settings: Its settings; see `GroupSettings` for them and their defaults.
 
+        Returns:
+            The settings of the group where it existed and was left unchanged, by broker name.
+
         Raises:
             GroupInvalid: The name is invalid.
-            ConfigInvalid: There is no such cluster, no such setting, or a number is below 0.
+            ConfigInvalid: There is no such cluster, no such setting, or a number is below 0. Or the group
+                exists with fewer retry queues than given; then no broker was changed.
+            BrokersFailed: Some brokers failed. Its `results` have the settings that were left unchanged, and
+                None for brokers on which the group was created.
         """
         name = self._requests.wrap(check_group(group))
-        config = {"groupName": name} | _fields({**asdict(GroupSettings()), **settings})
-        masters = await self._requests.masters(cluster)
-        await self._requests.each_of(
-            masters, lambda address, broker: self._put_config(address, broker, config)
+        wanted = {**asdict(GroupSettings()), **settings}
+        config = {"groupName": name} | _fields(wanted)
+
+        async def check(existing: Mapping[str, GroupSettings], _: object) -> None:
+            _check_existing(group, settings.get("retry_queues", 0), existing)
+
+        async def put(address: str | None, broker: str) -> None:
+            await self._put_config(address, broker, name, config, cast(int, wanted["retry_queues"]))
+
+        found, errors = await create_missing(
+            await self._requests.masters(cluster),
+            find=lambda address, broker: self._find_settings(address, broker, name),
+            check=check,
+            create=put,
         )
+        all_of(found, errors)
+        return {broker: known for broker, known in found.items() if known is not None}
 
     async def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
         """Change settings of a consumer group on each broker that has it. Other settings stay unchanged.
+
+        A higher `retry_queues` adds the queues to the group's retry topic first.
 
         Args:
             group: The name of the group.
@@ -252,8 +277,12 @@ class Groups:
         if not configs:
             raise _unknown(f"there is no group {group}; create it first")
         known = {broker: masters[broker] for broker in configs}
+        retry_queues = changes.get("retry_queues", 0)
         await self._requests.each_of(
-            known, lambda address, broker: self._put_config(address, broker, configs[broker] | fields)
+            known,
+            lambda address, broker: self._put_config(
+                address, broker, name, configs[broker] | fields, retry_queues
+            ),
         )
 
     async def delete(self, group: str, *, cluster: str | None = None, keep_topics: bool = False) -> None:
@@ -490,9 +519,36 @@ class Groups:
                 f"group {group} has {len(members)} members online ({clients}): {reason}. Stop them first"
             )
 
-    async def _put_config(self, address: str | None, broker: str, config: Mapping[str, object]) -> None:
+    async def _put_config(
+        self,
+        address: str | None,
+        broker: str,
+        name: str,
+        config: Mapping[str, object],
+        retry_queues: int,
+    ) -> None:
+        """Create or change a group at a broker, whose retry topic gets this many queues first.
+
+        Brokers of RocketMQ choose a queue for a retry by the setting of the group. Consumers do not read
+        queues that the topic lacks.
+        """
+        topic = retry_topic(name)
+        found = await self._topics.find(address, broker, topic) if retry_queues else None
+        if found is not None:  # otherwise the broker creates it with the queues of the group
+            enlarged = msgspec.structs.replace(
+                found,
+                read_queue_nums=max(found.read_queue_nums, retry_queues),
+                write_queue_nums=max(found.write_queue_nums, retry_queues),
+            )
+            if enlarged != found:
+                await self._topics.put(address, broker, enlarged)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._requests.call(address, broker, code, body=fastjson.dumps(config))
+
+    async def _find_settings(self, address: str | None, broker: str, name: str) -> GroupSettings | None:
+        response = await self._requests.call(address, broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        config = SubscriptionGroupWrapper.decode(response.body).subscription_group_table.get(name)
+        return None if config is None else _settings(config)
 
     async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
         """Return the settings of a group at each broker that has it; see `_raw_group`."""
@@ -545,6 +601,17 @@ class Groups:
 
 def _unknown(text: str) -> BrokerError:
     return BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text, "each broker")
+
+
+def _check_existing(group: str, retry_queues: int, existing: Mapping[str, GroupSettings]) -> None:
+    """Raise ConfigInvalid if an existing group has fewer retry queues than it should be created with."""
+    for broker, known in existing.items():
+        if retry_queues > known.retry_queues:
+            raise ConfigInvalid(
+                f"group {group} was not created with {retry_queues} retry queues: it exists on broker "
+                f"{broker} with {known.retry_queues}. Creating a group never changes an existing one; use "
+                "AdminClient.groups.alter or rocketpy group alter"
+            )
 
 
 def _is_system(name: str) -> bool:

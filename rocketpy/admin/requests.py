@@ -158,7 +158,7 @@ class AdminRequests:
             BrokersFailed: Some of several brokers failed; it has their errors, and the other results.
         """
         results, errors = await gather_by_broker(list(calls), list(calls.values()))
-        return _all_of(results, errors)
+        return all_of(results, errors)
 
     async def members_at(self, address: str | None, broker: str, group: str) -> ConsumerConnection | None:
         """Return the members of a group that are connected to a broker; None without any.
@@ -193,7 +193,7 @@ class AdminRequests:
                 results[name] = require_success(outcome, name)
             except RocketError as error:
                 errors[name] = error
-        return _all_of(results, errors)
+        return all_of(results, errors)
 
     async def topics(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
         """Return the topics of the namespace that a name server knows, sorted."""
@@ -219,7 +219,11 @@ async def if_found(call: Awaitable[Command], missing: int) -> Command | None:
         raise
 
 
-def _all_of(results: dict[str, R], errors: Mapping[str, RocketError]) -> dict[str, R]:
+def all_of(results: dict[str, R], errors: Mapping[str, RocketError]) -> dict[str, R]:
+    """Return the results of several servers.
+
+    Raises the error of the only server, and BrokersFailed when some of several servers failed.
+    """
     if errors and len(results) + len(errors) == 1:
         raise next(iter(errors.values()))
     if errors:

@@ -5,31 +5,37 @@ Source: RocketMQ 4.6 DefaultMQAdminExtImpl, UpdateTopicSubCommand, DeleteTopicSu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntFlag
 from typing import Final, NamedTuple
 
 import msgspec
 
 from rocketpy.admin.name_servers import NameServers
-from rocketpy.admin.requests import AdminRequests
+from rocketpy.admin.requests import AdminRequests, all_of
+from rocketpy.client.broker_api import create_missing
 from rocketpy.client.routing.routes import order_counts
+from rocketpy.client.topic_configs import (
+    Permission,
+    TopicConfigs,
+    TopicSettings,
+    check_existing,
+    settings_of,
+    unchanged_topics,
+)
 from rocketpy.config import check_number
 from rocketpy.errors import BrokerError, ConfigInvalid
-from rocketpy.message.message import DEFAULT_TOPIC, check_topic
+from rocketpy.message.message import check_topic
 from rocketpy.protocol.bodies import (
     ORDER_TOPIC_NAMESPACE,
     BrokerStatsData,
     GroupList,
     MessageQueue,
     TopicConfig,
-    TopicConfigSerializeWrapper,
     TopicStatsTable,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import (
-    CreateTopicRequestHeader,
     DeleteTopicInNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -37,34 +43,10 @@ from rocketpy.protocol.headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 
+__all__ = ["Permission", "QueueOffsets", "TopicDescription", "TopicSettings", "Topics"]
+
 _PUT_COUNTS: Final = "TOPIC_PUT_NUMS"
 """The statistics of messages sent to a topic. Source: RocketMQ BrokerStatsManager."""
-
-
-class Permission(IntFlag):
-    """What clients may do with a topic. Source: RocketMQ PermName."""
-
-    INHERIT = 1
-    """Sends may create other topics with the settings of this one."""
-    WRITE = 2
-    READ = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """The settings of a topic on one broker.
-
-    Attributes:
-        read_queues: The number of queues that consumers read.
-        write_queues: The number of queues that producers write to.
-        perm: What clients may do with it.
-        ordered: Whether it is an ordered topic: its queues do not change while a broker is down.
-    """
-
-    read_queues: int
-    write_queues: int
-    perm: Permission
-    ordered: bool
 
 
 class QueueOffsets(NamedTuple):
@@ -109,6 +91,7 @@ class Topics:
 
     def __init__(self, requests: AdminRequests) -> None:
         self._requests = requests
+        self._configs = TopicConfigs(requests.call)
 
     async def list(self, cluster: str | None = None, *, include_system: bool = False) -> tuple[str, ...]:
         """Return the names of the topics, sorted. With a client namespace, only topics in it.
@@ -158,8 +141,11 @@ class Topics:
         cluster: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
-    ) -> None:
-        """Create a topic; return when a name server knows it. An existing topic gets these settings.
+    ) -> dict[str, TopicSettings]:
+        """Create a topic on the brokers that lack it; return when a name server knows it.
+
+        Where it exists, it stays unchanged; `alter` changes it. So this call can be part of a deployment, and
+        does not undo what an operator has altered.
 
         Args:
             topic: The name of the topic.
@@ -168,26 +154,45 @@ class Topics:
             perm: What clients may do with it.
             ordered: Make it an ordered topic: its queues do not change while a broker is down.
 
+        Returns:
+            The settings of the topic where it existed and was left unchanged, by broker name.
+
         Raises:
             TopicInvalid: The name is invalid.
-            ConfigInvalid: There is no such cluster, or `queues` is below 1.
+            ConfigInvalid: There is no such cluster, or `queues` is below 1. Or the topic exists with fewer
+                queues, or unordered although `ordered` is true; then no broker was changed.
             RouteNotFound: There is no broker.
+            BrokersFailed: Some brokers failed. Its `results` have the settings that were left unchanged, and
+                None for brokers on which the topic was created.
             RequestTimeout: The brokers have the topic, but no name server knows it yet.
         """
         check_number("queues", queues, 1)
-        masters = await self._requests.masters(cluster)
-        config = TopicConfig(
-            topic_name=self._requests.wrap(check_topic(topic)),
+        requests = self._requests
+        masters = await requests.masters(cluster)
+        wanted = TopicConfig(
+            topic_name=requests.wrap(check_topic(topic)),
             read_queue_nums=queues,
             write_queue_nums=queues,
             perm=Permission(perm).value,
             order=ordered,
         )
-        await self._set_ordered_queues(topic, dict.fromkeys(masters, queues if ordered else 0))
-        await self._requests.each_of(
-            masters, lambda address, broker: self._put_config(address, broker, config)
+
+        async def check(existing: Mapping[str, TopicConfig], missing: Sequence[str]) -> None:
+            check_existing(topic, wanted, existing)
+            if ordered or len(missing) == len(masters):  # otherwise it keeps its order, or lack of it
+                await self._set_ordered_queues(topic, dict.fromkeys(missing, queues if ordered else 0))
+
+        found, errors = await create_missing(
+            masters,
+            find=lambda address, broker: self._configs.find(address, broker, wanted.topic_name),
+            check=check,
+            create=lambda address, broker: self._configs.put(address, broker, wanted),
         )
-        await self._requests.wait_until_known(topic, masters)
+        existing = unchanged_topics(found)
+        if errors:
+            all_of({broker: existing.get(broker) for broker in found}, errors)
+        await requests.wait_until_known(topic, found)
+        return existing
 
     async def alter(
         self,
@@ -211,7 +216,8 @@ class Topics:
             ordered: Whether it is an ordered topic.
 
         Raises:
-            ConfigInvalid: No setting is given, or a number is below 0.
+            ConfigInvalid: No setting is given, a number is below 0, or the topic would have more queues to
+                write than to read; then no broker was changed.
             RouteNotFound: No name server knows the topic.
         """
         changes: dict[str, int | bool] = {}
@@ -234,11 +240,13 @@ class Topics:
             masters, lambda address, broker: self._get_config(address, broker, name)
         )
         configs = {broker: msgspec.structs.replace(config, **changes) for broker, config in found.items()}
+        if read_queues is not None or write_queues is not None:
+            _check_read(topic, configs)
         if ordered is not None or write_queues is not None:
             counts = {broker: config.write_queue_nums * config.order for broker, config in configs.items()}
             await self._set_ordered_queues(topic, counts)
         await self._requests.each_of(
-            masters, lambda address, broker: self._put_config(address, broker, configs[broker])
+            masters, lambda address, broker: self._configs.put(address, broker, configs[broker])
         )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
@@ -261,7 +269,7 @@ class Topics:
         masters = brokers if cluster is None else await requests.masters(cluster)
         other_masters = {broker: address for broker, address in brokers.items() if broker not in masters}
         other_configs = await requests.each_of(
-            other_masters, lambda address, broker: self._find_config(address, broker, name)
+            other_masters, lambda address, broker: self._configs.find(address, broker, name)
         )
         header = DeleteTopicRequestHeader(topic=name)
         await requests.call_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header, decode=lambda _: None)
@@ -272,7 +280,7 @@ class Topics:
         kept = {broker: config for broker, config in other_configs.items() if config is not None}
         await requests.each(
             {
-                broker: self._put_config(other_masters[broker], broker, config)
+                broker: self._configs.put(other_masters[broker], broker, config)
                 for broker, config in kept.items()
             }
         )
@@ -294,9 +302,7 @@ class Topics:
             QueryTopicConsumeByWhoRequestHeader(topic=name),
         )
         return _TopicOnBroker(
-            settings=TopicSettings(
-                config.read_queue_nums, config.write_queue_nums, Permission(config.perm), config.order
-            ),
+            settings=settings_of(config),
             queues={
                 queue: QueueOffsets(found.min_offset, found.max_offset, found.last_update_timestamp or None)
                 for queue, found in TopicStatsTable.decode(stats.body).offset_table.items()
@@ -316,33 +322,12 @@ class Topics:
         return BrokerStatsData.decode(response.body).stats_minute.tps or 0.0
 
     async def _get_config(self, address: str | None, broker: str, name: str) -> TopicConfig:
-        config = await self._find_config(address, broker, name)
+        config = await self._configs.find(address, broker, name)
         if config is None:
             raise BrokerError(
                 ResponseCode.TOPIC_NOT_EXIST, f"there is no topic {self._requests.unwrap(name)}", broker
             )
         return config
-
-    async def _find_config(self, address: str | None, broker: str, name: str) -> TopicConfig | None:
-        """Return the settings of a topic at a broker; None without the topic.
-
-        Brokers before 5.x can only return the settings of all topics.
-        """
-        response = await self._requests.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
-
-    async def _put_config(self, address: str | None, broker: str, config: TopicConfig) -> None:
-        header = CreateTopicRequestHeader(
-            topic=config.topic_name,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_filter_type=config.topic_filter_type,
-            topic_sys_flag=config.topic_sys_flag,
-            order=config.order,
-        )
-        await self._requests.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     async def _set_ordered_queues(self, topic: str, counts: Mapping[str, int]) -> None:
         """Set at the name servers how many queues of an ordered topic each broker has; 0 removes the broker.
@@ -359,6 +344,18 @@ class Topics:
             await table.put(ORDER_TOPIC_NAMESPACE, name, value)
         elif known:
             await table.delete(ORDER_TOPIC_NAMESPACE, name)
+
+
+def _check_read(topic: str, configs: Mapping[str, TopicConfig]) -> None:
+    """Raise ConfigInvalid if producers would write to queues that consumers do not read."""
+    for broker, config in configs.items():
+        reads, writes = config.read_queue_nums, config.write_queue_nums
+        if writes > reads:
+            raise ConfigInvalid(
+                f"topic {topic} was not changed: it would have {writes} queues to write but {reads} to read "
+                f"on broker {broker}, and messages in the other queues would not be consumed. To add queues, "
+                "raise both numbers; to remove queues, lower write_queues first"
+            )
 
 
 class _TopicOnBroker(NamedTuple):

@@ -56,6 +56,25 @@ def print_json(rows: Iterable[Row]) -> None:
     sys.stdout.flush()
 
 
+def print_created(
+    options: Options, what: str, fields: Mapping[str, object], unchanged: Sequence[Row], *, alter: str
+) -> None:
+    """Print what a command created, and the settings where it existed and was left unchanged.
+
+    Args:
+        options: The options of the command.
+        what: The name, and the settings that were given.
+        fields: The same for programs.
+        unchanged: The settings on the brokers that had it.
+        alter: The command that changes an existing one.
+    """
+    where = " where it was missing" if unchanged else ""
+    options.print_done(f"created {what}{where}", {**fields, "unchanged": unchanged})
+    if unchanged and not options.as_json:
+        print(f"\nleft unchanged ({alter} changes it):\n")
+        print_table(unchanged)
+
+
 def print_table(rows: Sequence[Row], *, decimals: int = 1) -> None:
     """Print rows as a table; the columns are the names of the first row. Nothing is cut off.
 

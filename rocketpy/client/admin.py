@@ -10,26 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from rocketpy.client.broker_api import BrokerApi
+from rocketpy.client.broker_api import BrokerApi, create_missing, log_failed
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.lifecycle import Lifecycle
-from rocketpy.client.message_index import (
-    FOREVER_MS,
-    MAX_BODY_BYTES,
-    MessageIndex,
-    QueryResult,
-    gather_results,
-)
+from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
 from rocketpy.client.namespace import wrap, wrap_queue
 from rocketpy.client.routing.routes import publish_route
+from rocketpy.client.topic_configs import TopicConfigs, TopicSettings, check_existing, unchanged_topics
 from rocketpy.config import check_number
 from rocketpy.errors import BrokerError, Outcome, RequestTimeout, RocketError, RouteNotFound
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt, check_topic
-from rocketpy.protocol.bodies import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, MessageQueue
-from rocketpy.protocol.codes import RequestCode, ResponseCode
-from rocketpy.protocol.headers import CreateTopicRequestHeader
+from rocketpy.protocol.bodies import MASTER_ID, MessageQueue, TopicConfig
+from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.headers import Header
 from rocketpy.protocol.remoting.command import Command
 
 log: Final = logging.getLogger("rocketpy.client")
@@ -56,10 +53,11 @@ class AdminApi(Lifecycle):
 
     async def create_topic(
         self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
-    ) -> None:
-        """Create a topic, or change its number of queues; return when the name server knows the topic.
+    ) -> dict[str, TopicSettings]:
+        """Create a topic on the brokers that lack it; return when the name server knows it.
 
-        When only some brokers succeed, the errors of the others are logged, as in RocketMQ.
+        Where it exists, it stays unchanged. `AdminClient.topics.alter` changes its number of queues. When
+        only some brokers succeed, the errors of the others are logged, as in RocketMQ.
 
         Args:
             topic: The name of the topic.
@@ -68,46 +66,53 @@ class AdminApi(Lifecycle):
                 the name of its cluster. It has the default topic unless autoCreateTopicEnable=false.
             topic_sys_flag: Bits of `TopicSysFlag`.
 
+        Returns:
+            The settings of the topic where it existed and was left unchanged, by broker name.
+
         Raises:
-            ConfigInvalid: `queue_count` is below 1.
+            ConfigInvalid: `queue_count` is below 1, or the topic exists with fewer queues; then no broker was
+                changed.
             TopicInvalid: The name of the topic is not valid.
             RequestTimeout: The topic was created, but the name server does not know it after 6 s.
         """
         client = self._running_client()
         check_number("queue_count", queue_count, 1)
         name = wrap(client.config.namespace, check_topic(topic))
-        masters = [
-            data
-            for data in (await client.route(key, fresh=True)).broker_datas
-            if MASTER_ID in data.broker_addrs
-        ]
-        if not masters:
+        brokers = (await client.route(key, fresh=True)).broker_datas
+        masters = {data.broker_name: data.broker_addrs.get(MASTER_ID) for data in brokers}
+        if not any(masters.values()):
             raise RouteNotFound(f"topic {topic} was not created: no broker with a master has topic {key}")
-        header = CreateTopicRequestHeader(
-            topic=name,
-            default_topic=key,
+        wanted = TopicConfig(
+            topic_name=name,
             read_queue_nums=queue_count,
             write_queue_nums=queue_count,
-            perm=PERM_READ | PERM_WRITE,
-            topic_filter_type="SINGLE_TAG",
             topic_sys_flag=topic_sys_flag,
         )
-        requests = [self._create_at(data, header) for data in masters]
-        created = await gather_results(masters, requests, partial=True)
-        await wait_until_known(client, name, {data.broker_name for data in created})
+        configs = TopicConfigs(self._call_master)
 
-    async def _create_at(self, data: BrokerData, header: CreateTopicRequestHeader) -> BrokerData:
-        address = data.broker_addrs[MASTER_ID]
-        for attempt in range(1, _CREATE_ATTEMPTS + 1):
-            try:
-                command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-                await self._broker_api().request(address, data.broker_name, command)
-            except RocketError:
-                if attempt == _CREATE_ATTEMPTS:
-                    raise
-            else:
-                break
-        return data
+        async def check(existing: Mapping[str, TopicConfig], _: object) -> None:
+            check_existing(topic, wanted, existing)
+
+        found, errors = await create_missing(
+            masters,
+            find=lambda address, broker: configs.find(address, broker, name),
+            check=check,
+            create=lambda address, broker: configs.put(address, broker, wanted, key),
+        )
+        known = log_failed(found, errors)
+        await wait_until_known(client, name, set(known))
+        return unchanged_topics(known)
+
+    async def _call_master(
+        self, address: str | None, broker: str, code: int, header: Header | None
+    ) -> Command:
+        """Send a request to a master, up to five times."""
+        if address is None:
+            raise RouteNotFound(f"broker {broker} has no master now")
+        for _ in range(_CREATE_ATTEMPTS - 1):
+            with suppress(RocketError):
+                return await self._broker_api().request(address, broker, Command.request(code, header))
+        return await self._broker_api().request(address, broker, Command.request(code, header))
 
     # -- offsets ------------------------------------------------------------------------------
 

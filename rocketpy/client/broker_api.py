@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from rocketpy.client.instance import ClientInstance
@@ -237,6 +237,37 @@ async def gather_by_broker(
         else:
             results[name] = end
     return results, errors
+
+
+def log_failed(results: dict[str, R], errors: Mapping[str, RocketError]) -> dict[str, R]:
+    """Log the errors of brokers, and return the results. Raises the first error when every broker failed."""
+    if errors and not results:
+        raise next(iter(errors.values()))
+    for name, error in errors.items():
+        log.warning("broker %s: %s", name, error)
+    return results
+
+
+async def create_missing(
+    masters: Mapping[str, str | None],
+    *,
+    find: Callable[[str | None, str], Awaitable[R | None]],
+    check: Callable[[Mapping[str, R], Sequence[str]], Awaitable[None]],
+    create: Callable[[str | None, str], Awaitable[None]],
+) -> tuple[dict[str, R | None], dict[str, RocketError]]:
+    """Create something on the brokers that lack it; leave it unchanged on those that have it.
+
+    masters: addresses by broker name. find: returns what a broker has, or None. check: called with what was
+    found, by broker, and with the brokers that lack it, before `create` is called for these. It may raise.
+    Returns what each broker had, None where it was created; and the errors of brokers that failed.
+    """
+    found, errors = await gather_by_broker(
+        list(masters), [find(address, broker) for broker, address in masters.items()]
+    )
+    missing = [broker for broker, known in found.items() if known is None]
+    await check({broker: known for broker, known in found.items() if known is not None}, missing)
+    _, failed = await gather_by_broker(missing, [create(masters[broker], broker) for broker in missing])
+    return {broker: known for broker, known in found.items() if broker not in failed}, {**errors, **failed}
 
 
 def require_success(response: Command, broker: str) -> Command:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from rocketpy.client.broker_api import gather_by_broker, require_success
+from rocketpy.client.broker_api import gather_by_broker, log_failed, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap
 from rocketpy.client.routing.routes import member_to_read
@@ -133,10 +133,6 @@ async def gather_results(
     errors of these instead.
     """
     found, errors = await gather_by_broker([data.broker_name for data in brokers], requests)
-    if errors and not found:
-        raise next(iter(errors.values()))
-    if errors and not partial:
+    if errors and found and not partial:
         raise BrokersFailed(errors, found)
-    for name, error in errors.items():
-        log.warning("broker %s: %s", name, error)
-    return list(found.values())
+    return list(log_failed(found, errors).values())

@@ -13,12 +13,13 @@ from rocketpy.admin.accounts import AccessRules, RulesVersion
 from rocketpy.admin.brokers import BrokerStatistic, BrokerSummary, ProducerMember
 from rocketpy.admin.dead_letters import DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress
-from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
+from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSettings, GroupSummary, Member
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.reset import OffsetChange, ResetTo
-from rocketpy.admin.topics import Permission, TopicDescription
+from rocketpy.admin.topics import TopicDescription
 from rocketpy.admin.traces import Traces
 from rocketpy.client.message_index import FOREVER_MS, QueryResult
+from rocketpy.client.topic_configs import Permission, TopicSettings
 from rocketpy.message.message import TRACE_TOPIC, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
@@ -42,7 +43,7 @@ class Accounts(BlockingPart[accounts.Accounts]):
         access_key: str,
         secret_key: str | None = None,
         *,
-        admin: bool = False,
+        admin: bool | None = None,
         white_address: str | None = None,
         default_topic_perm: str | None = None,
         default_group_perm: str | None = None,
@@ -188,9 +189,11 @@ class Groups(BlockingPart[groups.Groups]):
         """See `rocketpy.admin.groups.Groups.list`."""
         return self._loop_thread().run(self._inner.list(cluster, include_system=include_system))
 
-    def create(self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]) -> None:
+    def create(
+        self, group: str, *, cluster: str | None = None, **settings: Unpack[GroupChanges]
+    ) -> dict[str, GroupSettings]:
         """See `rocketpy.admin.groups.Groups.create`."""
-        self._loop_thread().run(self._inner.create(group, cluster=cluster, **settings))
+        return self._loop_thread().run(self._inner.create(group, cluster=cluster, **settings))
 
     def alter(self, group: str, **changes: Unpack[GroupChanges]) -> None:
         """See `rocketpy.admin.groups.Groups.alter`."""
@@ -324,9 +327,9 @@ class Topics(BlockingPart[topics.Topics]):
         cluster: str | None = None,
         perm: Permission = Permission.READ | Permission.WRITE,
         ordered: bool = False,
-    ) -> None:
+    ) -> dict[str, TopicSettings]:
         """See `rocketpy.admin.topics.Topics.create`."""
-        self._loop_thread().run(
+        return self._loop_thread().run(
             self._inner.create(topic, queues, cluster=cluster, perm=perm, ordered=ordered)
         )
 

@@ -21,6 +21,7 @@ from rocketpy.admin import admin_client
 from rocketpy.admin.dead_letters import DeadLetters
 from rocketpy.client.message_index import FOREVER_MS, QueryResult
 from rocketpy.client.routing.selectors import QueueSelector
+from rocketpy.client.topic_configs import TopicSettings
 from rocketpy.config import ClientConfig, ProducerConfig, check_timeout
 from rocketpy.errors import ClientClosed, FlowControlled
 from rocketpy.hooks import SendCheck, SendListener
@@ -85,9 +86,9 @@ class _AdminApi(Blocking[L]):
 
     def create_topic(
         self, topic: str, queue_count: int = 4, *, key: str = DEFAULT_TOPIC, topic_sys_flag: int = 0
-    ) -> None:
+    ) -> dict[str, TopicSettings]:
         """See `rocketpy.AdminClient.create_topic`."""
-        self._loop_thread().run(
+        return self._loop_thread().run(
             self._inner.create_topic(topic, queue_count, key=key, topic_sys_flag=topic_sys_flag)
         )
 

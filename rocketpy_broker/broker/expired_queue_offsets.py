@@ -16,7 +16,7 @@ from rocketpy.protocol.codes import RequestCode
 from rocketpy_broker.replication.dledger.ledger_store import LedgerStore
 from rocketpy_broker.services.cluster.slave_sync import RequestTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 
 
 class ExpiredQueueOffsets:
@@ -61,7 +61,7 @@ class ExpiredQueueOffsets:
 
     def _queues(self, topic: str) -> range:
         config = self._topics.get(topic)
-        return range(0 if config is None else max(config.read_queue_nums, config.write_queue_nums))
+        return range(0 if config is None else queue_count(config))
 
     def _is_empty(self, topic: str, queue_id: int) -> bool:
         queue = self._store.queues.queues.get((topic, queue_id))

@@ -112,7 +112,8 @@ class LedgerGroup:
         while True:
             try:
                 async with AdminClient(self.namesrv) as admin:
-                    return await admin.create_topic(topic, queues)
+                    await admin.create_topic(topic, queues)
+                    return
             except RocketError:
                 if time.monotonic() > until:
                     raise

@@ -340,14 +340,12 @@ async def test_create_topic(place: Place) -> None:
     async with place.producer() as producer, AdminClient(place.namesrv) as admin:
         await producer.create_topic(topic, 6)
         assert len(await producer.fetch_publish_message_queues(topic)) == 6
-        await admin.create_topic(topic, 8)
-        await eventually(lambda: _has_queues(admin, topic, 8))
+        assert [one.write_queues for one in (await admin.create_topic(topic, 4)).values()] == [6]
+        assert len(await admin.fetch_publish_message_queues(topic)) == 6
+        with pytest.raises(ConfigInvalid, match=r"topics\.alter"):
+            await admin.create_topic(topic, 8)
         with pytest.raises(RouteNotFound):
             await admin.create_topic(topic, 8, key="no_such_topic")
-
-
-async def _has_queues(admin: AdminClient, topic: str, count: int) -> bool | None:
-    return len(await admin.fetch_publish_message_queues(topic)) == count or None
 
 
 async def test_offsets(place: Place) -> None:
@@ -591,7 +589,7 @@ async def test_route_refresh(place: Place) -> None:
     async with place.producer(client=client) as producer, AdminClient(place.namesrv) as admin:
         await place.made(producer, topic, 1)
         assert (await producer.send(message(topic))).queue.queue_id == 0
-        await admin.create_topic(topic, 2)
+        await admin.topics.alter(topic, read_queues=2, write_queues=2)
 
         async def sent_to_new() -> bool | None:
             return (await producer.send(message(topic))).queue.queue_id == 1 or None

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import typer
 
 from rocketpy.admin.accounts import AccessRules
-from rocketpy.admin.admin_client import AdminClient
 from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, parse_pairs
 from rocketpy.cli.tables import Row, print_rows
 from rocketpy.errors import RocketError
@@ -68,23 +67,11 @@ def put(
     secret = None if secret_file is None else _first_line(secret_file)
     options.confirm(f"add or change account {access_key}", yes=yes)
 
-    async def change(client: AdminClient) -> None:
-        is_admin = admin
-        if is_admin is None:  # the request always sets it, so send the current value
-            known = await client.accounts.list(cluster)
-            values = {
-                access_key in rules.accounts and rules.accounts[access_key].admin for rules in known.values()
-            }
-            if len(values) > 1:
-                raise RocketError(
-                    f"account {access_key} is an administrator at some brokers only, so it was not changed; "
-                    "give --admin or --no-admin"
-                )
-            is_admin = True in values
-        await client.accounts.put(
+    options.run_admin(
+        lambda client: client.accounts.put(
             access_key,
             secret,
-            admin=is_admin,
+            admin=admin,
             white_address=white_address,
             default_topic_perm=default_topic,
             default_group_perm=default_group,
@@ -92,8 +79,7 @@ def put(
             group_perms=group_perms or None,
             cluster=cluster,
         )
-
-    options.run_admin(change)
+    )
     options.print_done(f"added or changed account {access_key}", {"access_key": access_key})
 
 

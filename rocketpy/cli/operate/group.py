@@ -16,7 +16,7 @@ from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, usage_errors
 from rocketpy.cli.positions import Kind, Position, parse_position
-from rocketpy.cli.tables import Row, print_json, print_rows, print_table
+from rocketpy.cli.tables import Row, print_created, print_json, print_rows, print_table
 from rocketpy.errors import ConfigInvalid, RocketError
 from rocketpy.protocol.bodies import MessageQueue
 
@@ -116,13 +116,14 @@ def create(
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Create a group. If it exists, replace its settings; those not given get their defaults."""
+    """Create a group on every broker that lacks it. Where it exists, it stays unchanged."""
     options: Options = context.obj
     settings = _given(context)
     text = f"group {group} ({_text(settings) or 'default settings'})"
-    options.confirm(f"create or change {text}", yes=yes)
-    options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
-    options.print_done(f"created {text}", {"group": group, **settings})
+    options.confirm(f"create {text}", yes=yes)
+    existing = options.run_admin(lambda admin: admin.groups.create(group, cluster=cluster, **settings))
+    unchanged = _settings(options, GroupSummary(group, existing))
+    print_created(options, text, {"group": group, **settings}, unchanged, alter="rocketpy group alter")
 
 
 @group_app.command(epilog="Example: rocketpy group alter billing --disabled")

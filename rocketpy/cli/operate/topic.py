@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Final
 
 import typer
 
-from rocketpy.admin.topics import Permission, TopicDescription
+from rocketpy.admin.topics import Permission, TopicDescription, TopicSettings
 from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes
-from rocketpy.cli.tables import Row, print_json, print_rows, print_table
+from rocketpy.cli.tables import Row, print_created, print_json, print_rows, print_table
 
 topic_app: Final = CommandGroup(name="topic", help="List, show, create, change and delete topics.")
 
@@ -67,16 +68,17 @@ def create(
     cluster: OfCluster = None,
     yes: Yes = False,
 ) -> None:
-    """Create a topic on every broker. If it exists, replace its settings."""
+    """Create a topic on every broker that lacks it. Where it exists, it stays unchanged."""
     where = "each broker" + (f" of cluster {cluster}" if cluster else "")
-    options.confirm(f"create or change topic {topic} with {queues} queues on {where}", yes=yes)
-    options.run_admin(
+    text = f"topic {topic} with {queues} queues on {where}"
+    options.confirm(f"create {text}", yes=yes)
+    existing = options.run_admin(
         lambda admin: admin.topics.create(
             topic, queues, cluster=cluster, perm=_PERMISSIONS[perm], ordered=ordered
         )
     )
-    text = f"created topic {topic} with {queues} queues on {where}"
-    options.print_done(text, {"topic": topic, "queues": queues})
+    unchanged = _settings(existing)
+    print_created(options, text, {"topic": topic, "queues": queues}, unchanged, alter="rocketpy topic alter")
 
 
 @topic_app.command(epilog="Example: rocketpy topic alter Orders --write-queues 4 --perm r")
@@ -143,16 +145,7 @@ def delete(
 
 
 def _print_topic(options: Options, found: TopicDescription) -> None:
-    brokers: list[Row] = [
-        {
-            "broker_name": broker,
-            "read_queues": settings.read_queues,
-            "write_queues": settings.write_queues,
-            "perm": _perm(settings.perm),
-            "ordered": settings.ordered,
-        }
-        for broker, settings in found.brokers.items()
-    ]
+    brokers = _settings(found.brokers)
     queues: list[Row] = [
         {
             "broker_name": queue.broker_name,
@@ -174,6 +167,20 @@ def _print_topic(options: Options, found: TopicDescription) -> None:
     if queues:
         print()
         print_table(queues)
+
+
+def _settings(found: Mapping[str, TopicSettings]) -> list[Row]:
+    """Return the settings on each broker. found: the settings by broker."""
+    return [
+        {
+            "broker_name": broker,
+            "read_queues": settings.read_queues,
+            "write_queues": settings.write_queues,
+            "perm": _perm(settings.perm),
+            "ordered": settings.ordered,
+        }
+        for broker, settings in found.items()
+    ]
 
 
 def _perm(perm: Permission) -> str:

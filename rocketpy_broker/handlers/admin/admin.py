@@ -12,7 +12,10 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
+import msgspec
+
 from rocketpy.protocol.bodies import (
+    RETRY_TOPIC_PREFIX,
     DelayOffsetSerializeWrapper,
     KVTable,
     SubscriptionGroupConfig,
@@ -36,7 +39,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found, update_settings
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
-from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 
@@ -102,9 +105,34 @@ class AdminHandler:
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
         )
+        existing = self.topics.get(topic.topic_name)
         await self.topics.update(topic)
+        if existing is not None:
+            self._warn_of_unread(channel, topic, queue_count(existing))
         await self.wait_registered()
         return request.reply()
+
+    def _warn_of_unread(self, channel: Channel, topic: TopicConfig, count: int) -> None:
+        """Log which queues have or will get messages, but are not read. count: former number of queues."""
+        name, reads = topic.topic_name, topic.read_queue_nums
+        unread = [
+            queue_id
+            for queue_id in range(reads, max(count, topic.write_queue_nums))
+            if queue_id < topic.write_queue_nums
+            or self.store.max_offset_in_queue(name, queue_id) > self.store.min_offset_in_queue(name, queue_id)
+        ]
+        if unread:
+            log.warning(
+                "%s set topic %s to %d queues to read and %d to write: consumers do not read the messages in "
+                "%d other queues, %d to %d, until the number of queues to read is raised",
+                channel.remote_address,
+                name,
+                reads,
+                topic.write_queue_nums,
+                len(unread),
+                unread[0],
+                unread[-1],
+            )
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
     async def delete_topic(self, channel: Channel, request: Command) -> Command:
@@ -143,9 +171,28 @@ class AdminHandler:
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     async def update_group(self, channel: Channel, request: Command) -> Command:
-        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
-        await self.groups.update(SubscriptionGroupConfig.decode(request.body))
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
+
+        Differs: the retry topic gets the missing queues first. In 4.6.0, retries in these are never consumed.
+        """
+        group = SubscriptionGroupConfig.decode(request.body)
+        self.groups.check(group)
+        await self._enlarge_retry_topic(group)
+        await self.groups.update(group)
         return request.reply()
+
+    async def _enlarge_retry_topic(self, group: SubscriptionGroupConfig) -> None:
+        """Add the queues that a group's retry topic lacks, if it exists. Raises TopicInvalid, StoreError."""
+        topic = self.topics.get(RETRY_TOPIC_PREFIX + group.group_name)
+        queues = group.retry_queue_nums
+        if topic is not None and queues > min(topic.read_queue_nums, topic.write_queue_nums):
+            enlarged = msgspec.structs.replace(
+                topic,
+                read_queue_nums=max(topic.read_queue_nums, queues),
+                write_queue_nums=max(topic.write_queue_nums, queues),
+            )
+            await self.topics.update(enlarged)
+            await self.wait_registered()
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, request: Command) -> Command:

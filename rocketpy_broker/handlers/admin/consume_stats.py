@@ -1,7 +1,8 @@
 """Offsets and statistics of topics and their consumers, for operators.
 
 Source: AdminBrokerProcessor of RocketMQ 4.6.0. Differs: QUERY_CORRECTION_OFFSET reads only
-(4.6.0 looks up the compared group as a topic, and deletes the offsets of the filtered groups).
+(4.6.0 looks up the compared group as a topic, and deletes the offsets of the filtered groups). Responses have
+the queues that are written or read (in 4.6.0, depending on the request, those for writing or for reading).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.services.stats.stats import GROUP_GET_NUMS, BrokerStats
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.files.disk import system_clock
@@ -79,9 +80,9 @@ class ConsumeStatsHandler:
         topic = self.topics.get(name)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        self._check_size({name: topic.write_queue_nums}.items())
+        self._check_size([topic])
         table = {}
-        for queue in self._queues(topic, topic.write_queue_nums):
+        for queue in self._queues(topic):
             end = self.store.max_offset_in_queue(name, queue.queue_id)
             table[queue] = TopicOffset(
                 min_offset=max(self.store.min_offset_in_queue(name, queue.queue_id), 0),
@@ -97,9 +98,9 @@ class ConsumeStatsHandler:
         group = header.consumer_group
         stats = ConsumeStats(consume_tps=0.0)
         topics = self._consumed(group, [header.topic] if header.topic else self.offsets.topics_of(group))
-        self._check_size((topic.topic_name, topic.read_queue_nums) for topic in topics)
+        self._check_size(topics)
         for topic in topics:
-            self._add_stats(stats, group, topic, topic.read_queue_nums)
+            self._add_stats(stats, group, topic)
         return request.reply(body=stats.encode())
 
     def _consumed(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
@@ -111,10 +112,10 @@ class ConsumeStatsHandler:
             if topic is not None and not self.clients.lacks_subscription(group, name)
         ]
 
-    def _check_size(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Raise UsageError if a response is too large. queues: topics, and their numbers of queues."""
+    def _check_size(self, topics: Iterable[TopicConfig]) -> None:
+        """Raise UsageError if a response with the queues of these topics is too large."""
         fixed = _QUEUE_BYTES + len(self.broker_name)
-        size = sum(count * (fixed + len(name)) for name, count in queues)
+        size = sum(queue_count(topic) * (fixed + len(topic.topic_name)) for topic in topics)
         if size > _RESPONSE_BYTES_MAX:
             raise UsageError(
                 f"the response would have about {size} bytes, more than {_RESPONSE_BYTES_MAX}; request one "
@@ -135,22 +136,20 @@ class ConsumeStatsHandler:
             ]
             for group in self.groups.names
         }
-        self._check_size(
-            (topic.topic_name, topic.write_queue_nums) for topics in consumed.values() for topic in topics
-        )
+        self._check_size(topic for topics in consumed.values() for topic in topics)
         for group, topics in consumed.items():
             found = []
             for topic in topics:
                 stats = ConsumeStats(consume_tps=0.0)
-                self._add_stats(stats, group, topic, topic.write_queue_nums)
+                self._add_stats(stats, group, topic)
                 body.total_diff += _lag(stats)
                 found.append(stats)
             body.consume_stats_list.append({group: found})
         return request.reply(body=body.encode())
 
-    def _add_stats(self, stats: ConsumeStats, group: str, topic: TopicConfig, queues: int) -> None:
+    def _add_stats(self, stats: ConsumeStats, group: str, topic: TopicConfig) -> None:
         name = topic.topic_name
-        for queue in self._queues(topic, queues):
+        for queue in self._queues(topic):
             offset = max(self.offsets.get(group, name, queue.queue_id) or 0, 0)
             stats.offset_table[queue] = OffsetWrapper(
                 broker_offset=self.store.max_offset_in_queue(name, queue.queue_id),
@@ -174,10 +173,8 @@ class ConsumeStatsHandler:
         topic = self.topics.get(header.topic)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        self._check_size({header.topic: topic.write_queue_nums}.items())
-        spans = [
-            self._time_span(queue, header.group) for queue in self._queues(topic, topic.write_queue_nums)
-        ]
+        self._check_size([topic])
+        spans = [self._time_span(queue, header.group) for queue in self._queues(topic)]
         return request.reply(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
 
     def _time_span(self, queue: MessageQueue, group: str) -> QueueTimeSpan:
@@ -226,8 +223,9 @@ class ConsumeStatsHandler:
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return request.reply(body=body.encode())
 
-    def _queues(self, topic: TopicConfig, count: int) -> Iterator[MessageQueue]:
-        for queue_id in range(count):
+    def _queues(self, topic: TopicConfig) -> Iterator[MessageQueue]:
+        """Yield the queues that are written or read."""
+        for queue_id in range(queue_count(topic)):
             yield MessageQueue(topic.topic_name, self.broker_name, queue_id)
 
     def _time(self, queue: MessageQueue, offset: int) -> int:

@@ -35,7 +35,7 @@ from rocketpy.transport import Channel
 from rocketpy_broker.handlers.base import Rejected, handles
 from rocketpy_broker.services.metadata.clients import ClientRegistry
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
-from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.calls")
@@ -64,7 +64,8 @@ class ClientCallHandler:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: notify all members of a group of their new offsets.
 
         The members commit the new offsets, so at least one must be online. For a single queue, which mqadmin
-        of 5.x may name, the broker also commits the offset itself.
+        of 5.x may name, the broker also commits the offset itself. Differs: 4.6.0 leaves out queues that are
+        only read.
         """
         header = request.header_as(ResetOffsetRequestHeader)
         topic = self.topics.get(header.topic)
@@ -74,8 +75,10 @@ class ClientCallHandler:
         if header.queue_id is not None and header.queue_id >= 0:
             return self._reset_one(request, header, header.queue_id, topic)
         table: dict[MessageQueue, int] = {}
-        for queue_id in range(topic.write_queue_nums):
+        for queue_id in range(queue_count(topic)):
             offset = self._offset_to_reset(header, queue_id)
+            if offset is None and queue_id >= topic.write_queue_nums:
+                continue  # the group has not read this queue, which gets no more messages
             if offset is None:
                 raise Rejected(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = offset

@@ -44,7 +44,14 @@ from rocketpy_broker.services.delay.topic_rewrite import (
     to_delayed_message,
     to_half_message,
 )
-from rocketpy_broker.services.metadata.topics import NOT_WRITABLE, TopicTable, ensure_topic, perm_text
+from rocketpy_broker.services.metadata.topics import (
+    NOT_WRITABLE,
+    TopicTable,
+    ensure_topic,
+    perm_text,
+    queue_count,
+    usable_queues,
+)
 from rocketpy_broker.store import AppendReceipt, MessageInner, MessageStore
 from rocketpy_broker.store.busy import PendingFull, Reason, StoreBusy
 from rocketpy_broker.store.files.disk import Clock, system_clock
@@ -184,14 +191,14 @@ class SendHandler:
         if topic is None:
             raise topic_not_found(header.topic)
         queue_id = header.queue_id
-        if max(queue_id, 0) >= max(topic.write_queue_nums, topic.read_queue_nums):
+        if max(queue_id, 0) >= queue_count(topic):
             remark = (
                 f"request queueId[{queue_id}] is illegal, {_topic_text(topic)} "
                 f"Producer: {channel.remote_address}"
             )
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         if queue_id < 0:
-            queue_id = random.randrange(max(topic.write_queue_nums, 1))
+            queue_id = random.randrange(usable_queues(topic) or 1)
         return topic, queue_id
 
     def _check(self, header: SendMessageRequestHeader) -> None:
@@ -243,6 +250,7 @@ class SendHandler:
         message.body = request.body
         message.properties = _without_cluster(text).encode() + self._cluster_property
         if header.topic.startswith(RETRY_TOPIC_PREFIX):
+            message.queue_id = self.topics.existing_queue(topic.topic_name, queue_id)
             self._move_to_dlq_if_exhausted(request, header, message)
         if "DELAY\x01" in text or "TRAN_MSG\x01" in text or header.sys_flag & _TRANSACTION_MASK:
             return self._store_special(channel, request, message, queue_id)

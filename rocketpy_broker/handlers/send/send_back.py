@@ -3,7 +3,8 @@
 The message is stored in %RETRY%group with a delay, or as a dead letter in %DLQ%group (QUIRKS 37).
 Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters are not
 delayed (there, the dead letter of a retried message has the delay of the last retry). A RETRY_TOPIC that a
-producer has set does not count.
+producer has set does not count. Retries go only to queues that the retry topic has (there, only the group's
+number of retry queues counts).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import FAQ, Rejected, handles
 from rocketpy_broker.handlers.send.send import FindGroup, SendHandler, respond_when_stored, retry_times_max
 from rocketpy_broker.services.delay.topic_rewrite import copy_to, to_delayed_message
-from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic
+from rocketpy_broker.services.metadata.topics import TopicTable, ensure_topic, usable_queues
 from rocketpy_broker.store import MessageInner
 
 log = logging.getLogger("rocketpy.broker.send_back")
@@ -87,9 +88,9 @@ class SendBackHandler:
     ) -> None:
         """Append the message. Raises RocketError if that fails."""
         topic = RETRY_TOPIC_PREFIX + header.group
-        queues = group.retry_queue_nums
         sys_flag = header.unit_mode * TopicSysFlag.UNIT_SUB
-        settings = ensure_topic(self.topics, topic, queues, PERM_READ | PERM_WRITE, sys_flag)
+        both = PERM_READ | PERM_WRITE
+        settings = ensure_topic(self.topics, topic, group.retry_queue_nums, both, sys_flag)
         if not settings.perm & PERM_WRITE:
             raise Rejected(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
         record = self.send.stored_record(header.offset)
@@ -108,6 +109,10 @@ class SendBackHandler:
             level = 0
         else:
             level = level or _FIRST_RETRY_LEVEL + max(record.reconsume_times, 0)
+            queues = min(group.retry_queue_nums, usable_queues(settings))
+            if not queues:
+                text = f"the topic[{topic}] has no queue that consumers read"
+                raise Rejected(ResponseCode.NO_PERMISSION, text)
             message = copy_to(record, topic, random.randrange(queues))
             level = self._delay(message, record, properties, level)
         message.reconsume_times = min(max(record.reconsume_times, 0) + 1, _INT32_MAX)

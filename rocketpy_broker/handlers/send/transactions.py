@@ -112,7 +112,8 @@ class TransactionHandler:
         newest, entry = table.end(half.queue_offset)
         try:
             if header.commit_or_rollback == _COMMIT:
-                message = copy_to(half, *real_queue(half.properties))
+                topic, queue_id = real_queue(half.properties)
+                message = copy_to(half, topic, self.send.topics.existing_queue(topic, queue_id))
                 message.sys_flag = MessageSysFlag.with_transaction(message.sys_flag, _COMMIT)
                 message.prepared_transaction_offset = header.commit_log_offset
                 self.send.append(message, _ignore)

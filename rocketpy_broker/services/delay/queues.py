@@ -8,7 +8,7 @@ due. No I/O or clock: the store and `now_ms` are arguments. Source: ScheduleMess
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,11 +58,24 @@ class _Level:
         return unit_due_ms - self.shift_ms
 
 
-class DelayQueues:
-    """The delay levels of one store. Call `load` before use, and when the log was replaced."""
+def _same_queue(_: str, queue_id: int) -> int:
+    return queue_id
 
-    def __init__(self, store: MessageStore, levels: DelayLevels) -> None:
+
+class DelayQueues:
+    """The delay levels of one store. Call `load` before use, and when the log was replaced.
+
+    existing_queue: see `TopicTable.existing_queue`.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        levels: DelayLevels,
+        existing_queue: Callable[[str, int], int] = _same_queue,
+    ) -> None:
         self._store = store
+        self._existing_queue = existing_queue
         self._delays_ms = levels.delays_ms
         self._levels: list[_Level] = []
 
@@ -203,7 +216,8 @@ class DelayQueues:
             return
         try:
             record = decode(data, check_crc=False)
-            self._store.append(copy_to(record, *real_queue(record.properties)))
+            topic, queue_id = real_queue(record.properties)
+            self._store.append(copy_to(record, topic, self._existing_queue(topic, queue_id)))
         except UsageError as error:
             log.error("delayed message at offset %d cannot be delivered and is dropped: %s", physical, error)
 

@@ -84,6 +84,18 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
 
         Raises GroupInvalid, StoreError; then nothing has changed.
         """
+        is_new = self.check(group)
+        name = group.group_name
+        if is_new:
+            self._creating.add(name)
+        try:
+            await self.saver.save(TableChange({name: group}))
+        finally:
+            if is_new:
+                self._creating.discard(name)
+
+    def check(self, group: SubscriptionGroupConfig) -> bool:
+        """Return whether a group is new. Raises GroupInvalid for one that `update` would reject."""
         name = group.group_name
         check_group_name(name)
         existing = self._table.get(name)
@@ -96,13 +108,7 @@ class SubscriptionGroupTable(PersistentTable[SubscriptionGroupConfig, Subscripti
                 f"group {name}: {group.retry_queue_nums} retry queues; at most {self._retry_queues_max} are "
                 "allowed (maxTopicQueues)"
             )
-        if is_new:
-            self._creating.add(name)
-        try:
-            await self.saver.save(TableChange({name: group}))
-        finally:
-            if is_new:
-                self._creating.discard(name)
+        return is_new
 
     def _check_room(self, name: str) -> None:
         count = len(self._table) + len(self._creating) - len(SYSTEM_GROUPS)

@@ -147,6 +147,15 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
             self.on_change(changed)
             self.saver.submit(TableChange(changed))  # again, in case a master's table is saved in between
 
+    def existing_queue(self, name: str, queue_id: int) -> int:
+        """Return the queue for a message that was meant for `queue_id` at an earlier time.
+
+        It is another one if the topic has lost that queue since, as consumers would not read it.
+        """
+        topic = self._table.get(name)
+        count = 0 if topic is None else usable_queues(topic)
+        return queue_id % count if queue_id >= count > 0 else queue_id
+
     def create_for_send(
         self, name: str, default_topic: str, queue_nums: int, sys_flag: int = 0
     ) -> TopicConfig | None:
@@ -270,6 +279,19 @@ def ensure_topic(topics: TopicTable, name: str, queues: int, perm: int, sys_flag
     if topic is None:
         raise ChangePending(topics.create(own_topic(name, queues, perm, sys_flag)))
     return topic
+
+
+def queue_count(topic: TopicConfig) -> int:
+    """Return how many queues of a topic are written or read."""
+    return max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+def usable_queues(topic: TopicConfig) -> int:
+    """Return how many queues may get messages that the broker itself puts into a topic.
+
+    These are the queues for writing and reading. Without any, they are those for reading.
+    """
+    return min(topic.read_queue_nums, topic.write_queue_nums) or topic.read_queue_nums
 
 
 def own_topic(name: str, queues: int, perm: int, sys_flag: int = 0) -> TopicConfig:

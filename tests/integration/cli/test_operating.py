@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rocketpy import Message, MessageQueue
-from rocketpy.admin import AccessRules, Account, Accounts
+from rocketpy.admin import Permission
 from rocketpy.sync import AdminClient, LitePullConsumer, Producer, PushConsumer
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.access_place import Servers, Thread
@@ -198,6 +198,28 @@ def test_offsets_are_cloned(shell: Shell, admin: AdminClient) -> None:
     admin.groups.create("new-group")
     shell.text("group", "clone", "old-group", "new-group", "--topic", "Shared", "--yes")
     assert admin.groups.lag("new-group", "Shared").total == 1
+
+
+def test_what_exists_is_not_created_again(shell: Shell, admin: AdminClient) -> None:
+    """A script that creates its topics and groups would undo changes, or not say that they are different."""
+    shell.text("topic", "create", "Twice", "--queues", "4", "--yes")
+    shell.text("topic", "alter", "Twice", "--perm", "r", "--yes")
+    told = shell.text("topic", "create", "Twice", "--queues", "2", "--yes")
+    assert "created topic Twice with 2 queues on each broker where it was missing" in told
+    assert "left unchanged (rocketpy topic alter changes it):" in told
+    ((broker, settings),) = admin.topics.describe("Twice").brokers.items()
+    assert (settings.write_queues, settings.perm) == (4, Permission.READ)
+    (done,) = shell.rows("topic", "create", "Twice", "--yes")
+    shown = {"broker_name": broker, "read_queues": 4, "write_queues": 4, "perm": "r", "ordered": False}
+    assert done["unchanged"] == [shown]
+    assert "use AdminClient.topics.alter or rocketpy topic alter" in shell.fails(
+        "topic", "create", "Twice", "--queues", "8", "--yes"
+    )
+    shell.text("group", "create", "twice", "--max-retries", "3", "--yes")
+    told = shell.text("group", "create", "twice", "--max-retries", "5", "--yes")
+    assert "left unchanged (rocketpy group alter changes it):" in told
+    (done,) = shell.rows("group", "create", "twice", "--yes")
+    assert [(row["broker_name"], row["max_retries"]) for row in done["unchanged"]] == [(broker, 3)]
 
 
 def test_a_group_is_created_altered_and_deleted(shell: Shell, admin: AdminClient) -> None:
@@ -398,28 +420,6 @@ def _change_accounts(shell: Shell, secret: Path) -> None:
     assert "there is no account newcomer" in shell.fails("acl", "delete", "newcomer", "--dry-run")
     shell.text("acl", "set-white-addresses", "10.9.8.7", "--yes")
     assert [row["address"] for row in shell.rows("acl", "white-addresses")] == ["10.9.8.7"]
-
-
-@pytest.mark.parametrize("others", [{"mixed": Account("mixed", "", False, "", "", {}, {})}, {}])
-def test_an_administrator_of_one_broker_stays_one(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, others: dict[str, Account]
-) -> None:
-    """A change of another field would make the account an administrator of all brokers."""
-    administrators = {"mixed": Account("mixed", "", True, "", "", {}, {})}
-    sent: list[object] = []
-
-    async def listed(*_: object) -> dict[str, AccessRules]:
-        return {"broker-a": AccessRules(administrators, []), "broker-b": AccessRules(others, [])}
-
-    async def put(*_: object, **fields: object) -> None:
-        sent.append(fields["admin"])
-
-    monkeypatch.setattr(Accounts, "list", listed)
-    monkeypatch.setattr(Accounts, "put", put)
-    change = ("acl", "put", "mixed", "--default-topic", "SUB")
-    assert "give --admin or --no-admin" in shell.fails(*change, "--yes")
-    shell.text(*change, "--no-admin", "--yes")
-    assert sent == [False]
 
 
 def test_write_permission_is_wiped_and_restored() -> None:

@@ -102,6 +102,18 @@ async def test_one_queue_is_reset_alone(tmp_path: Path, is_online: bool) -> None
         assert unknown.code == ResponseCode.SYSTEM_ERROR
 
 
+async def test_queues_that_are_only_read_are_reset(scenario: Scenario) -> None:
+    """Messages in queues that get no more messages would be consumed or skipped as before."""
+    parts = scenario.parts
+    parts.add_topics("T", read_queue_nums=3, write_queue_nums=1)
+    put(parts.store, *range(3), queue_id=1)
+    parts.offsets.commit("g", "T", 1, 3)
+    await scenario.join()
+    response = await reset(scenario.operator)
+    expected = {QUEUE: 0, MessageQueue("T", "broker-a", 1): 0}  # the group has not read queue 2
+    assert ResetOffsetBody.decode(response.body).offset_table == expected
+
+
 async def test_tools_in_c_get_lists_instead_of_maps(scenario: Scenario) -> None:
     """Tools in C++ could not read the response: they cannot decode maps whose keys are objects."""
     await scenario.join()

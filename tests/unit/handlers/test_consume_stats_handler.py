@@ -82,6 +82,33 @@ async def test_the_progress_of_a_group_is_shown(tmp_path: Path) -> None:
         assert not (await group_stats(client, "T")).offset_table
 
 
+@pytest.mark.parametrize(("reads", "writes"), [(1, 4), (4, 1)])
+async def test_queues_that_are_only_read_or_written_are_shown(
+    tmp_path: Path, reads: int, writes: int
+) -> None:
+    """The lag would be 0 while messages wait in queues that get no more messages, or that nobody reads."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T", read_queue_nums=reads, write_queue_nums=writes)
+    put(parts.store, 1, queue_id=3)
+    for queue_id in range(4):
+        parts.offsets.commit("g", "T", queue_id, 0)
+    waiting = MessageQueue("T", "broker-a", 3)
+    async with served(parts) as (client,):
+        await client.beat()
+        lag = (await group_stats(client)).offset_table[waiting]
+        assert lag.broker_offset - lag.consumer_offset == 1
+        response = await client.call(
+            RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T")
+        )
+        assert TopicStatsTable.decode(response.body).offset_table[waiting].max_offset == 1
+        header = GetConsumeStatsInBrokerHeader(is_order=False)
+        response = await client.call(RequestCode.GET_BROKER_CONSUME_STATS, header)
+        assert ConsumeStatsList.decode(response.body).total_diff == 1
+        spans = QueryConsumeTimeSpanRequestHeader(topic="T", group="g")
+        response = await client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, spans)
+        assert len(QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set) == 4
+
+
 @pytest.mark.parametrize(("only_ordered", "lag", "topics"), [(False, 1, 1), (True, 0, 0)])
 async def test_the_lag_of_all_groups_is_shown(
     tmp_path: Path, only_ordered: bool, lag: int, topics: int

@@ -145,3 +145,19 @@ async def test_any_number_of_retries_can_be_returned(
         assert response.code == ResponseCode.SUCCESS
         where = ("%DLQ%g",) if used is None else (SCHEDULED, used - 1)
         assert only(parts.records(*where)).reconsume_times == after
+
+
+async def test_a_retry_without_a_queue_is_refused(tmp_path: Path) -> None:
+    """The retry would be stored where no consumer reads it, and the consumer would forget the message."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T")
+    parts.add_topics("%RETRY%g", read_queue_nums=0, write_queue_nums=4)
+    async with served(parts) as (client,):
+        await client.send()
+        response = await send_back(client, 0)
+        assert (response.code, response.remark) == (
+            ResponseCode.NO_PERMISSION,
+            "the topic[%RETRY%g] has no queue that consumers read",
+        )
+        assert (await send_back(client, 0, -1)).code == ResponseCode.SUCCESS
+        assert only(parts.records("%DLQ%g")).body == b"x"

@@ -90,6 +90,19 @@ async def test_version_1_of_the_request_stores_the_same(tmp_path: Path) -> None:
     assert record.properties == b"a\x01b\x02CLUSTER\x01DefaultCluster\x02"
 
 
+async def test_the_broker_chooses_a_queue_that_is_read(tmp_path: Path) -> None:
+    """A message without a queue id would be stored where no consumer reads it."""
+    parts = BrokerParts(tmp_path)
+    parts.add_topics("T", read_queue_nums=1, write_queue_nums=64)
+    parts.add_topics("%RETRY%g", read_queue_nums=1, write_queue_nums=64)
+    async with served(parts) as (client,):
+        for number in range(8):
+            assert (await client.send(queue_id=-1)).code == ResponseCode.SUCCESS
+            response = await client.send(topic="%RETRY%g", queue_id=number, max_reconsume_times=16)
+            assert response.code == ResponseCode.SUCCESS
+        assert len(parts.records("T")) == len(parts.records("%RETRY%g")) == 8
+
+
 async def test_a_oneway_send_gets_no_response(tmp_path: Path) -> None:
     """A response to a oneway send could be taken for that of another request."""
     parts = BrokerParts(tmp_path)

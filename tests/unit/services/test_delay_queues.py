@@ -214,3 +214,14 @@ def test_a_clock_set_back_delays_no_message_twice(world: World) -> None:
     assert world.deliver(6000 - hour) == (1, 10_000 - hour)
     assert world.deliver(10_000 - hour) == (1, None)
     assert [record.body for record in world.delivered()] == [b"a", b"b", b"c"]
+
+
+def test_messages_of_a_lost_queue_are_delivered_to_another(world: World) -> None:
+    """A topic has lost queues while messages waited: consumers would not read them."""
+    world.queues = DelayQueues(world.store, LEVELS, lambda _, queue_id: queue_id % 2)
+    world.queues.load({})
+    for queue_id in range(4):
+        world.send(1, b"%d" % queue_id, queue_id=queue_id)
+    assert world.deliver(1000) == (4, None)
+    assert [record.body for record in world.delivered(0)] == [b"0", b"2"]
+    assert [record.body for record in world.delivered(1)] == [b"1", b"3"]

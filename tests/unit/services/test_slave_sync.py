@@ -41,7 +41,14 @@ class Tables:
         )
         self.offsets = ConsumerOffsets(root / "offsets.json")
         driver = StoreDriver(self.store)
-        self.delay = DelayService(self.store, driver, root / "delay.json", self.tasks, interval_ms=1000)
+        self.delay = DelayService(
+            self.store,
+            driver,
+            root / "delay.json",
+            self.tasks,
+            existing_queue=self.topics.existing_queue,
+            interval_ms=1000,
+        )
 
     def server(self) -> HandlerServer:
         """What a slave can request of this broker."""

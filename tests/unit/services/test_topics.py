@@ -56,6 +56,25 @@ async def test_a_new_broker_has_the_topics_of_4_6_0(tmp_path: Path) -> None:
     assert table(tmp_path).snapshot().topic_config_table == theirs
 
 
+@pytest.mark.parametrize(
+    ("reads", "writes", "found"),
+    [
+        (4, 4, [0, 1, 2, 3, 0, 1]),
+        (2, 2, [0, 1, 0, 1, 0, 1]),
+        (4, 2, [0, 1, 0, 1, 0, 1]),  # an operator lowers the queues for reading soon
+        (2, 4, [0, 1, 0, 1, 0, 1]),
+        (3, 0, [0, 1, 2, 0, 1, 2]),
+        (0, 3, [0, 1, 2, 3, 4, 5]),  # there is no better one
+    ],
+)
+async def test_lost_queues_are_replaced(tmp_path: Path, reads: int, writes: int, found: list[int]) -> None:
+    """A delayed message, or one of a transaction, would go to a queue that no consumer reads any more."""
+    topics = table(tmp_path)
+    await topics.update(TopicConfig(topic_name="T", read_queue_nums=reads, write_queue_nums=writes))
+    assert [topics.existing_queue("T", queue_id) for queue_id in range(6)] == found
+    assert topics.existing_queue("Missing", 3) == 3
+
+
 async def test_topics_survive_a_restart(tmp_path: Path) -> None:
     """A restart would hide every topic that was created."""
     first = table(tmp_path)

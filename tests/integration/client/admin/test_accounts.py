@@ -72,6 +72,19 @@ async def test_accounts_are_added_changed_and_deleted(
             await admin.accounts.list("Nowhere")
 
 
+async def test_an_administrator_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new secret would take the rights of an administrator."""
+    async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:
+        name = servers.broker.config.name
+
+        async def is_admin() -> bool:
+            return (await admin.accounts.list())[name].accounts["newcomer"].admin
+
+        for is_given, expected in ((True, True), (None, True), (False, False), (None, False)):
+            await admin.accounts.put("newcomer", "fresh-secret", admin=is_given)
+            assert await is_admin() == expected
+
+
 async def test_white_addresses_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine would be let in without a signature, or be shut out."""
     async with Servers(tmp_path, monkeypatch) as servers, admin_of(servers) as admin:

@@ -13,6 +13,7 @@ import pytest
 from rocketpy import (
     AdminClient,
     ClientConfig,
+    ConsumeResult,
     Credentials,
     Message,
     MessageModel,
@@ -20,7 +21,7 @@ from rocketpy import (
     Producer,
     PullConsumer,
 )
-from rocketpy.admin import GroupSettings, ResetTo
+from rocketpy.admin import GroupChanges, GroupSettings, ResetTo
 from rocketpy.admin.groups import _raw_group
 from rocketpy.errors import (
     BrokerError,
@@ -31,7 +32,8 @@ from rocketpy.errors import (
     UsageError,
 )
 from rocketpy.protocol import fastjson
-from rocketpy_broker import EmbeddedCluster
+from rocketpy.protocol.bodies import TopicConfig
+from rocketpy_broker import Broker, EmbeddedCluster
 from tests.integration.access_place import Servers
 from tests.integration.client.admin.admin_place import CLUSTER, OTHER, missing_broker, other_cluster
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
@@ -93,6 +95,91 @@ async def test_groups_are_created_altered_and_deleted(admin: AdminClient, cluste
     assert [group.name for group in await admin.groups.list()] == ["g"]
     for broker in cluster.brokers:
         assert broker.consumers.groups.get("limited") is None
+
+
+async def test_a_group_that_exists_is_not_created_again(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A deployment that creates its groups would undo what an operator has altered."""
+    first = cluster.brokers[0]
+    assert await admin.groups.create("g", retry_queues=2, max_retries=3) == {}
+    await admin.groups.alter("g", enabled=False, broadcast=False)
+    altered = GroupSettings(retry_queues=2, max_retries=3, enabled=False, broadcast=False)
+    settings: tuple[GroupChanges, ...] = ({}, {"retry_queues": 1}, {"retry_queues": 2, "max_retries": 9})
+    for given in settings:
+        assert await admin.groups.create("g", **given) == {"broker-a": altered, "broker-b": altered}
+    assert await admin.groups.list() == (("g", {"broker-a": altered, "broker-b": altered}),)
+    await first.consumers.groups.delete("g")
+    expected = r"g was not created with 4 retry queues: .* broker-b with 2. .*groups.alter or rocketpy group"
+    with pytest.raises(ConfigInvalid, match=expected):
+        await admin.groups.create("g", retry_queues=4)
+    assert first.consumers.groups.get("g") is None
+    assert await admin.groups.create("g", max_retries=5) == {"broker-b": altered}
+    assert await admin.groups.list() == (
+        ("g", {"broker-a": GroupSettings(max_retries=5), "broker-b": altered}),
+    )
+    async with missing_broker(cluster):
+        with pytest.raises(BrokersFailed, match="broker-z") as failed:
+            await admin.groups.create("g")
+        assert failed.value.results == {"broker-a": GroupSettings(max_retries=5), "broker-b": altered}
+        with pytest.raises(BrokersFailed, match="broker-z") as failed:
+            await admin.groups.create("h")
+        assert failed.value.results == {"broker-a": None, "broker-b": None}
+
+
+def retry_queues(broker: Broker, group: str = "g") -> tuple[int, int, int] | None:
+    """The queues to read and to write of a group's retry topic, and its permission."""
+    topic = broker.topics.get(f"%RETRY%{group}")
+    return None if topic is None else (topic.read_queue_nums, topic.write_queue_nums, topic.perm)
+
+
+@pytest.mark.parametrize("namespace", ["", "tenant"])
+async def test_more_retry_queues_lose_no_message(cluster: EmbeddedCluster, namespace: str) -> None:
+    """A part of the failed messages would be stored in queues that no consumer reads."""
+    client = ClientConfig(namespace=namespace)
+    failing = Seen(lambda message: ConsumeResult.LATER if not message.reconsume_times else None)
+    async with AdminClient(cluster.namesrv_address, client=client) as admin:
+        await admin.topics.create("T", 2)
+        async with consuming(cluster, failing, namespace=namespace):
+            group = f"{namespace}%g" if namespace else "g"
+            await until(
+                lambda: [retry_queues(broker, group) for broker in cluster.brokers] == [(1, 1, 6)] * 2
+            )
+            await admin.groups.alter("g", retry_queues=4)
+            assert [retry_queues(broker, group) for broker in cluster.brokers] == [(4, 4, 6)] * 2
+            async with Producer("p", cluster.namesrv_address, client=client) as producer:
+                for number in range(40):
+                    await producer.send(Message("T", b"%d" % number))
+            await until(lambda: min(failing.bodies.values(), default=0) == 2 and len(failing.bodies) == 40)
+
+
+async def test_retry_topics_keep_their_other_settings(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A new number of retry queues would undo changes of the retry topic, or shrink it."""
+    first, second = cluster.brokers
+    await admin.groups.create("g")
+    await first.topics.update(
+        TopicConfig(topic_name="%RETRY%g", read_queue_nums=6, write_queue_nums=1, perm=4)
+    )
+    await admin.groups.alter("g", retry_queues=3)
+    assert retry_queues(first) == (6, 3, 4)
+    assert retry_queues(second) is None  # its broker creates it with the queues of the group
+    await admin.groups.alter("g", max_retries=1)
+    await admin.groups.alter("g", retry_queues=1)
+    assert retry_queues(first) == (6, 3, 4)
+    await admin.groups.delete("g", keep_topics=True)
+    await admin.groups.create("g", retry_queues=8)
+    assert retry_queues(first) == (8, 8, 4)
+    assert [broker.consumers.groups.get("g").retry_queue_nums for broker in cluster.brokers] == [8, 8]  # type: ignore[union-attr] # they exist
+
+
+async def test_a_group_is_not_altered_without_its_topic(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """The group would have more retry queues than the topic of a broker that refuses them."""
+    await admin.groups.create("g")
+    await cluster.brokers[0].topics.update(TopicConfig(topic_name="%RETRY%g", read_queue_nums=1))
+    with pytest.raises(BrokersFailed, match="maxTopicQueues"):
+        await admin.groups.alter("g", retry_queues=1_000_000)
+    for broker in cluster.brokers:
+        group = broker.consumers.groups.get("g")
+        assert group is not None
+        assert group.retry_queue_nums == 1
 
 
 async def test_wrong_groups_and_settings_are_refused(admin: AdminClient) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rocketpy.errors import (
     RouteNotFound,
     TopicInvalid,
 )
+from rocketpy.protocol.bodies import TopicConfig
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
@@ -27,6 +28,7 @@ from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 from tests.waiting import until
 
 BOTH = Permission.READ | Permission.WRITE
+Create = Callable[..., Awaitable[dict[str, TopicSettings]]]
 
 
 @pytest.fixture
@@ -50,16 +52,110 @@ async def test_topics_are_created_on_every_broker(admin: AdminClient) -> None:
     assert (await admin.topics.describe("Plain")).brokers == {"broker-a": plain, "broker-b": plain}
     special = TopicSettings(2, 2, Permission.READ, ordered=False)
     assert (await admin.topics.describe("Special")).brokers == {"broker-a": special, "broker-b": special}
-    await admin.topics.create("Special", 3)  # repeated
-    assert set((await admin.topics.describe("Special")).brokers.values()) == {
-        TopicSettings(3, 3, BOTH, ordered=False)
-    }
     with pytest.raises(TopicInvalid):
         await admin.topics.create("no name")
     with pytest.raises(ConfigInvalid, match="queues is 0"):
         await admin.topics.create("Plain", 0)
     with pytest.raises(ConfigInvalid, match=f"no cluster 'Nowhere'.* knows: {CLUSTER}"):
         await admin.topics.create("Plain", cluster="Nowhere")
+
+
+@pytest.fixture(params=["topics.create", "AdminClient.create_topic", "Producer.create_topic"])
+async def create(
+    request: pytest.FixtureRequest, cluster: EmbeddedCluster, admin: AdminClient
+) -> AsyncIterator[Create]:
+    """Each method that creates topics."""
+    async with Producer("p", cluster.namesrv_address) as producer:
+        methods: dict[str, Create] = {
+            "topics.create": admin.topics.create,
+            "AdminClient.create_topic": admin.create_topic,
+            "Producer.create_topic": producer.create_topic,
+        }
+        yield methods[request.param]
+
+
+async def test_no_message_is_lost_when_a_topic_is_created_again(
+    cluster: EmbeddedCluster, create: Create
+) -> None:
+    """Messages in the queues that are gone would never be consumed."""
+    assert await create("T", 8) == {}
+    sent = set()
+    async with Producer("p", cluster.namesrv_address) as producer:
+        for queue in await producer.fetch_publish_message_queues("T"):
+            sent.add(str(queue).encode())
+            await producer.send(Message("T", str(queue).encode()), queue=queue)
+    unchanged = TopicSettings(8, 8, BOTH, ordered=False)
+    assert await create("T", 4) == {"broker-a": unchanged, "broker-b": unchanged}
+    seen = Seen()
+    async with consuming(cluster, seen):
+        await seen.until(16)
+    assert set(seen.bodies) == sent
+    assert await create("T") == {"broker-a": unchanged, "broker-b": unchanged}
+
+
+async def test_an_alteration_is_not_undone(
+    admin: AdminClient, cluster: EmbeddedCluster, create: Create
+) -> None:
+    """A deployment that creates its topics would undo what an operator has altered."""
+    await create("T", 4)
+    await admin.topics.alter("T", read_queues=8, write_queues=6, perm=Permission.READ)
+    for broker in cluster.brokers:
+        config = broker.topics.get("T")
+        assert config is not None
+        config.topic_sys_flag, config.topic_filter_type = 1, "MULTI_TAG"
+    before = [broker.topics.get("T") for broker in cluster.brokers]
+    unchanged = TopicSettings(8, 6, Permission.READ, ordered=False)
+    assert await create("T", 4) == {"broker-a": unchanged, "broker-b": unchanged}
+    assert [broker.topics.get("T") for broker in cluster.brokers] == before
+
+
+async def test_a_topic_is_added_where_it_is_missing(cluster: EmbeddedCluster, create: Create) -> None:
+    """A broker that joins the cluster would not get the topic, or the others would get its settings."""
+    first, second = cluster.brokers
+    await first.topics.update(TopicConfig(topic_name="T", read_queue_nums=6, write_queue_nums=5))
+    assert await create("T", 2) == {"broker-a": TopicSettings(6, 5, BOTH, ordered=False)}
+    added = second.topics.get("T")
+    assert added is not None
+    assert (added.read_queue_nums, added.write_queue_nums, added.perm) == (2, 2, BOTH)
+
+
+@pytest.mark.parametrize(("reads", "writes"), [(3, 3), (8, 3), (3, 8)])
+async def test_creation_with_more_queues_is_refused(
+    cluster: EmbeddedCluster, create: Create, reads: int, writes: int
+) -> None:
+    """A caller would rely on queues that the topic does not have, or only on some brokers."""
+    first, second = cluster.brokers
+    config = TopicConfig(topic_name="T", read_queue_nums=reads, write_queue_nums=writes)
+    await second.topics.update(config)
+    with pytest.raises(
+        ConfigInvalid, match=r"broker-b with \d queues to read .*topics.alter or rocketpy"
+    ) as e:
+        await create("T", 4)
+    assert "T was not created with 4 queues" in str(e.value)
+    assert first.topics.get("T") is None
+    assert second.topics.get("T") == config
+
+
+async def test_creation_leaves_the_order_of_a_topic(admin: AdminClient, cluster: EmbeddedCluster) -> None:
+    """A second creation would end the order of a topic, or change the queues of its keys."""
+    assert cluster.namesrv is not None
+    kv = cluster.namesrv.kv
+    await admin.topics.create("T", 2, ordered=True)
+    ordered = TopicSettings(2, 2, BOTH, ordered=True)
+    for again in (False, True):
+        found = await admin.topics.create("T", 1, ordered=again)
+        assert found == {"broker-a": ordered, "broker-b": ordered}
+        assert kv.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:2;broker-b:2"
+    await cluster.brokers[1].topics.delete("T")
+    assert await admin.topics.create("T", 2) == {"broker-a": ordered}
+    assert kv.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:2;broker-b:2"
+    await admin.topics.create("Plain", 2)
+    with pytest.raises(ConfigInvalid, match=r"not created as an ordered topic: .*broker-a .*topics.alter"):
+        await admin.topics.create("Plain", 2, ordered=True)
+    assert kv.get("ORDER_TOPIC_CONFIG", "Plain") is None
+    await admin.name_servers.put("ORDER_TOPIC_CONFIG", "Left", "broker-a:7")  # its topic was deleted
+    await admin.topics.create("Left", 2)
+    assert kv.get("ORDER_TOPIC_CONFIG", "Left") is None
 
 
 async def test_topics_are_listed(admin: AdminClient, cluster: EmbeddedCluster, tmp_path: Path) -> None:
@@ -140,6 +236,17 @@ async def test_only_given_settings_are_altered(admin: AdminClient, cluster: Embe
         await admin.topics.alter("T", write_queues=-1)
 
 
+@pytest.mark.parametrize("change", [{"write_queues": 5}, {"read_queues": 3}])
+async def test_queues_without_readers_are_refused(admin: AdminClient, change: dict[str, int]) -> None:
+    """Producers would write to queues that no consumer reads."""
+    await admin.topics.create("T", 4)
+    with pytest.raises(ConfigInvalid, match=r"T was not changed: .* broker broker-a, .*raise both"):
+        await admin.topics.alter("T", **change)  # type: ignore[arg-type] # it is one of two numbers
+    assert set((await admin.topics.describe("T")).brokers.values()) == {
+        TopicSettings(4, 4, BOTH, ordered=False)
+    }
+
+
 async def test_a_topic_stays_ordered(admin: AdminClient, cluster: EmbeddedCluster) -> None:
     """Brokers would reset the setting with their next registration, which brings the name servers' table."""
     assert cluster.namesrv is not None
@@ -157,7 +264,7 @@ async def test_a_topic_stays_ordered(admin: AdminClient, cluster: EmbeddedCluste
 
     await admin.topics.create("T", 2, ordered=True)
     await expect(True, "broker-a:2;broker-b:2")
-    await admin.topics.alter("T", write_queues=3)
+    await admin.topics.alter("T", read_queues=3, write_queues=3)
     await expect(True, "broker-a:3;broker-b:3")
     await admin.topics.alter("T", ordered=False)
     await expect(False, None)
@@ -217,11 +324,12 @@ async def test_a_namespace_has_its_own_topics(cluster: EmbeddedCluster, admin: A
 
 async def test_a_broker_that_is_offline_is_named(admin: AdminClient, cluster: EmbeddedCluster) -> None:
     """A change would silently miss a broker, or a query return a part."""
+    await admin.topics.create("Kept", 2)
     async with missing_broker(cluster, "T"):
         with pytest.raises(BrokersFailed, match=r"1 of 3 servers failed: broker-z: ") as failed:
             await admin.topics.create("T")
         assert isinstance(failed.value.errors["broker-z"], ConnectFailed)
-        assert set(failed.value.results) == {"broker-a", "broker-b"}
+        assert failed.value.results == {"broker-a": None, "broker-b": None}
         assert [broker.topics.get("T") is not None for broker in cluster.brokers] == [True, True]
         for call in (
             admin.topics.describe("T"),
@@ -230,6 +338,11 @@ async def test_a_broker_that_is_offline_is_named(admin: AdminClient, cluster: Em
         ):
             with pytest.raises(BrokersFailed, match="broker-z"):
                 await call
+        await admin.topics.alter("Kept", perm=Permission.READ)
+        with pytest.raises(BrokersFailed, match=r"1 of 3 servers failed: broker-z: ") as failed:
+            await admin.topics.create("Kept", 1)
+        kept = TopicSettings(2, 2, Permission.READ, ordered=False)
+        assert failed.value.results == {"broker-a": kept, "broker-b": kept}
     async with missing_broker(cluster, "Alone"):
         with pytest.raises(ConnectFailed):
             await admin.topics.describe("Alone")

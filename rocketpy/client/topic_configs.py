@@ -1,0 +1,114 @@
+"""TopicConfigs: reads and writes the settings of topics at brokers.
+
+Source: RocketMQ 4.6 MQAdminImpl createTopic, UpdateTopicSubCommand. Differs: creating a topic leaves existing
+topics unchanged; there, it replaces their settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+
+from rocketpy.errors import ConfigInvalid
+from rocketpy.message.message import DEFAULT_TOPIC
+from rocketpy.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import CreateTopicRequestHeader, Header
+from rocketpy.protocol.remoting.command import Command
+
+CallBroker = Callable[[str | None, str, int, Header | None], Awaitable[Command]]
+"""Sends a request with a code and a header to a master; returns the successful response.
+
+The arguments begin with its address, None while the broker has no master, and the name of the broker.
+"""
+
+
+class Permission(IntFlag):
+    """What clients may do with a topic. Source: RocketMQ PermName."""
+
+    INHERIT = 1
+    """Sends may create other topics with the settings of this one."""
+    WRITE = 2
+    READ = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The settings of a topic on one broker.
+
+    Attributes:
+        read_queues: The number of queues that consumers read.
+        write_queues: The number of queues that producers write to.
+        perm: What clients may do with it.
+        ordered: Whether it is an ordered topic: its queues do not change while a broker is down.
+    """
+
+    read_queues: int
+    write_queues: int
+    perm: Permission
+    ordered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """Reads and writes the settings of topics at brokers. Names of topics include the namespace."""
+
+    call: CallBroker
+
+    async def find(self, address: str | None, broker: str, name: str) -> TopicConfig | None:
+        """Return the settings of a topic at a broker; None without the topic.
+
+        Brokers before 5.x can only return the settings of all topics.
+        """
+        response = await self.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG, None)
+        return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
+
+    async def put(
+        self, address: str | None, broker: str, config: TopicConfig, default_topic: str = DEFAULT_TOPIC
+    ) -> None:
+        """Create a topic at a broker, or replace all of its settings."""
+        header = CreateTopicRequestHeader(
+            topic=config.topic_name,
+            default_topic=default_topic,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+        )
+        await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def settings_of(config: TopicConfig) -> TopicSettings:
+    """Return the settings that users see."""
+    perm = Permission(config.perm)
+    return TopicSettings(config.read_queue_nums, config.write_queue_nums, perm, config.order)
+
+
+def unchanged_topics(found: Mapping[str, TopicConfig | None]) -> dict[str, TopicSettings]:
+    """Return the settings at the brokers that have a topic. found: the settings by broker."""
+    return {broker: settings_of(config) for broker, config in found.items() if config is not None}
+
+
+def check_existing(topic: str, wanted: TopicConfig, existing: Mapping[str, TopicConfig]) -> None:
+    """Raise ConfigInvalid if an existing topic has fewer queues than it should be created with.
+
+    topic: its name without the namespace. existing: its settings by broker. A topic that should be ordered
+    must be ordered there, too.
+    """
+    for broker, config in existing.items():
+        reads, writes = config.read_queue_nums, config.write_queue_nums
+        if wanted.write_queue_nums > min(reads, writes):
+            raise ConfigInvalid(
+                f"topic {topic} was not created with {wanted.write_queue_nums} queues: it exists on broker "
+                f"{broker} with {reads} queues to read and {writes} to write. Creating a topic never changes "
+                "an existing one; use AdminClient.topics.alter or rocketpy topic alter"
+            )
+        if wanted.order and not config.order:
+            raise ConfigInvalid(
+                f"topic {topic} was not created as an ordered topic: it exists on broker {broker} and is not "
+                "ordered. Creating a topic never changes an existing one; use AdminClient.topics.alter or "
+                "rocketpy topic alter"
+            )
