@@ -11,21 +11,15 @@ from rocketpy.admin.brokers import (
 )
 from rocketpy.admin.dead_letters import DeadLetterQueues, DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress
-from rocketpy.admin.groups import (
-    GroupChanges,
-    GroupLag,
-    Groups,
-    GroupSettings,
-    GroupSummary,
-    Member,
-    QueueLag,
-)
+from rocketpy.admin.group_settings import GroupChanges, GroupSettings
+from rocketpy.admin.groups import GroupLag, Groups, GroupSummary, Member, QueueLag
 from rocketpy.admin.messages import Delivery, Messages, MessageTrack, TrackState
 from rocketpy.admin.name_servers import NameServers
 from rocketpy.admin.reset import OffsetChange, ResetTo
-from rocketpy.admin.topics import Permission, QueueOffsets, TopicDescription, Topics, TopicSettings
+from rocketpy.admin.topics import QueueOffsets, TopicDescription, Topics
 from rocketpy.admin.traces import TracedDelivery, TracedMessage, TracedSend, Traces
 from rocketpy.client.message_index import QueryResult
+from rocketpy.client.topic_configs import Permission, TopicSettings
 
 __all__ = [
     "AccessRules",

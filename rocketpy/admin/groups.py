@@ -10,17 +10,24 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple, TypedDict, Unpack, cast
+from typing import Final, NamedTuple, Unpack, cast
 
 import msgspec
 
+from rocketpy.admin.group_settings import (
+    GroupChanges,
+    GroupSettings,
+    check_existing,
+    fields_of,
+    raw_group,
+    settings_of,
+)
 from rocketpy.admin.requests import AdminRequests, Masters, all_of, masters_of
 from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
 from rocketpy.admin.topics import Topics
 from rocketpy.client.broker_api import create_missing
 from rocketpy.client.group_conflicts import Conflict, MemberSettings, find_conflicts, settings_of, texts_of
 from rocketpy.client.topic_configs import TopicConfigs
-from rocketpy.config import check_number
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.group.conflict_check import members_of, running_data
 from rocketpy.errors import BrokerError, ConfigInvalid, RocketError, UsageError
@@ -37,7 +44,6 @@ from rocketpy.protocol.bodies import (
     GroupList,
     MessageQueue,
     SubscriptionData,
-    SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
 from rocketpy.protocol.codes import RequestCode, ResponseCode, version_name
@@ -52,52 +58,6 @@ from rocketpy.protocol.headers import (
 log: Final = logging.getLogger("rocketpy.client")
 
 _BROADCASTING: Final = "BROADCASTING"
-_SETTINGS: Final = {
-    "enabled": "consumeEnable",
-    "broadcast": "consumeBroadcastEnable",
-    "max_retries": "retryMaxTimes",
-    "retry_queues": "retryQueueNums",
-    "broker_id": "brokerId",
-    "broker_id_when_slow": "whichBrokerWhenConsumeSlowly",
-    "notify_changes": "notifyConsumerIdsChangedEnable",
-}
-"""Settings of a group -> their names in RocketMQ's SubscriptionGroupConfig."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """The settings of a consumer group on one broker. Source: RocketMQ SubscriptionGroupConfig.
-
-    Attributes:
-        enabled: Whether the group may consume.
-        broadcast: Whether the group may broadcast: each member receives all messages.
-        max_retries: How often a message is redelivered before it becomes a dead letter.
-        retry_queues: The number of queues of the group's retry topic that get retries. With 0, a message that
-            is sent back is dropped.
-        broker_id: The id of the broker to read from: 0 is the master.
-        broker_id_when_slow: The id of the broker to read from when the group is far behind.
-        notify_changes: Whether members are notified when other members join or leave.
-    """
-
-    enabled: bool = True
-    broadcast: bool = True
-    max_retries: int = 16
-    retry_queues: int = 1
-    broker_id: int = 0
-    broker_id_when_slow: int = 1
-    notify_changes: bool = True
-
-
-class GroupChanges(TypedDict, total=False):
-    """Settings to change; see `GroupSettings`."""
-
-    enabled: bool
-    broadcast: bool
-    max_retries: int
-    retry_queues: int
-    broker_id: int
-    broker_id_when_slow: int
-    notify_changes: bool
 
 
 class GroupSummary(NamedTuple):
@@ -209,7 +169,7 @@ class Groups:
         for broker, table in tables.items():
             for name, config in table.items():
                 if include_system or not _is_system(name):
-                    found.setdefault(name, {})[broker] = _settings(config)
+                    found.setdefault(name, {})[broker] = settings_of(config)
         names = self._requests.own(found)
         return tuple(GroupSummary(name, found[self._requests.wrap(name)]) for name in names)
 
@@ -238,10 +198,10 @@ class Groups:
         """
         name = self._requests.wrap(check_group(group))
         wanted = {**asdict(GroupSettings()), **settings}
-        config = {"groupName": name} | _fields(wanted)
+        config = {"groupName": name} | fields_of(wanted)
 
         async def check(existing: Mapping[str, GroupSettings], _: object) -> None:
-            _check_existing(group, settings.get("retry_queues", 0), existing)
+            check_existing(group, settings.get("retry_queues", 0), existing)
 
         async def put(address: str | None, broker: str) -> None:
             await self._put_config(address, broker, name, config, cast(int, wanted["retry_queues"]))
@@ -268,7 +228,7 @@ class Groups:
             ConfigInvalid: No setting is given, there is no such setting, or a number is below 0.
             BrokerError: No broker has the group.
         """
-        fields = _fields(changes)
+        fields = fields_of(changes)
         if not fields:
             raise ConfigInvalid(f"group {group} was not changed: give a setting to change")
         masters = await self._requests.masters()
@@ -548,14 +508,14 @@ class Groups:
     async def _find_settings(self, address: str | None, broker: str, name: str) -> GroupSettings | None:
         response = await self._requests.call(address, broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         config = SubscriptionGroupWrapper.decode(response.body).subscription_group_table.get(name)
-        return None if config is None else _settings(config)
+        return None if config is None else settings_of(config)
 
     async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
-        """Return the settings of a group at each broker that has it; see `_raw_group`."""
+        """Return the settings of a group at each broker that has it; see `raw_group`."""
         found = await self._requests.call_each(
             masters,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-            decode=lambda response: _raw_group(response.body, name),
+            decode=lambda response: raw_group(response.body, name),
         )
         return {broker: config for broker, config in found.items() if config is not None}
 
@@ -603,44 +563,8 @@ def _unknown(text: str) -> BrokerError:
     return BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text, "each broker")
 
 
-def _check_existing(group: str, retry_queues: int, existing: Mapping[str, GroupSettings]) -> None:
-    """Raise ConfigInvalid if an existing group has fewer retry queues than it should be created with."""
-    for broker, known in existing.items():
-        if retry_queues > known.retry_queues:
-            raise ConfigInvalid(
-                f"group {group} was not created with {retry_queues} retry queues: it exists on broker "
-                f"{broker} with {known.retry_queues}. Creating a group never changes an existing one; use "
-                "AdminClient.groups.alter or rocketpy group alter"
-            )
-
-
 def _is_system(name: str) -> bool:
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
-
-
-def _fields(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with the names that brokers use. Raises ConfigInvalid."""
-    for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise ConfigInvalid(f"there is no group setting {name!r}; choose from: {', '.join(_SETTINGS)}")
-        if not isinstance(value, bool):
-            check_number(name, cast(int, value), 0)
-    return {_SETTINGS[name]: value for name, value in settings.items()}
-
-
-def _settings(config: SubscriptionGroupConfig) -> GroupSettings:
-    fields = msgspec.to_builtins(config)
-    return GroupSettings(**{name: fields[field] for name, field in _SETTINGS.items()})
-
-
-def _raw_group(body: bytes, name: str) -> dict[str, object] | None:
-    """Return the settings of a group, including any that only newer brokers know; None without the group."""
-    SubscriptionGroupWrapper.decode(body)  # raises if the body is not a table of groups
-    config: dict[str, object] | None = fastjson.loads(body)["subscriptionGroupTable"].get(name)
-    # RocketMQ 5.x accepts attributes only as changes ("+key": value), and keeps those that are not sent.
-    return (
-        None if config is None else {field: value for field, value in config.items() if field != "attributes"}
-    )
 
 
 def _newest(subscriptions: Iterable[SubscriptionData]) -> dict[str, SubscriptionData]:

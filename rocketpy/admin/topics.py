@@ -43,8 +43,6 @@ from rocketpy.protocol.headers import (
     ViewBrokerStatsDataRequestHeader,
 )
 
-__all__ = ["Permission", "QueueOffsets", "TopicDescription", "TopicSettings", "Topics"]
-
 _PUT_COUNTS: Final = "TOPIC_PUT_NUMS"
 """The statistics of messages sent to a topic. Source: RocketMQ BrokerStatsManager."""
 

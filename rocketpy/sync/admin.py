@@ -13,7 +13,8 @@ from rocketpy.admin.accounts import AccessRules, RulesVersion
 from rocketpy.admin.brokers import BrokerStatistic, BrokerSummary, ProducerMember
 from rocketpy.admin.dead_letters import DeadLetters, ResendProgress
 from rocketpy.admin.drain import DrainPlan, DrainProgress
-from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSettings, GroupSummary, Member
+from rocketpy.admin.group_settings import GroupChanges, GroupSettings
+from rocketpy.admin.groups import GroupLag, GroupSummary, Member
 from rocketpy.admin.messages import Delivery, MessageTrack
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.admin.topics import TopicDescription

@@ -12,7 +12,8 @@ from typing import Annotated, Final, NamedTuple, cast
 import typer
 
 from rocketpy.admin.admin_client import AdminClient
-from rocketpy.admin.groups import GroupChanges, GroupLag, GroupSummary, Member
+from rocketpy.admin.group_settings import GroupChanges
+from rocketpy.admin.groups import GroupLag, GroupSummary, Member
 from rocketpy.admin.reset import OffsetChange, ResetTo
 from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes, usage_errors
 from rocketpy.cli.positions import Kind, Position, parse_position

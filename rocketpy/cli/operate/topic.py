@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from rocketpy.admin.topics import Permission, TopicDescription, TopicSettings
+from rocketpy.admin.topics import TopicDescription
 from rocketpy.cli.context import CommandGroup, DryRun, OfCluster, Options, Yes
 from rocketpy.cli.tables import Row, print_created, print_json, print_rows, print_table
+from rocketpy.client.topic_configs import Permission, TopicSettings
 
 topic_app: Final = CommandGroup(name="topic", help="List, show, create, change and delete topics.")
 

@@ -22,7 +22,7 @@ from rocketpy import (
     PullConsumer,
 )
 from rocketpy.admin import GroupChanges, GroupSettings, ResetTo
-from rocketpy.admin.groups import _raw_group
+from rocketpy.admin.group_settings import raw_group
 from rocketpy.errors import (
     BrokerError,
     BrokersFailed,
@@ -219,8 +219,8 @@ def test_settings_of_newer_brokers_stay() -> None:
     """A change of one setting would reset those that only newer brokers have."""
     config = {"groupName": "g", "retryMaxTimes": 3, "groupSysFlag": 7, "attributes": {"a": "b"}}
     body = fastjson.dumps({"subscriptionGroupTable": {"g": config}, "dataVersion": {}})
-    assert _raw_group(body, "g") == {"groupName": "g", "retryMaxTimes": 3, "groupSysFlag": 7}
-    assert _raw_group(body, "h") is None
+    assert raw_group(body, "g") == {"groupName": "g", "retryMaxTimes": 3, "groupSysFlag": 7}
+    assert raw_group(body, "h") is None
 
 
 async def test_only_brokers_with_the_group_are_altered(

@@ -240,7 +240,7 @@ async def test_only_given_settings_are_altered(admin: AdminClient, cluster: Embe
 async def test_queues_without_readers_are_refused(admin: AdminClient, change: dict[str, int]) -> None:
     """Producers would write to queues that no consumer reads."""
     await admin.topics.create("T", 4)
-    with pytest.raises(ConfigInvalid, match=r"T was not changed: .* broker broker-a, .*raise both"):
+    with pytest.raises(ConfigInvalid, match=r"T was not changed: .* broker broker-., .*raise both"):
         await admin.topics.alter("T", **change)  # type: ignore[arg-type] # it is one of two numbers
     assert set((await admin.topics.describe("T")).brokers.values()) == {
         TopicSettings(4, 4, BOTH, ordered=False)
