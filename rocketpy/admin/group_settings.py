@@ -82,7 +82,7 @@ def fields_of(settings: Mapping[str, object]) -> dict[str, object]:
     return {_SETTINGS[name]: value for name, value in settings.items()}
 
 
-def settings_of(config: SubscriptionGroupConfig) -> GroupSettings:
+def group_settings(config: SubscriptionGroupConfig) -> GroupSettings:
     """Return the settings that users see."""
     fields = msgspec.to_builtins(config)
     return GroupSettings(**{name: fields[field] for name, field in _SETTINGS.items()})

@@ -19,8 +19,8 @@ from rocketpy.admin.group_settings import (
     GroupSettings,
     check_existing,
     fields_of,
+    group_settings,
     raw_group,
-    settings_of,
 )
 from rocketpy.admin.requests import AdminRequests, Masters, all_of, masters_of
 from rocketpy.admin.reset import OffsetChange, OffsetReset, ResetTo
@@ -169,7 +169,7 @@ class Groups:
         for broker, table in tables.items():
             for name, config in table.items():
                 if include_system or not _is_system(name):
-                    found.setdefault(name, {})[broker] = settings_of(config)
+                    found.setdefault(name, {})[broker] = group_settings(config)
         names = self._requests.own(found)
         return tuple(GroupSummary(name, found[self._requests.wrap(name)]) for name in names)
 
@@ -508,7 +508,7 @@ class Groups:
     async def _find_settings(self, address: str | None, broker: str, name: str) -> GroupSettings | None:
         response = await self._requests.call(address, broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         config = SubscriptionGroupWrapper.decode(response.body).subscription_group_table.get(name)
-        return None if config is None else settings_of(config)
+        return None if config is None else group_settings(config)
 
     async def _raw_configs(self, masters: Masters, name: str) -> dict[str, dict[str, object]]:
         """Return the settings of a group at each broker that has it; see `raw_group`."""

@@ -20,7 +20,7 @@ from rocketpy.client.topic_configs import (
     TopicConfigs,
     TopicSettings,
     check_existing,
-    settings_of,
+    topic_settings,
     unchanged_topics,
 )
 from rocketpy.config import check_number
@@ -300,7 +300,7 @@ class Topics:
             QueryTopicConsumeByWhoRequestHeader(topic=name),
         )
         return _TopicOnBroker(
-            settings=settings_of(config),
+            settings=topic_settings(config),
             queues={
                 queue: QueueOffsets(found.min_offset, found.max_offset, found.last_update_timestamp or None)
                 for queue, found in TopicStatsTable.decode(stats.body).offset_table.items()

@@ -81,7 +81,7 @@ class TopicConfigs:
         await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
 
-def settings_of(config: TopicConfig) -> TopicSettings:
+def topic_settings(config: TopicConfig) -> TopicSettings:
     """Return the settings that users see."""
     perm = Permission(config.perm)
     return TopicSettings(config.read_queue_nums, config.write_queue_nums, perm, config.order)
@@ -89,7 +89,7 @@ def settings_of(config: TopicConfig) -> TopicSettings:
 
 def unchanged_topics(found: Mapping[str, TopicConfig | None]) -> dict[str, TopicSettings]:
     """Return the settings at the brokers that have a topic. found: the settings by broker."""
-    return {broker: settings_of(config) for broker, config in found.items() if config is not None}
+    return {broker: topic_settings(config) for broker, config in found.items() if config is not None}
 
 
 def check_existing(topic: str, wanted: TopicConfig, existing: Mapping[str, TopicConfig]) -> None:

@@ -94,10 +94,8 @@ class ClientCallHandler:
         self, request: Command, header: ResetOffsetRequestHeader, queue_id: int, topic: TopicConfig
     ) -> Command:
         """Reset one queue to an offset or a time. Source: AdminBrokerProcessor of RocketMQ 5.3.3."""
-        if queue_id >= topic.write_queue_nums:
-            text = (
-                f"queueId[{queue_id}] is illegal, topic:[{header.topic}] has {topic.write_queue_nums} queues"
-            )
+        if queue_id >= queue_count(topic):
+            text = f"queueId[{queue_id}] is illegal, topic:[{header.topic}] has {queue_count(topic)} queues"
             raise Rejected(ResponseCode.SYSTEM_ERROR, text)
         first = self.store.min_offset_in_queue(header.topic, queue_id)
         end = self.store.max_offset_in_queue(header.topic, queue_id)
