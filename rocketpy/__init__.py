@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from rocketpy.results import Health as Health
     from rocketpy.results import PullResult as PullResult
     from rocketpy.results import PullStatus as PullStatus
+    from rocketpy.results import QueueState as QueueState
     from rocketpy.results import SendResult as SendResult
     from rocketpy.results import SendStatus as SendStatus
     from rocketpy.results import Unfinished as Unfinished
@@ -139,7 +140,15 @@ _NAMES: Final = {
     "rocketpy.producer.transaction": ("LocalTransactionState", "TransactionSendResult"),
     "rocketpy.protocol.bodies": ("MessageQueue",),
     "rocketpy.protocol.message.delays": ("DelayLevels",),
-    "rocketpy.results": ("Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"),
+    "rocketpy.results": (
+        "Health",
+        "PullResult",
+        "PullStatus",
+        "QueueState",
+        "SendResult",
+        "SendStatus",
+        "Unfinished",
+    ),
 }
 """Module -> the public names in it. A test compares them with the imports above."""
 _MODULE_OF: Final = {name: module for module, names in _NAMES.items() for name in names}

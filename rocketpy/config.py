@@ -333,6 +333,9 @@ class ClientConfig:
     request_timeout_ms: int = 3000
     """Timeout of requests to name servers, and of other requests without a timeout of their own.
     RocketMQ: mqClientApiTimeout."""
+    stalled_after_ms: int = 60_000
+    """What has not succeeded for this time, although it is repeated, is a problem in `health()`: pulls of an
+    assigned queue, its lock, commits of offsets, heartbeats. RocketMQ: none."""
     codec: Literal["json", "rocketmq", "msgpack"] = "json"
     """Encoding of request headers; msgpack is used only with peers that announce it.
     RocketMQ: the system property rocketmq.serialize.type."""
@@ -360,6 +363,7 @@ class ClientConfig:
         check_number("route_refresh_ms", self.route_refresh_ms, 10)
         check_number("heartbeat_ms", self.heartbeat_ms, 10)
         check_number("request_timeout_ms", self.request_timeout_ms, 1)
+        check_number("stalled_after_ms", self.stalled_after_ms, 1)
         if self.codec not in CODECS:
             raise ConfigInvalid(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
 

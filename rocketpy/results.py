@@ -5,7 +5,7 @@ Source: RocketMQ SendResult, SendStatus, PullResult, PullStatus.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from rocketpy.message.message import Message, MessageExt
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.runtime.pickling import set_fields
 
-__all__ = ["Health", "PullResult", "PullStatus", "SendResult", "SendStatus", "Unfinished"]
+__all__ = ["Health", "PullResult", "PullStatus", "QueueState", "SendResult", "SendStatus", "Unfinished"]
 
 
 class SendStatus(Enum):
@@ -102,6 +102,21 @@ class PullResult(msgspec.Struct, frozen=True):
     suggested_broker_id: int = 0
 
 
+class QueueState(Enum):
+    """What a consumer does with an assigned queue."""
+
+    READING = "reading"
+    """It is read: a request succeeded within `ClientConfig.stalled_after_ms`. An empty one counts, too."""
+    STALLED = "stalled"
+    """It should be read, but is not; `Health.problems` has the reason."""
+    PAUSED = "paused"
+    """The application has paused it."""
+    FULL = "full"
+    """Pulls wait until handlers, or polls, have processed messages."""
+    REVOKED = "revoked"
+    """It goes to another member, once handlers have ended and its offset is committed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """The state of a client.
@@ -117,6 +132,8 @@ class Health:
         rejecting_batches: Names of brokers that rejected the last batch. A producer sends them messages one
             by one, and probes them with a batch once a minute.
         undecodable: The number of messages that this consumer could not decode (`MessageExt.decode_error`).
+        queues: The state of each queue that is assigned to this consumer; for a push consumer also of the
+            retry topic's.
     """
 
     ok: bool
@@ -128,5 +145,6 @@ class Health:
     in_flight_bytes: int = 0
     rejecting_batches: tuple[str, ...] = ()
     undecodable: int = 0
+    queues: dict[MessageQueue, QueueState] = field(default_factory=dict)
 
     __setstate__ = set_fields

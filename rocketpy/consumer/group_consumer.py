@@ -14,7 +14,6 @@ from rocketpy.client.lifecycle import Lifecycle
 from rocketpy.client.namespace import unwrap_queue, wrap, wrap_queue
 from rocketpy.config import ClientConfig
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
-from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.broker_callbacks import (
     ClientRemotingProcessor,
@@ -163,18 +162,15 @@ class GroupConsumer(Lifecycle):
         problems = list(health.problems)
         if member.tasks.failure is not None:
             problems.append(str(member.tasks.failure))
-        problems += [
-            f"topic {topic} has no route"
-            for topic in member.subscriptions
-            if topic not in member.queues_of and topic != retry_topic(member.group)
-        ]
-        problems += [
-            f"topic {topic} has no queue with read permission"
-            for topic in member.subscriptions
-            if member.queues_of.get(topic) == ()
-        ]
         problems += self._problems(member)
-        return replace(health, ok=not problems, problems=tuple(problems), undecodable=member.undecodable)
+        states = member.queue_states()
+        return replace(
+            health,
+            ok=not problems,
+            problems=tuple(problems),
+            undecodable=member.undecodable,
+            queues={unwrap_queue(member.namespace, queue): states[queue] for queue in sorted(states)},
+        )
 
     def _problems(self, member: GroupMember) -> list[str]:
         return member.problems()

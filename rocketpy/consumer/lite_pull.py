@@ -171,7 +171,7 @@ class LitePullConsumer(GroupConsumer):
         member.is_rebalanced = False
         missing = sorted(self._drop_unassigned(member) - set(member.pullers))
         for queue in missing:  # the heartbeat reaches only brokers of known routes
-            await member.client.route(queue.topic)
+            await member.find_route(queue)
         await member.client.heartbeat()
         if self._assigned is not chosen:
             return
@@ -188,7 +188,7 @@ class LitePullConsumer(GroupConsumer):
     def _drop_unassigned(self, member: GroupMember) -> set[MessageQueue]:
         """Revoke queues that are not assigned any more; return the assigned queues with their namespace."""
         wanted = {wrap_queue(member.namespace, queue) for queue in self._assigned or ()}
-        for queue in set(member.pullers) - wanted:
+        for queue in set(member.watch.queues) - wanted:
             member.revoke(queue)
         return wanted
 

@@ -112,7 +112,7 @@ class PushConsumer(GroupConsumer):
         self._adapter.context = contextvars.copy_context()
         send_back = SendBack(client, member.group, self._observers.settle, unit_mode=config.unit_mode)
         if config.orderly:
-            lock = member.lock_one if member.locks_queues else None
+            lock = member.locks.renew if member.locks_queues else None
             return OrderlyConsumeService(
                 self._adapter, config, send_back, member.stats, member.tasks, client.now_ms, lock
             )
@@ -128,14 +128,11 @@ class PushConsumer(GroupConsumer):
 
     def pause(self) -> None:
         """Stop pulling and rebalancing. Messages that were pulled are still handled. RocketMQ: suspend."""
-        self.member.context.paused = True
+        self.member.pause()
 
     def resume(self) -> None:
         """Continue to pull and to rebalance after `pause`."""
-        self.member.context.paused = False
-        for puller in self.member.pullers.values():
-            puller.wake()
-        self.member.rebalance_soon()
+        self.member.resume()
 
     def progress(self) -> dict[MessageQueue, int]:
         """Return the offset to commit for each queue of this member."""

@@ -17,7 +17,14 @@ import msgspec
 
 from rocketpy.client.broker_api import BrokerApi, broker_error, checked_offset, require_success
 from rocketpy.client.instance import ClientInstance
-from rocketpy.errors import BrokerError, RemoteProtocolError, Retry, RocketError, RouteNotFound
+from rocketpy.errors import (
+    BrokerError,
+    RemoteProtocolError,
+    Retry,
+    RocketError,
+    RouteNotFound,
+    TransportError,
+)
 from rocketpy.protocol.bodies import (
     MASTER_ID,
     CheckClientRequestBody,
@@ -330,6 +337,14 @@ def is_rejection(error: RocketError) -> bool:
         and error.code not in UNKNOWN_SUBSCRIPTION
         and not (error.remark or "").startswith(_UNKNOWN_GROUP)
     )
+
+
+def is_lasting(error: RocketError) -> bool:
+    """Return whether repeating the request cannot help until an operator acts.
+
+    So it is with a rejection, a response or file that cannot be decoded, and an invalid setting.
+    """
+    return is_rejection(error) or not isinstance(error, BrokerError | TransportError | RouteNotFound)
 
 
 def by_broker(queues: Collection[MessageQueue]) -> dict[str, list[MessageQueue]]:

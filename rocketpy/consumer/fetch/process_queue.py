@@ -21,10 +21,13 @@ from typing import Final
 
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, ProcessQueueInfo
+from rocketpy.runtime.progress import Progress
 
 LOCK_ALIVE_MS: Final = 30_000
 """How long a lock is valid after the broker granted it; the broker itself keeps it for 60 s.
 RocketMQ: rocketmq.client.rebalance.lockMaxLiveTime."""
+LOCK_INTERVAL_MS: Final = 20_000
+"""How often locks are renewed. RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
 
 
 class Limits:
@@ -63,20 +66,20 @@ class ProcessQueue:
     """The cached messages of a queue.
 
     queue: with its namespace. next_offset: where the next pull begins. count: number of cached messages.
-    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. pulled_ms,
-    consumed_ms: when the last pull began, and when messages were last finished. All times are in ms of a
-    monotonic clock.
+    size: bytes of their bodies. dropped: the queue was revoked; no handler call begins any more. lock: the
+    progress of its lock, for orderly consumption. pulled_ms, consumed_ms: when the last pull began, and when
+    messages were last finished. All times are in ms of a monotonic clock.
     """
 
     __slots__ = (
         "_batches",
         "_last",
-        "_last_lock_ms",
         "_locked_ms",
         "_waiting",
         "consumed_ms",
         "count",
         "dropped",
+        "lock",
         "next_offset",
         "pulled_ms",
         "queue",
@@ -90,7 +93,7 @@ class ProcessQueue:
         self.size: int = 0
         self.dropped: bool = False
         self._locked_ms: int | None = None
-        self._last_lock_ms = now_ms  # without a lock, the time of the assignment, as in RocketMQ
+        self.lock: Final = Progress(now_ms)  # without a lock, of the assignment, as in RocketMQ
         self.pulled_ms: int = now_ms
         self.consumed_ms: int = now_ms
         self._batches: deque[_PulledBatch] = deque()
@@ -140,7 +143,7 @@ class ProcessQueue:
     def locked_ms(self, locked_ms: int | None) -> None:
         self._locked_ms = locked_ms
         if locked_ms is not None:
-            self._last_lock_ms = locked_ms
+            self.lock.succeeded(locked_ms)
 
     def is_locked(self, now_ms: int) -> bool:
         """Return whether the broker's lock is still valid."""
@@ -219,7 +222,7 @@ class ProcessQueue:
             cached_msg_count=self.count,
             cached_msg_size_in_mib=self.size >> 20,
             locked=self.is_locked(now_ms),
-            last_lock_timestamp=since_1970_ms + self._last_lock_ms,
+            last_lock_timestamp=since_1970_ms + int(self.lock.since_ms),
             droped=self.dropped,
             last_pull_timestamp=since_1970_ms + self.pulled_ms,
             last_consume_timestamp=since_1970_ms + self.consumed_ms,

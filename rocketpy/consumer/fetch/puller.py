@@ -28,6 +28,7 @@ from rocketpy.consumer.fetch.consumer_api import (
     UNKNOWN_SUBSCRIPTION,
     ConsumerApi,
     PullResponse,
+    is_lasting,
     is_rejection,
     to_pull_response,
 )
@@ -39,6 +40,7 @@ from rocketpy.errors import (
     InvariantError,
     ProtocolError,
     RemoteProtocolError,
+    Retry,
     RocketError,
     StoreError,
 )
@@ -50,6 +52,7 @@ from rocketpy.protocol.message.compression import InflatesTooFar
 from rocketpy.protocol.message.sysflag import PullSysFlag
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import PullStatus
+from rocketpy.runtime.progress import Progress
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
@@ -66,6 +69,8 @@ _EMPTY_PAUSE_MAX_S: Final = 1.0
 second where long polling is disabled."""
 _LONG_POLL_MS: Final = 100
 """A pull that takes longer was held by the broker."""
+_MASTER_ONLY_MS: Final = 30_000
+"""How long a queue is pulled from the master after a slave failed. RocketMQ: none."""
 
 
 OnPull = Callable[[MessageQueue, int, Sequence[MessageExt] | RocketError], None]
@@ -129,7 +134,7 @@ class _PullFields:
 class Puller:
     """Pulls one queue.
 
-    problem: why the queue makes no progress until an operator acts; None otherwise.
+    progress: of its pulls; an empty response counts as a success.
     """
 
     __slots__ = (
@@ -137,19 +142,21 @@ class Puller:
         "_context",
         "_empty_pause_s",
         "_limited_log",
+        "_master_only_until_ms",
         "_pause_s",
         "_prefetched",
         "_pulls",
         "_task",
         "_wakeup",
         "paused",
-        "problem",
         "process_queue",
+        "progress",
     )  # fmt: skip
 
-    def __init__(self, context: PullContext, process_queue: ProcessQueue) -> None:
+    def __init__(self, context: PullContext, process_queue: ProcessQueue, progress: Progress) -> None:
         self._context = context
         self._broker_id = MASTER_ID
+        self._master_only_until_ms = 0.0
         self._pause_s = _PAUSE_MIN_S
         self._empty_pause_s = _EMPTY_PAUSE_MIN_S
         self._limited_log = RateLimitedLog(log)
@@ -159,7 +166,7 @@ class Puller:
         self._pulls: _PullFields | None = None
         self.process_queue: Final = process_queue
         self.paused: bool = False
-        self.problem: str | None = None
+        self.progress: Final = progress
 
     def start(self) -> None:
         """Start pulling."""
@@ -176,23 +183,40 @@ class Puller:
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the application has paused the queue, or the consumer."""
+        return self.paused or self._context.paused
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether pulls wait for the end of a pause, or for handlers."""
+        return self._wakeup is not None
+
+    async def _wait_for_wake(self) -> None:
+        self._wakeup = asyncio.get_running_loop().create_future()
+        try:
+            await self._wakeup
+        finally:
+            self._wakeup = None
+        self.progress.restart(self._context.client.now_ms())
+
     async def _run(self) -> None:
         process_queue, context = self.process_queue, self._context
         while not process_queue.dropped:
-            if context.paused or self.paused or process_queue.is_full(context.limits()):
-                self._wakeup = asyncio.get_running_loop().create_future()
-                await self._wakeup
+            if self.is_paused or process_queue.is_full(context.limits()):
+                await self._wait_for_wake()
                 continue
             try:
                 await self._pull()
                 self._pause_s = _PAUSE_MIN_S
-                self.problem = None
             except RocketError as error:
                 await self._recover(error)
             except (InvariantError, asyncio.CancelledError):
                 raise
-            except Exception:  # a bug must not stop the queue silently: no other member would pull it
+            except Exception as error:  # a bug must not stop the queue: no other member would pull it
                 log.exception("pull of %s failed", process_queue.queue)
+                self.progress.failed(repr(error))
                 self._cancel_prefetch()
                 await self._wait()
             if context.config.pull_interval_ms:
@@ -223,7 +247,9 @@ class Puller:
         response = await self._next_response(subscription)
         if process_queue.dropped:
             return ()
-        self._broker_id = response.header.suggest_which_broker_id
+        self._broker_id = (
+            response.header.suggest_which_broker_id if now >= self._master_only_until_ms else MASTER_ID
+        )
         if response.status is PullStatus.FOUND:
             self._empty_pause_s = _EMPTY_PAUSE_MIN_S
             if self._prefetch(subscription, response):
@@ -240,7 +266,9 @@ class Puller:
             if found.next_offset != response.header.next_begin_offset:
                 self._cancel_prefetch()  # it would skip messages that were not decoded
             messages = context.restore_topics(wanted_messages(found.messages, subscription.tags_set))
-            context.record_pull(process_queue.queue.topic, len(messages), context.client.now_ms() - now)
+            ended = context.client.now_ms()
+            context.record_pull(process_queue.queue.topic, len(messages), ended - now)
+            self.progress.succeeded(ended)
             process_queue.add(messages, found.next_offset)
             if messages:
                 context.deliver(self, messages, len(undecodable(messages)) if found.undecodable else 0)
@@ -249,10 +277,9 @@ class Puller:
             self._handle_illegal_offset(response)
             await asyncio.sleep(0)  # the call above cancelled this task, which ends here without another pull
             return ()
-        if (
-            response.header.next_begin_offset > process_queue.next_offset
-            or context.client.now_ms() - now >= _LONG_POLL_MS
-        ):
+        ended = context.client.now_ms()
+        self.progress.succeeded(ended)
+        if response.header.next_begin_offset > process_queue.next_offset or ended - now >= _LONG_POLL_MS:
             self._empty_pause_s = _EMPTY_PAUSE_MIN_S
         else:
             await self._wait_for_messages(response.status)
@@ -286,7 +313,7 @@ class Puller:
     def _prefetch(self, subscription: SubscriptionData, last: PullResponse) -> bool:
         """Send the next pull unless it has to wait. Returns whether it was sent."""
         process_queue, context, offset = self.process_queue, self._context, last.header.next_begin_offset
-        if context.paused or self.paused or context.config.pull_interval_ms:
+        if self.is_paused or context.config.pull_interval_ms:
             return False
         if process_queue.will_be_full(context.limits(), offset, len(last.body)):
             return False
@@ -342,37 +369,46 @@ class Puller:
             header.max_offset,
             offset,
         )
+        self.progress.failed(
+            f"its offset {process_queue.next_offset} is outside of the queue, "
+            f"which has {header.min_offset} to {header.max_offset}"
+        )
         self._context.on_offset_illegal(self, offset)
 
     async def _recover(self, error: RocketError) -> None:
         """Log a failed pull and pause, longer each time.
 
         Then send a heartbeat if the broker does not know the subscription, or refresh the route if no broker
-        responded.
+        responded or it does not know the topic. After a failure of a slave, the master is pulled at once.
         """
         queue, client = self.process_queue.queue, self._context.client
-        if is_rejection(error):
-            self.problem = f"rejected: {error}"
+        problem, is_from_slave = str(error), self._broker_id != MASTER_ID
+        if is_from_slave:  # such as one that is younger than the topic, and does not know it yet
+            self._master_only_until_ms = client.now_ms() + _MASTER_ONLY_MS
+            text = "a slave of broker %s failed; pulling %s from the master: %s"
+            self._limited_log.warning(type(error).__name__, text, queue.broker_name, queue, error)
+        elif is_rejection(error):
+            problem = f"rejected: {error}"
             self._context.rejection_log.warning(str(error), "pull of %s failed: %s", queue, error)
         elif isinstance(error, RemoteProtocolError) and not isinstance(error, InflatesTooFar):
-            self.problem = str(error)
             text = "%s is pulled again from offset %d: %s"
             self._limited_log.error(type(error).__name__, text, queue, self.process_queue.next_offset, error)
         elif isinstance(error, ProtocolError | StoreError):
             offset = self.process_queue.next_offset
-            self.problem = f"{queue} cannot be read from offset {offset}: {error}"
+            problem = f"{queue} cannot be read from offset {offset}: {error}"
             text = "%s cannot be read from offset %d and is pulled again; seek past it to skip it: %s"
             self._limited_log.error(f"{type(error).__name__} {offset}", text, queue, offset, error)
         else:
             self._limited_log.info(type(error).__name__, "pull of %s failed: %s", queue, error)
+        self.progress.failed(problem, is_lasting=is_lasting(error) and not is_from_slave)
         self._cancel_prefetch()  # it would skip messages that could not be read
         self._broker_id = MASTER_ID
-        await self._wait()
+        if not is_from_slave:
+            await self._wait()
         try:
-            if isinstance(error, BrokerError):
-                if error.code in UNKNOWN_SUBSCRIPTION:
-                    await client.heartbeat()
-            else:
+            if isinstance(error, BrokerError) and error.code in UNKNOWN_SUBSCRIPTION:
+                await client.heartbeat()
+            elif not isinstance(error, BrokerError) or error.retry is Retry.REFRESH_ROUTE:
                 await client.route(queue.topic, fresh=True)
         except RocketError as again:
             self._limited_log.info(

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from rocketpy.client.instance import ClientInstance
@@ -21,12 +21,14 @@ from rocketpy.client.routing.routes import subscribe_queues
 from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
-from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker, is_rejection
-from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue
+from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_rejection
+from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS, Limits, ProcessQueue
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.conflict_check import ConflictCheck
-from rocketpy.consumer.group.offset_stores import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_file
+from rocketpy.consumer.group.offset_stores import OffsetStore, offset_store
+from rocketpy.consumer.group.progress_watch import ProgressWatch
+from rocketpy.consumer.group.queue_locks import QueueLocks
 from rocketpy.consumer.group.rebalance import Rebalance
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
@@ -34,14 +36,13 @@ from rocketpy.message.decode import log_undecodable
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import ConsumerData, MessageQueue, SubscriptionData
 from rocketpy.protocol.message import properties as names
+from rocketpy.results import QueueState
 from rocketpy.runtime.rate_limited_log import RateLimitedLog, abbreviate
 from rocketpy.runtime.tasks import Tasks, joined
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
 _REQUEST_TIMEOUT_MS: Final = 6000
-_LOCK_INTERVAL_MS: Final = 20_000
-"""RocketMQ: the system property rocketmq.client.rebalance.lockInterval."""
 _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
 _DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
@@ -60,7 +61,8 @@ class GroupMember:
 
     is_rebalanced: whether the rebalance of the group assigns queues to the member; otherwise the application
     does. locks_queues: whether queues are locked at their brokers. undecodable: number of messages that could
-    not be decoded. pullers: by assigned queue. queues_of: the queues of each topic whose route was found.
+    not be decoded. pullers: of the assigned queues that were acquired. queues_of: the queues of each topic
+    whose route was found.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class GroupMember:
         self.queues_of: dict[str, tuple[MessageQueue, ...]] = {}
         self.handles_retries: Final = handles_retries and not self.broadcasting
         self.consume_service: ConsumeService | None = None
-        self.offsets: OffsetStore = self._offset_store(group)
+        self.offsets: OffsetStore = offset_store(self.api, config, group)
         self.closing: bool = False
         self.is_rebalanced: bool = True
         self.undecodable: int = 0
@@ -104,11 +106,8 @@ class GroupMember:
         self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
         self._limited_log = RateLimitedLog(log)
-        self._rejected: dict[str, RocketError] = {}
-        """Rejections that `problems` shows, by topic or `_filter_key`."""
         self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
-        self._lock_renewal: asyncio.Task[None] | None = None
         self._conflicts = ConflictCheck(self.api, self.describe, self.queues_of, self.pullers)
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self.context: PullContext = PullContext(
@@ -126,6 +125,16 @@ class GroupMember:
             record_pull=self.stats.record_pull,
             rejection_log=self._limited_log,
         )
+        self.watch: ProgressWatch = ProgressWatch(
+            client,
+            config,
+            self._retry_topic,
+            self.pullers,
+            lambda: self.context.paused,
+            locks_queues=self.locks_queues,
+            commits=stores_offsets,
+        )
+        self.locks: QueueLocks = QueueLocks(self.api, self.pullers, self.watch)
 
     # -- start and close ----------------------------------------------------------------------
 
@@ -142,20 +151,19 @@ class GroupMember:
         self.every(SAMPLE_MS, self._sample, "rates")
         self.every(self.config.rebalance_interval_ms, self._conflicts.run, "conflicts")
         if self.locks_queues:
-            self._lock_renewal = self.every(_LOCK_INTERVAL_MS, self.lock_all, "locks")
+            self.every(LOCK_INTERVAL_MS, self.locks.renew_all, "locks")
 
     async def _join(self) -> None:
         for topic in list(self.subscriptions):
             await self._find_queues(topic)
-        await self._check_filters()
+        for topic in list(self.subscriptions):
+            await self._check_filter(topic)
         await self.client.heartbeat()
 
     async def _join_later(self) -> None:
-        """Join in the background; a rejected filter is logged, and shown by `problems`."""
-        try:
+        """Join in the background."""
+        with contextlib.suppress(BrokerError):  # a rejected filter is logged, and shown by `problems`
             await self._join()
-        except BrokerError as error:
-            log.error("group %s: %s", self.group, error)
 
     async def close(self) -> Sequence[object]:
         """Stop pulling, wait for handlers, commit offsets, unlock queues and end the tasks.
@@ -176,11 +184,12 @@ class GroupMember:
             if self.stores_offsets:
                 await self.persist(wait=True)
             if self.locks_queues:
-                await self._unlock_all()
+                await self.locks.close(self._acquiring)
             for puller in self.pullers.values():
                 puller.process_queue.drop()
         finally:
             self.pullers.clear()
+            self.watch.queues.clear()
             await self.tasks.close()
             for topic in self.subscriptions:
                 changed = self.client.topic(topic).changed
@@ -208,12 +217,25 @@ class GroupMember:
 
         return self.tasks.spawn(run(), name)
 
+    def pause(self) -> None:
+        """Stop pulling and rebalancing."""
+        self.context.paused = True
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self.context.paused = False
+        self.watch.restart_topics()
+        for puller in self.pullers.values():
+            puller.wake()
+        self.rebalance_soon()
+
+    def queue_states(self) -> dict[MessageQueue, QueueState]:
+        """Return the state of each assigned queue, and of each that was revoked but is not released yet."""
+        return dict.fromkeys(self._releasing, QueueState.REVOKED) | self.watch.states()
+
     def problems(self) -> list[str]:
-        """Return a text for each rejected request, for each queue that cannot be read, and for conflicts."""
-        found = [f"rejected: {error}" for error in self._rejected.values()]
-        found += self._conflicts.problems
-        found += [puller.problem for puller in self.pullers.values() if puller.problem is not None]
-        return list(dict.fromkeys(found))
+        """Return a text for everything that does not succeed, and for conflicts with other members."""
+        return [*self.watch.problems(), *self._conflicts.problems]
 
     async def _sample(self) -> None:
         self.stats.sample(self.client.now_ms())
@@ -236,7 +258,7 @@ class GroupMember:
         before = self.subscriptions.get(topic)
         version = max(time.time_ns() // 1_000_000, before.sub_version + 1 if before is not None else 0)
         self.subscriptions[topic] = subscription_data(topic, expression, version)
-        self._rejected.pop(_filter_key(topic), None)
+        self.watch.add_topic(topic)
         changed = self.client.topic(topic).changed
         if self.rebalance_soon not in changed:
             changed.append(self.rebalance_soon)
@@ -244,8 +266,7 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> None:
         """End the subscription to a topic."""
-        self._rejected.pop(topic, None)
-        self._rejected.pop(_filter_key(topic), None)
+        self.watch.remove_topic(topic)
         if self.subscriptions.pop(topic, None) is not None:
             self.client.topic(topic).changed.remove(self.rebalance_soon)
             self.rebalance_soon()
@@ -254,6 +275,8 @@ class GroupMember:
         """Send a changed subscription to brokers, and restart the pulls that they hold for the old one."""
         if topic in self.subscriptions:
             await self._find_queues(topic)
+            with contextlib.suppress(BrokerError):  # logged, and shown by `problems`
+                await self._check_filter(topic)
         await self.client.heartbeat()
         for puller in list(self.pullers.values()):
             if puller.process_queue.queue.topic == topic:
@@ -261,29 +284,35 @@ class GroupMember:
                 puller.start()
         self.rebalance_soon()
 
-    async def _check_filters(self) -> None:
-        for subscription in list(self.subscriptions.values()):
-            if subscription.expression_type == "TAG":
-                continue
-            try:
-                await self.api.check_subscription(subscription)
-            except BrokerError as error:
-                self._rejected[_filter_key(subscription.topic)] = error
-                raise
-            except RocketError as error:
-                text = "group %s: the filter of topic %s was not checked by all brokers: %s"
-                log.warning(text, self.group, subscription.topic, error)
+    async def _check_filter(self, topic: str) -> None:
+        """Let brokers check an SQL92 filter. Raises BrokerError if one rejects it."""
+        subscription = self.subscriptions.get(topic)
+        if subscription is None or subscription.expression_type == "TAG":
+            return
+        try:
+            await self.api.check_subscription(subscription)
+        except BrokerError as error:
+            self.watch.filter_checked(topic, error)
+            self._limited_log.error(str(error), "group %s: %s", self.group, error)
+            raise
+        except RocketError as error:
+            text = "group %s: the filter of topic %s was not checked by all brokers: %s"
+            log.warning(text, self.group, topic, error)
+        else:
+            self.watch.filter_checked(topic, None)
 
     async def _find_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         try:
             route = await self.client.route(topic)
         except RocketError as error:
+            self.watch.no_route(topic)
             if topic != self._retry_topic:
                 key = f"{type(error).__name__} {topic}"
                 self._limited_log.warning(
                     key, "group %s cannot look up topic %s: %s", self.group, topic, error
                 )
             return None
+        self.watch.has_route(topic)
         self.queues_of[topic] = subscribe_queues(topic, route)
         return self.queues_of[topic]
 
@@ -322,7 +351,7 @@ class GroupMember:
         """
         complete = True
         changed = False
-        for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.pullers)):
+        for queue in self._rebalance.unsubscribed(self.subscriptions, list(self.watch.queues)):
             changed = True
             self.revoke(queue)
         for topic in list(self.subscriptions):
@@ -338,12 +367,16 @@ class GroupMember:
         queues = await self._find_queues(topic)
         members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
         complete = queues is not None and (self.broadcasting or members is not None)
-        changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+        try:
+            changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+        except Exception as error:  # raised again: the application's code
+            self.watch.strategy_failed(topic, error)
+            raise
+        if queues is not None and complete:
+            self.watch.topic_assigned(topic, queues, members, changes.assigned)
         for queue in changes.revoked:
             self.revoke(queue)
         acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
-        if members is not None and all(acquired):
-            self._rejected.pop(topic, None)
         return complete and all(acquired), bool(changes.revoked) or any(acquired)
 
     async def _find_members(self, topic: str) -> Sequence[str] | None:
@@ -355,17 +388,27 @@ class GroupMember:
             return None
 
     def _report_unknown_members(self, topic: str, error: RocketError) -> None:
+        self.watch.topic_failed(topic, error)
         text = "members of group %s are not known: %s"
         if is_rejection(error):
-            self._rejected[topic] = error
             self._limited_log.warning(str(error), text, self.group, error)
         else:  # normal until brokers know this member
             self._limited_log.info(type(error).__name__, text, self.group, error)
+
+    async def find_route(self, queue: MessageQueue) -> None:
+        """Look up the route for a queue that the application assigns. Raises as `ClientInstance.route`."""
+        self.watch.add_queue(queue)
+        try:
+            await self.client.route(queue.topic)
+        except RocketError as error:
+            self.watch.queue_failed(queue, error)
+            raise
 
     async def acquire(self, queue: MessageQueue) -> bool:
         """Lock a queue if needed, and start pulling it. Returns whether it is pulled."""
         if queue in self._releasing:
             return False  # a handler of this member still works on it
+        self.watch.add_queue(queue)
         if (other := self._acquiring.get(queue)) is not None:  # an earlier call, such as of another `assign`
             await asyncio.wait({other})
             return queue in self.pullers
@@ -382,6 +425,7 @@ class GroupMember:
             if self.locks_queues:
                 is_locked = queue in await self.api.lock([queue])
                 if not is_locked:
+                    self.watch.queue_failed(queue, "another member of the group has locked it")
                     log.info("%s is still locked by another member of group %s", queue, self.group)
                     return False
             offset = await self._start_offset(queue)
@@ -389,21 +433,19 @@ class GroupMember:
                 self.start_pulling(queue, offset, locked_ms=now_ms if is_locked else None)
                 return True
         except RocketError as error:
-            self._report_not_acquired(queue, error)
+            self.watch.queue_failed(queue, error)
+            self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
         if is_locked:
-            await self._unlock([queue])  # otherwise no member could lock it until the lock expires
+            await self.locks.unlock([queue])  # otherwise no member could lock it until the lock expires
         return False
-
-    def _report_not_acquired(self, queue: MessageQueue, error: RocketError) -> None:
-        if is_rejection(error):
-            self._rejected[queue.topic] = error
-        self._limited_log.warning(str(error), "%s cannot be acquired yet: %s", queue, error)
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Start pulling a queue from an offset. locked_ms: when its broker granted the lock."""
         process_queue = ProcessQueue(queue, offset, int(self.client.now_ms()))
         process_queue.locked_ms = locked_ms
-        puller = self.pullers[queue] = Puller(self.context, process_queue)
+        progress = self.watch.add_queue(queue)
+        progress.failed("no pull has ended yet")  # instead of why it could not be acquired before
+        puller = self.pullers[queue] = Puller(self.context, process_queue, progress)
         puller.start()
 
     def restart_pulling(self, queue: MessageQueue, offset: int) -> None:
@@ -419,6 +461,7 @@ class GroupMember:
 
         offset: committed for its next owner. None: the current offset if the member `stores_offsets`.
         """
+        self.watch.queues.pop(queue, None)
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
@@ -435,7 +478,7 @@ class GroupMember:
             if offset is not None:
                 await self.offsets.write({queue: offset}, wait=True)
             if self.locks_queues:
-                await self._unlock([queue])
+                await self.locks.unlock([queue])
         finally:
             del self._releasing[queue]
 
@@ -457,49 +500,6 @@ class GroupMember:
             return await self.api.search_offset(queue, timestamp)
         return await self.api.max_offset(queue)
 
-    # -- locks --------------------------------------------------------------------------------
-
-    async def lock_all(self) -> None:
-        """Renew the locks of all queues. Locks of an unreachable broker are kept until they expire."""
-        groups = by_broker(self.pullers).values()
-        await asyncio.gather(*(self._lock_some(queues) for queues in groups))
-
-    async def lock_one(self, puller: Puller) -> bool:
-        """Request the lock of one queue again. Returns whether it is locked."""
-        queue = puller.process_queue.queue
-        if self.pullers.get(queue) is puller:
-            await self._lock_some([queue])
-        return puller.process_queue.is_locked(int(self.client.now_ms()))
-
-    async def _lock_some(self, queues: Collection[MessageQueue]) -> None:
-        now_ms = int(self.client.now_ms())
-        try:
-            locked = await self.api.lock(queues)
-        except RocketError as error:
-            self._limited_log.warning(
-                f"locks {type(error).__name__}", "locks of %d queues were not renewed: %s", len(queues), error
-            )
-            return
-        for queue in queues:
-            puller = self.pullers.get(queue)
-            if puller is not None:
-                puller.process_queue.locked_ms = now_ms if queue in locked else None
-
-    async def _unlock_all(self) -> None:
-        """Unlock all queues, including those that are being acquired."""
-        if self._lock_renewal is not None:
-            self._lock_renewal.cancel()
-        if self._acquiring:
-            await asyncio.wait(set(self._acquiring.values()), timeout=1)
-        await self._unlock([*self.pullers, *self._acquiring])
-
-    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
-        for some in by_broker(queues).values():
-            try:
-                await self.api.unlock(some)
-            except RocketError as error:
-                log.info("%d queues were not unlocked; their locks expire: %s", len(some), error)
-
     # -- offsets ------------------------------------------------------------------------------
 
     def progress(self) -> dict[MessageQueue, int]:
@@ -508,8 +508,7 @@ class GroupMember:
 
     async def persist(self, *, wait: bool = False) -> None:
         """Commit the offsets of the assigned queues."""
-        if self.pullers:
-            await self.offsets.write(self.progress(), wait=wait)
+        self.watch.committed(await self.offsets.write(self.progress(), wait=wait))
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue assigned queues of a topic from other offsets. Results of running handlers are ignored."""
@@ -526,19 +525,13 @@ class GroupMember:
             await self.offsets.write(chosen, wait=True)
             return
         for queue, offset in chosen.items():
+            progress = self.watch.queues[queue]
             self.revoke(queue, offset)
+            self.watch.queues[queue] = progress  # a queue that is reset again and again makes no progress
         releasing = [self._releasing[queue] for queue in chosen]
         if releasing:
             await asyncio.wait(releasing)
         self.rebalance_soon()
-
-    def _offset_store(self, group: str) -> OffsetStore:
-        if not self.broadcasting:
-            return BrokerOffsets(self.api)
-        # Not the default client id, which has the process id: offsets must survive a restart. As in Java.
-        address = self.client.client_id.partition("@")[0]
-        name = f"{address}@{self.client.config.instance_name or 'DEFAULT'}"
-        return LocalOffsets(local_offsets_file(self.config.offset_directory, name, group))
 
     # -- called by pullers --------------------------------------------------------------------
 
@@ -589,8 +582,3 @@ class GroupMember:
         await asyncio.sleep(self._illegal_offset_backoff.pause_s(queue, self.client.now_ms()))
         if self.pullers.get(queue) is puller:
             await self.reset(queue.topic, {queue: offset})
-
-
-def _filter_key(topic: str) -> str:
-    """Return the key of a rejected filter. A later success for the topic removes only the topic's key."""
-    return f"filter of {topic}"

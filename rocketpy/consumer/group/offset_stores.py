@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from rocketpy.consumer.config import MemberConfig, MessageModel
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
@@ -27,8 +28,10 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the stored offset; None when there is none. Raises RocketError if it cannot be read."""
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
-        """Store offsets. A failure is logged and not raised.
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+    ) -> RocketError | OSError | None:
+        """Store offsets. A failure is logged and returned; None for success.
 
         wait: return only when they are stored. Otherwise a broker's response is not awaited.
         """
@@ -51,15 +54,18 @@ class BrokerOffsets:
         self._sent.pop(queue, None)
         return await self._api.committed_offset(queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+    ) -> RocketError | OSError | None:
         """Commit offsets."""
-        await asyncio.gather(*(self._write(queue, offset, wait=wait) for queue, offset in offsets.items()))
+        writes = (self._write(queue, offset, wait=wait) for queue, offset in offsets.items())
+        return next(filter(None, await asyncio.gather(*writes)), None)
 
-    async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
+    async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> RocketError | None:
         try:
             address, _ = await self._api.client.find_broker(queue.topic, queue.broker_name)
             if not wait and self._sent.get(queue) == (offset, address):
-                return
+                return None
             self._sent[queue] = (offset, await self._api.commit(queue, offset, wait=wait))
         except RocketError as error:
             self._limited_log.warning(
@@ -69,6 +75,8 @@ class BrokerOffsets:
                 queue,
                 error,
             )
+            return error
+        return None
 
 
 class LocalOffsets:
@@ -89,7 +97,9 @@ class LocalOffsets:
         async with self._lock:
             return (await self._loaded()).get(queue)
 
-    async def write(self, offsets: Mapping[MessageQueue, int], *, wait: bool = False) -> None:
+    async def write(
+        self, offsets: Mapping[MessageQueue, int], *, wait: bool = False
+    ) -> RocketError | OSError | None:
         """Write offsets to the file."""
         async with self._lock:
             try:
@@ -103,6 +113,8 @@ class LocalOffsets:
                 self._limited_log.error(
                     type(error).__name__, "offsets were not written to %s: %s", self._file, error
                 )
+                return error
+        return None
 
     async def _loaded(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
@@ -139,6 +151,16 @@ class LocalOffsets:
             "%s %s; using the older offsets of %s: messages since then are delivered again",
             self._file, reason, backup,
         )  # fmt: skip
+
+
+def offset_store(api: ConsumerApi, config: MemberConfig, group: str) -> OffsetStore:
+    """Return the store for a member. group: without its namespace."""
+    if config.model is not MessageModel.BROADCASTING:
+        return BrokerOffsets(api)
+    # Not the default client id, which has the process id: offsets must survive a restart. As in Java.
+    address = api.client.client_id.partition("@")[0]
+    name = f"{address}@{api.client.config.instance_name or 'DEFAULT'}"
+    return LocalOffsets(local_offsets_file(config.offset_directory, name, group))
 
 
 def local_offsets_file(directory: Path | None, client_name: str, group: str) -> Path:

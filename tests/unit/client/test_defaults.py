@@ -75,7 +75,7 @@ ROCKETMQ: Final[dict[str, Row]] = {
     "persistConsumerOffsetInterval": (MemberConfig().persist_interval_ms, 5000),
     # RebalanceService, ProcessQueue
     "rocketmq.client.rebalance.waitInterval": (MemberConfig().rebalance_interval_ms, 20_000),
-    "rocketmq.client.rebalance.lockInterval": (member._LOCK_INTERVAL_MS, 20_000),
+    "rocketmq.client.rebalance.lockInterval": (process_queue.LOCK_INTERVAL_MS, 20_000),
     "rocketmq.client.rebalance.lockMaxLiveTime": (process_queue.LOCK_ALIVE_MS, 30_000),
     "timeout of a lock": (consumer_api._LOCK_TIMEOUT_MS, 1000),
     "timeout of an offset": (consumer_api._OFFSET_TIMEOUT_MS, 5000),
