@@ -12,6 +12,7 @@ import msgspec
 
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message.message import RESERVED_PROPERTIES, MessageExt
+from rocketpy.protocol.message.properties import TIMER_PROPERTIES
 
 Format = Callable[[Sequence[MessageExt]], bytes]
 """Returns the bytes to print for messages."""
@@ -100,7 +101,7 @@ def _as_json(messages: Sequence[MessageExt]) -> bytes:
 
 
 def _user_properties(message: MessageExt) -> dict[str, str]:
-    return {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
+    return {name: value for name, value in message.properties.items() if name not in _HIDDEN}
 
 
 def _time(timestamp_ms: int) -> str:
@@ -110,6 +111,8 @@ def _time(timestamp_ms: int) -> str:
         return f"{timestamp_ms} ms"
 
 
+_HIDDEN: Final = RESERVED_PROPERTIES | TIMER_PROPERTIES
+"""With a timer property, a message that is printed and sent again would be delayed again."""
 _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
     "topic": lambda message: message.topic,
     "broker_name": lambda message: message.queue.broker_name,

@@ -45,10 +45,11 @@ class PeerConnection:
     """The connection to one peer, reopened on use.
 
     channel: the open channel or None; never cache it. last_error: why the last attempt failed or the
-    connection ended; None while it is open.
+    connection ended; None while it is open. version: RocketMQ's number of the peer's version, from its
+    response to a heartbeat on this connection; None until then.
     """
 
-    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error")
+    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error", "version")
 
     def __init__(self, pool: ConnectionPool, address: str) -> None:
         self._pool = pool
@@ -56,6 +57,7 @@ class PeerConnection:
         self.address: str = address
         self.channel: Channel | None = None
         self.last_error: Exception | None = None
+        self.version: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -134,6 +136,7 @@ class PeerConnection:
         )
         try:
             address = self._pool.with_scheme(self.address)
+            self.version = None
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
             self._pool.opened(self)
             error = None

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import itertools
 import logging
 import os
 import random
-import secrets
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,7 +20,8 @@ from dataclasses import replace
 from typing import Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rocketpy.client.connections import ConnectionPool, PeerConnection
+from rocketpy.client import client_ids
+from rocketpy.client.connections import ConnectionPool, OpenCallback, PeerConnection
 from rocketpy.client.embedded_lease import Lease, is_embedded, lease
 from rocketpy.client.name_servers import NameServers, require_tls, split_addresses
 from rocketpy.client.namespace import wrap
@@ -56,7 +54,6 @@ from rocketpy.transport import Address, local_address
 
 log: Final = logging.getLogger("rocketpy.client")
 
-_LOOPBACK: Final = bytes((127, 0, 0, 1))
 _UNREGISTER_TIMEOUT_MS: Final = 1000
 
 P = TypeVar("P")
@@ -71,7 +68,7 @@ class ClientInstance:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.address: bytes = _LOOPBACK
+        self.address: bytes = client_ids.LOOPBACK
         self.client_id: str = ""
         self.tasks: Tasks = Tasks("the client")
         options = replace(config.channel, codec=CODECS[config.codec], ssl=config.ssl or config.channel.ssl)
@@ -95,6 +92,7 @@ class ClientInstance:
         self._parts: dict[object, object] = {}
         self._rejected_heartbeats: dict[str, BrokerError] = {}
         self._limited_log = RateLimitedLog(log)
+        self._version_waiting: dict[PeerConnection, list[OpenCallback]] = {}
         self._registered: set[tuple[str, tuple[str, ...]]] = set()
         self._pid = os.getpid()
         self.on_fork: list[Callable[[RocketError], None]] = []
@@ -137,7 +135,7 @@ class ClientInstance:
         instances = _instances.get(asyncio.get_running_loop(), {})
         if instances.get(self.config) is self:
             del instances[self.config]
-        _client_ids.discard(self.client_id)
+        client_ids.in_use.discard(self.client_id)
         try:
             await self.tasks.close()
             await self.connections.close()
@@ -172,8 +170,8 @@ class ClientInstance:
             servers.current.when_open(lambda _: None)  # `health` shows the outcome
         if self.client_id:
             return  # another user has started it
-        self.address = _ip_of(local)
-        self.client_id = _client_id(self.address, self.config.instance_name, is_certain=bool(local))
+        self.address = client_ids.ip_of(local)
+        self.client_id = client_ids.new(self.address, self.config.instance_name, is_certain=bool(local))
         self.tasks.spawn(self._every(self.config.route_refresh_ms, self._refresh), "route refresh")
         self.tasks.spawn(self._every(self.config.heartbeat_ms, self.heartbeat), "heartbeat")
 
@@ -474,8 +472,8 @@ class ClientInstance:
         if self._producers or self._consumers:
             targets = [self.connections.get(address) for address in self._heartbeat_addresses()]
             timeout_ms = self.config.request_timeout_ms
-            for address, response in await self._broadcast(targets, self._heartbeat_command, timeout_ms):
-                self._record_heartbeat_response(address, response)
+            for target, response in await self._broadcast(targets, self._heartbeat_command, timeout_ms):
+                self._record_heartbeat_response(target, response)
 
     def _heartbeat_addresses(self) -> list[str]:
         return self._addresses(masters_only=not self._consumers)
@@ -488,8 +486,38 @@ class ClientInstance:
         )
         return Command.request(RequestCode.HEART_BEAT, body=body.encode())
 
-    def _record_heartbeat_response(self, address: str, response: Command) -> None:
-        """Log a rejection, and keep it for `health`."""
+    def when_version_known(self, connection: PeerConnection, then: OpenCallback) -> None:
+        """Call `then` when the `version` of an open connection is known, or with the error of a heartbeat.
+
+        Concurrent calls share one heartbeat. Their callbacks run in the order of the calls, without a gap.
+        """
+        waiting = self._version_waiting.setdefault(connection, [])
+        waiting.append(then)
+        if len(waiting) == 1:
+            self._put_heartbeat(connection)
+
+    def _put_heartbeat(self, connection: PeerConnection) -> None:
+        try:
+            future = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
+        except RocketError as error:
+            self._version_known(connection, error)
+        else:
+            future.add_done_callback(lambda done: self.tasks.run(self._heartbeat_ended, connection, done))
+
+    def _heartbeat_ended(self, connection: PeerConnection, future: asyncio.Future[Command]) -> None:
+        error = ClientClosed("the client was closed") if future.cancelled() else future.exception()
+        if error is None:
+            self._record_heartbeat_response(connection, future.result())
+        self._version_known(connection, error if isinstance(error, RocketError) else None)
+
+    def _version_known(self, connection: PeerConnection, error: RocketError | None) -> None:
+        for then in self._version_waiting.pop(connection, ()):
+            then(error)
+
+    def _record_heartbeat_response(self, connection: PeerConnection, response: Command) -> None:
+        """Keep the broker's version. Log a rejection, and keep it for `health`."""
+        connection.version = response.version
+        address = connection.address
         if response.code == ResponseCode.SUCCESS:
             self._rejected_heartbeats.pop(address, None)
             return
@@ -500,27 +528,24 @@ class ClientInstance:
 
     def _send_first_heartbeat(self, connection: PeerConnection) -> None:
         """Send a heartbeat as the first request on a new connection to a broker."""
-        has_groups = bool(self._producers or self._consumers)
-        is_open = connection.channel is not None
-        if has_groups and is_open and connection.address in self._heartbeat_addresses():
-            future = connection.put(self._heartbeat_command(), self.config.request_timeout_ms)
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if (self._producers or self._consumers) and connection.address in self._heartbeat_addresses():
+            self._put_heartbeat(connection)
 
     async def _broadcast(
         self, targets: list[PeerConnection], make: Callable[[], Command], timeout_ms: float
-    ) -> list[tuple[str, Command]]:
-        """Send a request to each target; return (address, response) pairs, and log the errors."""
+    ) -> list[tuple[PeerConnection, Command]]:
+        """Send a request to each target; return (target, response) pairs, and log the errors."""
         results = await asyncio.gather(
             *(target.request(make(), timeout_ms) for target in targets), return_exceptions=True
         )
-        responses: list[tuple[str, Command]] = []
+        responses: list[tuple[PeerConnection, Command]] = []
         for target, result in zip(targets, results, strict=True):
             if isinstance(result, RocketError):
                 log.info("broker %s: %s", target.address, result)
             elif isinstance(result, BaseException):
                 raise result
             else:
-                responses.append((target.address, result))
+                responses.append((target, result))
         return responses
 
     def _addresses(self, *, masters_only: bool = False) -> list[str]:
@@ -554,8 +579,6 @@ class ClientInstance:
 _instances: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClientConfig, ClientInstance]] = (
     WeakKeyDictionary()
 )
-_client_ids: set[str] = set()
-"""Client ids in use by this process."""
 
 
 def _forget_parent() -> None:
@@ -564,7 +587,7 @@ def _forget_parent() -> None:
         for client in clients.values():
             client.abandon()
     _instances.clear()
-    _client_ids.clear()
+    client_ids.in_use.clear()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -574,27 +597,3 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 def _problem(what: str, connection: PeerConnection) -> str:
     text = str(connection.last_error)
     return text if text.startswith(what) else f"{what} {connection.address}: {text}"
-
-
-def _client_id(address: bytes, instance_name: str, *, is_certain: bool) -> str:
-    """Return ``ip@pid#random`` or ``ip@name``; a second client with that name in this process gets ``#2``.
-
-    The random part distinguishes containers, whose pids and addresses are often equal. is_certain: whether
-    the IP address is known. Otherwise a given name gets a random part, too.
-    """
-    name = f"{ipaddress.ip_address(address)}@{instance_name or os.getpid()}"
-    if not instance_name or not is_certain:
-        name += f"#{secrets.token_hex(4)}"
-    numbered = (f"{name}#{number}" for number in itertools.count(2))
-    client_id = next(text for text in itertools.chain([name], numbered) if text not in _client_ids)
-    _client_ids.add(client_id)
-    return client_id
-
-
-def _ip_of(socket_name: str) -> bytes:
-    """Return the IP address in ``host:port``; loopback when there is none, as with memory://."""
-    host = socket_name.rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        return ipaddress.ip_address(host).packed
-    except ValueError:
-        return _LOOPBACK

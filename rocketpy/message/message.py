@@ -34,9 +34,14 @@ REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 MAX_GROUP_LENGTH: Final = 255
 
 RESERVED_PROPERTIES: Final = frozenset(
-    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
-) | {PROPERTY_BODY_CHECKSUM}
-"""Names of properties that RocketMQ uses. Source: RocketMQ MessageConst."""
+    value
+    for name, value in vars(names).items()
+    if name.startswith("PROPERTY_") and value != "\x02" and value not in names.TIMER_PROPERTIES
+) | {PROPERTY_BODY_CHECKSUM, *names.RESERVED_BY_5}
+"""Names of properties that RocketMQ uses, up to 5.3.3. Source: RocketMQ MessageConst.
+
+The timer properties are not among them: with brokers of RocketMQ 5.x, applications set them.
+"""
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -44,6 +49,7 @@ _INT32: Final = range(-(2**31), 2**31)
 _LEVEL_DIGITS_MAX: Final = 10
 _UNIQUE_ID: Final = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 _LOOPBACK: Final = bytes((127, 0, 0, 1))
+_TIMER_VALUE: Final = re.compile(r"[0-9]{1,18}")
 
 
 class Message:
@@ -60,7 +66,8 @@ class Message:
         wait_store: Whether the broker responds only after its configured flush and replication.
         flag: Any signed 32-bit number; brokers keep it unchanged.
         properties: Properties of the user, without reserved names and empty values. The attribute
-            `properties` also has those of `buyer_id` and `instance_id`.
+            `properties` also has those of `buyer_id` and `instance_id`. TIMER_DELAY_SEC, TIMER_DELAY_MS or
+            TIMER_DELIVER_MS makes it a timer message, which needs a broker of RocketMQ 5.x.
         buyer_id: The property BUYER_ID, which brokers ignore.
         instance_id: The property INSTANCE_ID, which brokers ignore; a client with a namespace sets it.
         transaction_id: Not sent; a transactional send sets it in the message for the local transaction.
@@ -313,9 +320,41 @@ def _user_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_properties(names_given: Iterable[str]) -> None:
-    """Check the names of user properties. Raises MessageInvalid."""
+    """Check the names of user properties of a batch. Raises MessageInvalid."""
     for name in names_given:
         _check_name(name)
+        if name in names.TIMER_PROPERTIES:
+            raise MessageInvalid(f"property {name}: a batch has no timer messages; send them individually")
+
+
+def check_extra_property(name: str, value: str) -> None:
+    """Check a property that a listener adds to a message of any kind. Raises MessageInvalid."""
+    check_properties((name,))
+    check_value(f"property {name!r}", value)
+
+
+def timer_property(message: Message) -> str | None:
+    """Return the name of the property that makes a message a timer message; None without one."""
+    if not message.properties or names.TIMER_PROPERTIES.isdisjoint(message.properties):
+        return None
+    return min(names.TIMER_PROPERTIES & message.properties.keys())
+
+
+def check_timer(message: Message, name: str) -> None:
+    """Check the timer property of a message. Raises MessageInvalid for one that brokers would ignore.
+
+    Source: HookUtils of RocketMQ 5.3.3.
+    """
+    value = message.properties[name]
+    if message.delay_level:
+        raise MessageInvalid(
+            f"the message has delay level {message.delay_level} and property {name}; set one of them"
+        )
+    others = names.TIMER_PROPERTIES & message.properties.keys() - {name}
+    if others:
+        raise MessageInvalid(f"the message has properties {name} and {min(others)}; set one of them")
+    if not _TIMER_VALUE.fullmatch(value):
+        raise MessageInvalid(f"property {name} is {value[:50]!r}; it must be a number of at most 18 digits")
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Final
 
+from rocketpy.errors import MessageInvalid
 from rocketpy.hooks import SendEvent, SendListener, SettleListener
-from rocketpy.message.message import Message
+from rocketpy.message.message import Message, check_extra_property
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
 from rocketpy.telemetry.listeners import DormantTelemetry, ListenerFanout
@@ -58,7 +59,21 @@ class Listeners(ListenerFanout[SendListener]):
         """Report a send that is about to be accepted."""
         event = SendEvent(messages, self._group, self._client_id, oneway=oneway, locate=self._locate)
         self.notify(lambda listener: listener.started(event))
+        for extra in event.extra_properties:
+            if extra:
+                self._remove_invalid(extra)
         return event
+
+    def _remove_invalid(self, extra: dict[str, str]) -> None:
+        """Remove the properties of listeners that a user could not set, either."""
+        for name, value in tuple(extra.items()):
+            try:
+                check_extra_property(name, value)
+            except MessageInvalid as error:
+                del extra[name]
+                self._limited_log.warning(
+                    f"property {name}", "a listener added the invalid property %r: %s", name, error
+                )
 
     def ended(self, event: SendEvent | None, end: BaseException | Sequence[SendResult]) -> None:
         """Report the end of an announced send. event: None if there was no listener."""

@@ -36,7 +36,7 @@ from rocketpy.errors import (
 )
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.decode import decode_message, log_undecodable
-from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message
+from rocketpy.message.message import DEFAULT_TOPIC, Message, MessageExt, check_message, timer_property
 from rocketpy.protocol.bodies import MASTER_ID, MessageQueue
 from rocketpy.protocol.codes import RequestCode
 from rocketpy.protocol.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
@@ -161,7 +161,8 @@ class Transactions:
     async def begin(self, message: Message, timeout_ms: int | None) -> HalfMessage:
         """Send the half message.
 
-        Raises ConfigInvalid without a check, MessageInvalid for a delay, and what `Producer.send` raises.
+        Raises ConfigInvalid without a check, MessageInvalid for a delay or timer, and what `Producer.send`
+        raises.
         """
         if self._closed:
             raise ClientClosed("the producer is closed")
@@ -173,6 +174,9 @@ class Transactions:
             )
         if message.delay_level:
             raise MessageInvalid(f"delay level {message.delay_level}: a transactional message has no delay")
+        timer = timer_property(message)
+        if timer is not None:
+            raise MessageInvalid(f"property {timer}: a transactional message has no timer")
         reserved = {
             names.PROPERTY_TRANSACTION_PREPARED: "true",
             names.PROPERTY_PRODUCER_GROUP: self.group,

@@ -10,6 +10,7 @@ from typing import Final
 
 __all__ = [
     "VERSION_4_6_0",
+    "VERSION_5_0_0",
     "VERSION_5_1_1",
     "LanguageCode",
     "RequestCode",
@@ -21,6 +22,8 @@ __all__ = [
 VERSION_4_6_0: Final = 333
 """The version number of a 4.6.0 peer (QUIRKS 4). Source: RocketMQ MQVersion."""
 
+VERSION_5_0_0: Final = 412
+"""The version number of 5.0.0-SNAPSHOT, the first one of 5.x."""
 VERSION_5_1_1: Final = 435
 """The version number of a 5.1.1 peer."""
 

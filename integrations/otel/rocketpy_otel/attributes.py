@@ -19,7 +19,6 @@ Value = str | int | float | bool | Sequence[str]
 Attributes = dict[str, Value]
 
 _GROUP_PROPERTY: Final = "__SHARDINGKEY"
-_DELIVERY_PROPERTY: Final = "TIMER_DELIVER_MS"
 """Delivery time, in ms since 1970; set by clients of RocketMQ 5.x."""
 _MS_DIGITS_MAX: Final = 18
 """Longer times are omitted: senders may set any text, and attributes are 64-bit numbers."""
@@ -50,7 +49,7 @@ def message_attributes(message: Message | MessageExt) -> Attributes:
         found[names.DELAY_LEVEL] = message.delay_level
     if group := properties.get(_GROUP_PROPERTY):
         found[names.MESSAGE_GROUP] = group
-    delivery = properties.get(_DELIVERY_PROPERTY, "")
+    delivery = properties.get(reserved.PROPERTY_TIMER_DELIVER_MS, "")
     if delivery.isdecimal() and len(delivery) <= _MS_DIGITS_MAX:
         found[names.DELIVERY_TIME] = int(delivery)
     return found
@@ -59,7 +58,7 @@ def message_attributes(message: Message | MessageExt) -> Attributes:
 def _type_of(message: Message | MessageExt, properties: Mapping[str, str]) -> str:
     if reserved.PROPERTY_TRANSACTION_PREPARED in properties:
         return "transaction"
-    if message.delay_level or _DELIVERY_PROPERTY in properties:
+    if message.delay_level or not reserved.TIMER_PROPERTIES.isdisjoint(properties):
         return "delay"
     return "fifo" if _GROUP_PROPERTY in properties else "normal"
 

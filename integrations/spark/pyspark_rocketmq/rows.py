@@ -14,7 +14,12 @@ from pyspark_rocketmq.offsets import QueueName
 from pyspark_rocketmq.record_arrays import RecordArrays
 from rocketpy.errors import ConfigInvalid
 from rocketpy.message import RESERVED_PROPERTIES
-from rocketpy.protocol.message.properties import PROPERTY_KEYS, PROPERTY_TAGS, split_keys
+from rocketpy.protocol.message.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    TIMER_PROPERTIES,
+    split_keys,
+)
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _TIME_MS_MIN: Final = -62_135_596_800_000
@@ -23,7 +28,7 @@ _TIME_MS_MAX: Final = 253_402_300_799_999
 """The ASCII characters at which `str.split` splits."""
 
 
-_HIDDEN: Final = RESERVED_PROPERTIES | {PROPERTY_BODY_MARK}
+_HIDDEN: Final = RESERVED_PROPERTIES | TIMER_PROPERTIES | {PROPERTY_BODY_MARK}
 
 
 class Column(NamedTuple):

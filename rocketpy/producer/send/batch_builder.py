@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rocketpy.errors import MessageInvalid, MessageTooLarge
 from rocketpy.hooks import SendEvent
 from rocketpy.message.columns import MessageColumns
-from rocketpy.message.message import Message, check_message
+from rocketpy.message.message import Message, check_message, timer_property
 from rocketpy.producer.send.publish_info import TopicPublishInfo
 from rocketpy.protocol.bodies import RETRY_TOPIC_PREFIX, MessageQueue
 from rocketpy.protocol.message.properties import PROPERTY_MESSAGE_TYPE
@@ -85,12 +85,22 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise MessageInvalid(
                 f"message {index} has delay level {message.delay_level}; a batch has no delay"
             )
-        if PROPERTY_MESSAGE_TYPE in message.properties:
-            raise MessageInvalid(f"message {index} is a reply; replies are sent individually")
+        if message.properties:
+            _check_properties(index, message)
         if message.wait_store != first.wait_store:
             raise MessageInvalid(
                 f"message {index} differs from message 0 in wait_store; a batch has one value"
             )
+
+
+def _check_properties(index: int, message: Message) -> None:
+    if PROPERTY_MESSAGE_TYPE in message.properties:
+        raise MessageInvalid(f"message {index} is a reply; replies are sent individually")
+    timer = timer_property(message)
+    if timer is not None:
+        raise MessageInvalid(
+            f"message {index} has property {timer}; a batch has no timer messages, send it individually"
+        )
 
 
 def check_sizes(bodies: Sequence[bytes], max_message_bytes: int) -> None:

@@ -23,7 +23,7 @@ from rocketpy.errors import (
     RocketError,
 )
 from rocketpy.hooks import SendEvent
-from rocketpy.message.message import Message, check_message
+from rocketpy.message.message import Message, check_message, check_timer, timer_property
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.accumulator import Accumulator
 from rocketpy.producer.send.batch_builder import check_batch, messages_of
@@ -31,11 +31,12 @@ from rocketpy.producer.send.encoder import BatchPart, MessageEncoder
 from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import (
     HalfSend,
-    OnewaySend,
+    OnewayTimerSend,
     ReplyMessage,
     ReplySend,
     SingleRequest,
     SingleSend,
+    TimerSend,
 )
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.retry import ChooseQueue
@@ -167,6 +168,8 @@ class SendDispatcher:
         listeners = self.listeners
         if not self.limiter.count:
             listeners.dormant.check_if_due()
+        if message.properties and (timer := timer_property(message)) is not None:
+            kind = _timer_kind(kind, message, timer)
         batched = (
             kind is SingleSend
             and size <= self._batch_up_to
@@ -177,7 +180,7 @@ class SendDispatcher:
         )
         if not batched:
             self._check_single(size)
-        event = listeners.announce((message,), oneway=kind is OnewaySend) if listeners.all else None
+        event = listeners.announce((message,), oneway=kind.is_oneway) if listeners.all else None
         try:
             if batched:
                 self.accumulator.add(publish_info, message, future, event, queue, timeout_ms)
@@ -263,3 +266,14 @@ def kind_of(message: Message) -> type[SingleSend]:
     if type(message) is Message:  # the usual case
         return SingleSend
     return ReplySend if isinstance(check_message(message), ReplyMessage) else SingleSend
+
+
+def _timer_kind(kind: type[SingleRequest[Any]], message: Message, timer: str) -> type[SingleRequest[Any]]:
+    """Return the class of the send for a timer message. Raises MessageInvalid.
+
+    kind: without the timer. timer: the name of its property.
+    """
+    check_timer(message, timer)
+    if kind is ReplySend:
+        raise MessageInvalid(f"property {timer}: a reply has no timer, it is passed on immediately")
+    return OnewayTimerSend if kind.is_oneway else TimerSend

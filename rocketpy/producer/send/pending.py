@@ -41,6 +41,10 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     sys_flag: compression bits.
     """
 
+    is_oneway: ClassVar[bool] = False
+    may_be_deferred: ClassVar[bool] = False
+    """Whether the sender looks at the broker before it writes the request: batches and timer messages."""
+
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
     publish_info: TopicPublishInfo
     size: int
@@ -140,7 +144,6 @@ class SingleRequest(PendingSend[R]):
 
     flags: ClassVar[int] = 0
     """Bits of the sysFlag that mark this kind of message."""
-    is_oneway: ClassVar[bool] = False
 
     message: Message
     message_id: str
@@ -233,6 +236,18 @@ class OnewaySend(SingleRequest[None]):
             self.future.set_result(None)
 
 
+class TimerSend(UnbatchedSend):
+    """A timer message: its broker must be of RocketMQ 5.x, or consumers would get it at once."""
+
+    may_be_deferred = True
+
+
+class OnewayTimerSend(OnewaySend):
+    """A timer message that is sent oneway."""
+
+    may_be_deferred = True
+
+
 class BatchRequest(PendingSend[R]):
     """Several messages in one request, to one queue. properties: those of the request."""
 
@@ -299,6 +314,8 @@ class ProducerBatch(BatchRequest[SendResult]):
 
     other_properties, wait_store: as in `BatchBuilder`.
     """
+
+    may_be_deferred = True
 
     messages: list[Message]
     message_ids: list[str]

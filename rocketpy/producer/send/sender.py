@@ -28,6 +28,7 @@ from rocketpy.errors import (
     ClientClosed,
     ConnectionLost,
     InvariantError,
+    MessageInvalid,
     Outcome,
     RemoteProtocolError,
     RocketError,
@@ -36,11 +37,12 @@ from rocketpy.errors import (
     TransportError,
 )
 from rocketpy.hooks import FailedAttempt, SendCheck
+from rocketpy.message.message import timer_property
 from rocketpy.producer.listeners import Listeners
 from rocketpy.producer.send.batch_builder import BatchBuilder
 from rocketpy.producer.send.batch_support import BatchSupport
 from rocketpy.producer.send.flow_control import InFlightLimiter
-from rocketpy.producer.send.pending import BatchSend, OnewaySend, PendingSend, ProducerBatch, fail_all
+from rocketpy.producer.send.pending import BatchSend, PendingSend, ProducerBatch, fail_all
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.request_template import ONEWAY_OPAQUE
 from rocketpy.producer.send.retry import (
@@ -53,6 +55,7 @@ from rocketpy.producer.send.retry import (
     decide,
 )
 from rocketpy.protocol.bodies import MessageQueue
+from rocketpy.protocol.codes import VERSION_5_0_0, version_name
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.frame import CODEC_JSON
 from rocketpy.results import SendResult, SendStatus, Unfinished
@@ -174,7 +177,7 @@ class Sender:
             connection.when_open(partial(self._connected, send, queue, connection))
             return
         is_free = channel.is_writable and not self._batch_support.probes
-        if (not is_free or type(send) is ProducerBatch) and self._defer(send, queue, connection, channel):
+        if (not is_free or send.may_be_deferred) and self._defer(send, queue, connection, channel):
             return
         send.queue = queue
         send.sent_ms = now_ms
@@ -183,7 +186,7 @@ class Sender:
         try:
             if not self._writes_frames:
                 self._write_command(send, queue, connection)
-            elif type(send) is OnewaySend:
+            elif send.is_oneway:
                 channel.write(send.frame(queue.queue_id, ONEWAY_OPAQUE))
                 self._release_later(send)
             else:
@@ -243,12 +246,40 @@ class Sender:
                 self._split(send)
                 return True
             self._batch_support.probe(name, send)
+        elif send.may_be_deferred:
+            return self._defer_timer(send, queue, connection)
         return False
+
+    def _defer_timer(self, send: Send, queue: MessageQueue, connection: PeerConnection) -> bool:
+        """Park a timer message until the version of its broker is known; fail it for a broker of 4.x."""
+        version = connection.version
+        if version is None:
+            self._park(send)
+            self._client.when_version_known(connection, partial(self._version_known, send, queue, connection))
+            return True
+        if version >= VERSION_5_0_0:
+            return False
+        send.queue = queue
+        error = MessageInvalid(
+            f"property {timer_property(send.messages[0])} makes a timer message, but broker "
+            f"{queue.broker_name} ({version_name(version)}) has none, and consumers would get the message at "
+            "once: use delay_level, or a broker of RocketMQ 5"
+        )
+        self.attempt_ended(send, error)
+        return True
+
+    def _version_known(
+        self, send: Send, queue: MessageQueue, connection: PeerConnection, error: RocketError | None
+    ) -> None:
+        if error is not None:  # of the heartbeat; the message itself was not sent
+            error = copy_of(error)
+            error.outcome = Outcome.NOT_SENT
+        self._connected(send, queue, connection, error)
 
     def _write_command(self, send: Send, queue: MessageQueue, connection: PeerConnection) -> None:
         """Write a request as a command, for another header codec than JSON or for RPC hooks."""
         command = send.command(queue.queue_id)
-        if type(send) is OnewaySend:
+        if send.is_oneway:
             connection.put_oneway(command)
             self._release_later(send)
             return
@@ -372,7 +403,7 @@ class Sender:
         for event in send.events:
             event.attempts = len(send.attempts)
             event.failures += (FailedAttempt(send.queue, end, time.time_ns()),)
-        if type(send) is OnewaySend:
+        if send.is_oneway:
             self._end(send, end)
         elif self._drop_cancelled(send):
             self._continue(send)

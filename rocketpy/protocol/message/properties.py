@@ -84,6 +84,22 @@ def split_keys(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, text.split(KEY_SEPARATOR))) if text else ()
 
 
+RESERVED_BY_5: Final = frozenset(
+    {
+        "1ST_POP_TIME", "BORN_TIMESTAMP", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO",
+        "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "POP_CK", "POP_CK_OFFSET",
+        "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT", "TIMER_DELAY_LEVEL", "TIMER_DEL_UNIQKEY",
+        "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "__BORNHOST", "__CRC32#",
+        "__RMQ.TRANSIENT.GROUP_SYS_FLAG", "__RMQ.TRANSIENT.TOPIC_SYS_FLAG", "__transactionId__",
+    }
+)  # fmt: skip
+"""Further names that RocketMQ 5.3.3 uses itself. Source: MessageConst.
+
+Left out are the timer properties, and those that Java's clients let applications set: __SHARDINGKEY,
+TRACE_CONTEXT and INNER_MULTI_DISPATCH.
+"""
+
+
 def encode(properties: Mapping[str, str | None]) -> str:
     """Encode properties in their order, with a separator after each.
 

@@ -137,6 +137,10 @@ def test_names_that_rocketmq_reserves_are_rejected() -> None:
     """A user's property would overwrite one that the broker needs."""
     assert {"TAGS", "WAIT", "DELAY", "REAL_TOPIC", "TRAN_MSG", "UNIQ_KEY"} <= RESERVED_PROPERTIES
     assert "\x02" not in RESERVED_PROPERTIES
+    assert {"POP_CK", "TIMER_OUT_MS", "INNER_NUM", "__CRC32#", "BORN_TIMESTAMP"} <= RESERVED_PROPERTIES
+    assert not {"__SHARDINGKEY", "TIMER_DELAY_SEC"} & RESERVED_PROPERTIES
+    with pytest.raises(MessageInvalid, match="'POP_CK' is reserved"):
+        MessageColumns("T", [b"x"], properties={"POP_CK": ["1"]})
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 256, None])
