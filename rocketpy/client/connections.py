@@ -45,11 +45,12 @@ class PeerConnection:
     """The connection to one peer, reopened on use.
 
     channel: the open channel or None; never cache it. last_error: why the last attempt failed or the
-    connection ended; None while it is open. version: RocketMQ's number of the peer's version, from its
-    response to a heartbeat on this connection; None until then.
+    connection ended; None while it is open. opened_ms: when the last channel was opened, in ms of the event
+    loop's clock. version: RocketMQ's number of the peer's version, from its response to a heartbeat on this
+    connection; None until then.
     """
 
-    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error", "version")
+    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error", "opened_ms", "version")
 
     def __init__(self, pool: ConnectionPool, address: str) -> None:
         self._pool = pool
@@ -57,6 +58,7 @@ class PeerConnection:
         self.address: str = address
         self.channel: Channel | None = None
         self.last_error: Exception | None = None
+        self.opened_ms: float = 0.0
         self.version: int | None = None
 
     @property
@@ -138,6 +140,7 @@ class PeerConnection:
             address = self._pool.with_scheme(self.address)
             self.version = None
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
+            self.opened_ms = asyncio.get_running_loop().time() * 1000
             self._pool.opened(self)
             error = None
         except ConfigInvalid as failed:

@@ -77,6 +77,10 @@ class MemberConfig:
     rebalance_interval_ms: int = 20_000
     """How often the group is rebalanced, besides when brokers report a change.
     RocketMQ: the system property rocketmq.client.rebalance.waitInterval."""
+    rebalance_wait_ms: int = 10_000
+    """At a rebalance, how long a queue's former owner waits for running handlers before it commits and
+    releases the queue, and how long (and 1 s more) its next owner waits for that. 0: neither waits. Orderly
+    consumers always wait. RocketMQ: none."""
     suspend_timeout_ms: int = 15_000
     """How long a broker may hold a pull until a message arrives. RocketMQ: 15000, fixed."""
     pull_timeout_ms: int = 30_000
@@ -114,6 +118,7 @@ class MemberConfig:
                 check_number(name, getattr(self, name), 1)
         check_number("persist_interval_ms", self.persist_interval_ms, 10)
         check_number("rebalance_interval_ms", self.rebalance_interval_ms, 10)
+        check_number("rebalance_wait_ms", self.rebalance_wait_ms, 0)
         check_number("suspend_timeout_ms", self.suspend_timeout_ms, 1)
         check_number("pull_timeout_ms", self.pull_timeout_ms, self.suspend_timeout_ms)
         check_number("close_timeout_ms", self.close_timeout_ms, 0)

@@ -44,8 +44,9 @@ class LitePullConsumer(GroupConsumer):
 
     Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues. The
     messages of a poll count as processed at the next poll or at `commit`; after a crash all others are
-    delivered again. Only one task may poll at a time. Messages that cannot be processed are not redelivered:
-    the application has to store them.
+    delivered again. A queue goes to another member after that, or after `MemberConfig.rebalance_wait_ms`.
+    Only one task may poll at a time. Messages that cannot be processed are not redelivered: the application
+    has to store them.
 
     Args:
         group: The common name of the members.
@@ -70,7 +71,6 @@ class LitePullConsumer(GroupConsumer):
         super().__init__(group, namesrv, client, Observers(group, telemetry))
         self.config: Final = config or LitePullConfig()
         self._buffer = _PollBuffer()
-        self._polled: list[tuple[Puller, list[MessageExt]]] = []
         self._assigned: tuple[MessageQueue, ...] | None = None
         self._end_listeners: list[Callable[[], None]] = []
 
@@ -281,15 +281,15 @@ class LitePullConsumer(GroupConsumer):
             check_number("max_count", max_count, 1)
         member = self.member
         member.client.check_loop()
-        self._finish_polled(member)
+        self._buffer.finish_polled(int(member.client.now_ms()))
         timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
         while True:
-            self._polled = self._buffer.take(max_count or self.config.poll_batch_size)
+            polled = self._buffer.take(max_count or self.config.poll_batch_size)
             left_s = until - loop.time()
-            if self._polled or left_s <= 0:
-                return self._polled
+            if polled or left_s <= 0:
+                return polled
             self._buffer.changed.clear()
             try:
                 async with asyncio.timeout(left_s):
@@ -309,15 +309,6 @@ class LitePullConsumer(GroupConsumer):
                 return
             for message in messages:
                 yield message
-
-    def _finish_polled(self, member: GroupMember) -> None:
-        """Finish the messages of the last poll."""
-        if self._polled:
-            polled, self._polled = self._polled, []
-            now_ms = int(member.client.now_ms())
-            for puller, messages in polled:
-                puller.process_queue.finish(messages, now_ms)
-                puller.wake()
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -340,8 +331,9 @@ class LitePullConsumer(GroupConsumer):
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
-        self._finish_polled(member)
-        await member.persist(wait=True)
+        async with member.releases.committing:
+            self._buffer.finish_polled(int(member.client.now_ms()))
+            await member.persist(wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset of a queue; None when there is none."""
@@ -383,7 +375,7 @@ class LitePullConsumer(GroupConsumer):
         return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
-        self._finish_polled(self.member)
+        self._buffer.finish_polled(int(self.member.client.now_ms()))
         self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:
@@ -413,7 +405,7 @@ class LitePullConsumer(GroupConsumer):
 
 
 class _PollBuffer:
-    """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until `poll` takes them.
+    """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until the poll after theirs.
 
     changed: set when there may be messages to take, and at the end.
     """
@@ -421,6 +413,8 @@ class _PollBuffer:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self._ready: dict[Puller, None] = {}
+        self._polled: list[tuple[Puller, list[MessageExt]]] = []
+        self._finished = asyncio.Event()
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
         puller.process_queue.enqueue(messages)
@@ -428,7 +422,19 @@ class _PollBuffer:
         self.changed.set()
 
     async def wait_released(self, puller: Puller) -> None:
+        """Wait until the application has processed the polled messages of a revoked queue."""
         self._ready.pop(puller, None)
+        while any(of is puller for of, _ in self._polled):
+            self._finished.clear()
+            await self._finished.wait()
+
+    def finish_polled(self, now_ms: int) -> None:
+        """Finish the messages of the last poll."""
+        polled, self._polled = self._polled, []
+        for puller, messages in polled:
+            puller.process_queue.finish(messages, now_ms)
+            puller.wake()
+        self._finished.set()
 
     def in_progress(self) -> Sequence[object]:
         return ()
@@ -456,4 +462,5 @@ class _PollBuffer:
                 self._ready[puller] = None  # after the others
             if not count:
                 break
+        self._polled = found
         return found

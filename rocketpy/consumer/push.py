@@ -127,11 +127,14 @@ class PushConsumer(GroupConsumer):
         return concurrent
 
     def pause(self) -> None:
-        """Stop pulling and rebalancing. Messages that were pulled are still handled. RocketMQ: suspend."""
+        """Stop pulling. Messages that were pulled are still handled, and queues still move between members.
+
+        RocketMQ: suspend, which stops rebalancing as well.
+        """
         self.member.pause()
 
     def resume(self) -> None:
-        """Continue to pull and to rebalance after `pause`."""
+        """Continue to pull after `pause`."""
         self.member.resume()
 
     def progress(self) -> dict[MessageQueue, int]:

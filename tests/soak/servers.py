@@ -19,7 +19,7 @@ class Servers:
     def __init__(self, store: Path) -> None:
         self._store = store
         self._process: Process | None = None
-        self.namesrv = f"127.0.0.1:{_free_port()}"
+        self.namesrv = f"127.0.0.1:{free_port()}"
 
     @property
     def pid(self) -> int:
@@ -48,7 +48,7 @@ class Servers:
             self._process = None
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that survives a restart of the name server; another program could take it, but hardly will."""
     with contextlib.closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))

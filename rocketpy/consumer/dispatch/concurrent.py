@@ -45,7 +45,7 @@ class ConsumeService(Protocol):
         """
 
     async def wait_released(self, puller: Puller) -> None:
-        """Wait until the next owner of a revoked queue may begin."""
+        """Wait until running handlers have ended with the messages of a revoked queue."""
 
     def in_progress(self) -> Sequence[object]:
         """Return the messages, or queues, that handlers work on."""
@@ -90,7 +90,7 @@ class ConcurrentConsumeService(HandlerService):
     def __post_init__(self) -> None:
         super().__post_init__()
         config = self.config
-        self._sending_back: set[asyncio.Task[None]] = set()
+        self._sending_back: dict[asyncio.Task[None], Puller] = {}
         self._max_reconsume_times = (
             _DEFAULT_MAX_RECONSUME_TIMES if config.max_reconsume_times < 0 else config.max_reconsume_times
         )
@@ -106,7 +106,10 @@ class ConcurrentConsumeService(HandlerService):
             self._runner.submit(puller, messages)
 
     async def wait_released(self, puller: Puller) -> None:
-        """Return immediately: the next owner may begin at once, and receives unfinished messages again."""
+        """Wait for the running calls of a queue, and for its messages that are sent back."""
+        await self._runner.wait_ended(puller)
+        while tasks := {task for task, of in self._sending_back.items() if of is puller}:
+            await asyncio.wait(tasks)
 
     def in_progress(self) -> Sequence[object]:
         """Return the messages that handlers work on."""
@@ -185,8 +188,8 @@ class ConcurrentConsumeService(HandlerService):
         self, puller: Puller, messages: list[MessageExt], delay_level: int, reason: str | None
     ) -> None:
         task = self.tasks.spawn(self._send_all_back(puller, messages, delay_level, reason), "send back")
-        self._sending_back.add(task)
-        task.add_done_callback(self._sending_back.discard)
+        self._sending_back[task] = puller
+        task.add_done_callback(self._sending_back.pop)
 
     async def _send_all_back(
         self, puller: Puller, messages: list[MessageExt], delay_level: int, reason: str | None

@@ -163,6 +163,7 @@ class HandlerRunner:
         self._failed: deque[CompletedCalls] = deque()
         self._workers: set[asyncio.Future[None]] = set()
         self._flushing = False
+        self._flushed = asyncio.Event()
         self._is_closing = False
         self._check: asyncio.Handle | None = None
         self._waiting_before = 0  # calls at the last check, and those submitted since
@@ -190,6 +191,12 @@ class HandlerRunner:
     def in_progress(self) -> Sequence[MessageExt]:
         """Return the messages that handlers are called with now."""
         return [message for running in self.running() for message in running.in_progress()]
+
+    async def wait_ended(self, puller: Puller) -> None:
+        """Wait until the running calls for a queue have ended and are reported."""
+        while any(running.puller is puller for running in list(self._running)):
+            self._flushed.clear()
+            await self._flushed.wait()
 
     async def close(self, timeout_s: float) -> Sequence[MessageExt]:
         """Begin no more calls and wait for those that run. Return the messages of unfinished ones."""
@@ -286,6 +293,7 @@ class HandlerRunner:
             completed.append(self._failed.popleft())
         if completed:
             self._on_completed(completed)
+        self._flushed.set()
 
 
 class LoopRunner(HandlerRunner):

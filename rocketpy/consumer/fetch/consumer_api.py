@@ -54,6 +54,7 @@ from rocketpy.protocol.remoting.command import LANGUAGE, VERSION, Command
 from rocketpy.protocol.remoting.connection import Waiter
 from rocketpy.protocol.remoting.frame import CODEC_JSON, encode_frame
 from rocketpy.results import PullStatus
+from rocketpy.transport import Channel
 
 STATUSES: Final[dict[int, PullStatus]] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
@@ -88,6 +89,18 @@ class PullResponse(NamedTuple):
     status: PullStatus
     header: PullMessageResponseHeader
     body: bytes
+
+
+class MemberList(NamedTuple):
+    """A broker's list of a group's members.
+
+    client_ids: in the broker's order. address: of the broker. opened_ms: when the connection to it was
+    opened, on the clock of `ClientInstance.now_ms`.
+    """
+
+    client_ids: list[str]
+    address: str
+    opened_ms: float
 
 
 class ConsumerApi(BrokerApi):
@@ -177,8 +190,8 @@ class ConsumerApi(BrokerApi):
 
     # -- the group ----------------------------------------------------------------------------
 
-    async def members(self, topic: str) -> list[str]:
-        """Return the client ids of the group's members from one of the topic's brokers.
+    async def members(self, topic: str) -> MemberList:
+        """Return the group's members from one of the topic's brokers.
 
         A broker that knows no member of the group raises BrokerError.
         """
@@ -192,7 +205,8 @@ class ConsumerApi(BrokerApi):
         response = await self.request(
             address, name, Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         )
-        return GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
+        found = GetConsumerListByGroupResponseBody.decode(response.body).consumer_id_list
+        return MemberList(found, address, self.client.connections.get(address).opened_ms)
 
     async def connections(self, topic: str, broker_name: str) -> ConsumerConnection:
         """Return the connections of the group's members to a broker that has the topic."""
@@ -237,10 +251,10 @@ class ConsumerApi(BrokerApi):
         found = require_success(response, queue.broker_name).header_as(QueryConsumerOffsetResponseHeader)
         return checked_offset(found.offset, "committed offset", queue)
 
-    async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> str:
+    async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> Channel | None:
         """Commit the group's offset of a queue to the master, or to a slave while it is unavailable.
 
-        wait: whether to wait for the broker's response. Returns the broker's address.
+        wait: whether to wait for the broker's response. Returns the open channel to the broker, if any.
         """
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
@@ -249,11 +263,11 @@ class ConsumerApi(BrokerApi):
         command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
         if wait:
             await self.request(address, queue.broker_name, command, _OFFSET_TIMEOUT_MS)
-            return address
+            return self.client.connections.get(address).channel
         connection = self.client.connections.get(address)
-        await connection.open()
+        channel = await connection.open()
         connection.put_oneway(command)
-        return address
+        return channel
 
     async def lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
         """Lock queues of one broker for this member at its master; return those that are locked."""

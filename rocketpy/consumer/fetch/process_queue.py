@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from rocketpy.consumer.config import MemberConfig
 from rocketpy.message.message import MessageExt
 from rocketpy.protocol.bodies import MessageQueue, ProcessQueueInfo
 from rocketpy.runtime.progress import Progress
@@ -39,6 +40,16 @@ class Limits:
         self.count: int = count
         self.size: int = size
         self.span: int | None = span
+
+
+def limits_of(config: MemberConfig, count: int, span_max: int | None) -> Limits:
+    """Return the limits of each of a member's `count` queues."""
+    messages, size = config.queue_messages_max, config.queue_bytes_max
+    if config.topic_messages_max is not None:
+        messages = max(1, config.topic_messages_max // max(1, count))
+    if config.topic_bytes_max is not None:
+        size = max(1, config.topic_bytes_max // max(1, count))
+    return Limits(messages, size, span_max)
 
 
 class _PulledBatch:

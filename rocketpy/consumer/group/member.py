@@ -18,18 +18,20 @@ from typing import Final
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
 from rocketpy.client.routing.routes import subscribe_queues
-from rocketpy.consumer.config import ConsumeFrom, MemberConfig, MessageModel
+from rocketpy.consumer.config import MemberConfig, MessageModel
 from rocketpy.consumer.dispatch.concurrent import ConsumeService
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, is_rejection
-from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS, Limits, ProcessQueue
+from rocketpy.consumer.fetch.process_queue import Limits, ProcessQueue, limits_of
 from rocketpy.consumer.fetch.puller import OffsetMoveBackoff, PullContext, Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression, subscription_data
 from rocketpy.consumer.group.conflict_check import ConflictCheck
 from rocketpy.consumer.group.offset_stores import OffsetStore, offset_store
 from rocketpy.consumer.group.progress_watch import ProgressWatch
-from rocketpy.consumer.group.queue_locks import QueueLocks
-from rocketpy.consumer.group.rebalance import Rebalance
+from rocketpy.consumer.group.queue_locks import LOCK_CHECK_MS, QueueLocks
+from rocketpy.consumer.group.rebalance import AwayQueues, Handover, MemberLists, Rebalance
+from rocketpy.consumer.group.release import Releases
+from rocketpy.consumer.group.start_offsets import StartOffsets
 from rocketpy.consumer.stats import SAMPLE_MS, ConsumerStats
 from rocketpy.errors import BrokerError, InvariantError, RocketError
 from rocketpy.message.decode import log_undecodable
@@ -45,10 +47,10 @@ log: Final = logging.getLogger("rocketpy.consumer")
 _REQUEST_TIMEOUT_MS: Final = 6000
 _CLOSE_WARNING_S: Final = 1.0
 """After this time `close` logs the handlers that it waits for."""
-_DEFAULT_TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
-"""Without `consume_timestamp_ms`, consumption begins this long before the start of the member."""
 _REBALANCE_SOON_MS: Final = 250
 """First pause after an incomplete rebalance; it doubles up to the usual interval."""
+_HANDOVER_MS: Final = 500
+"""Longest pause while the member waits for a queue that another one has not released."""
 
 
 class GroupMember:
@@ -60,9 +62,9 @@ class GroupMember:
     the retry topic. stores_offsets: whether offsets are committed automatically.
 
     is_rebalanced: whether the rebalance of the group assigns queues to the member; otherwise the application
-    does. locks_queues: whether queues are locked at their brokers. undecodable: number of messages that could
-    not be decoded. pullers: of the assigned queues that were acquired. queues_of: the queues of each topic
-    whose route was found.
+    does. locks_queues: whether queues are consumed only with a lock. undecodable: number of messages that
+    could not be decoded. pullers: of the assigned queues that were acquired. queues_of: the queues of each
+    topic whose route was found.
     """
 
     def __init__(
@@ -103,13 +105,16 @@ class GroupMember:
         self.stores_offsets: Final = stores_offsets
         self._span_max = span_max
         self._retry_topic = retry_topic(self.group)
-        self._releasing: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
         self._limited_log = RateLimitedLog(log)
         self._illegal_offset_backoff = OffsetMoveBackoff()
         self._acquiring: dict[MessageQueue, asyncio.Future[None]] = {}
         self._conflicts = ConflictCheck(self.api, self.describe, self.queues_of, self.pullers)
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
+        self._start_offsets = StartOffsets(self.api, self.offsets, config, self._retry_topic, self.started_ms)
+        self._handover = Handover(self._rebalance, config.rebalance_wait_ms)
+        self._member_lists = MemberLists()
+        self._away = AwayQueues()
         self.context: PullContext = PullContext(
             client=client,
             tasks=self.tasks,
@@ -134,7 +139,11 @@ class GroupMember:
             locks_queues=self.locks_queues,
             commits=stores_offsets,
         )
-        self.locks: QueueLocks = QueueLocks(self.api, self.pullers, self.watch)
+        self.locks: QueueLocks = QueueLocks(self.api, self._locked, self.watch, needed=self.locks_queues)
+        wait_ms = None if self.locks_queues else config.rebalance_wait_ms
+        self.releases: Releases = Releases(
+            client, self.tasks, self.offsets, wait_ms, stores_offsets, self.locks
+        )
 
     # -- start and close ----------------------------------------------------------------------
 
@@ -150,8 +159,8 @@ class GroupMember:
             self.every(self.config.persist_interval_ms, self.persist, "offsets")
         self.every(SAMPLE_MS, self._sample, "rates")
         self.every(self.config.rebalance_interval_ms, self._conflicts.run, "conflicts")
-        if self.locks_queues:
-            self.every(LOCK_INTERVAL_MS, self.locks.renew_all, "locks")
+        if not self.broadcasting:
+            self.every(LOCK_CHECK_MS, self.locks.renew_due, "locks")
 
     async def _join(self) -> None:
         for topic in list(self.subscriptions):
@@ -179,11 +188,10 @@ class GroupMember:
             for puller in self.pullers.values():
                 puller.stop()
             left = await self._end_handlers()
-            if self._releasing:
-                await asyncio.wait(set(self._releasing.values()), timeout=1)
+            await self.releases.wait(timeout_s=1)
             if self.stores_offsets:
                 await self.persist(wait=True)
-            if self.locks_queues:
+            if self._shares_queues:
                 await self.locks.close(self._acquiring)
             for puller in self.pullers.values():
                 puller.process_queue.drop()
@@ -218,7 +226,7 @@ class GroupMember:
         return self.tasks.spawn(run(), name)
 
     def pause(self) -> None:
-        """Stop pulling and rebalancing."""
+        """Stop pulling."""
         self.context.paused = True
 
     def resume(self) -> None:
@@ -231,7 +239,7 @@ class GroupMember:
 
     def queue_states(self) -> dict[MessageQueue, QueueState]:
         """Return the state of each assigned queue, and of each that was revoked but is not released yet."""
-        return dict.fromkeys(self._releasing, QueueState.REVOKED) | self.watch.states()
+        return dict.fromkeys(self.releases.pullers(), QueueState.REVOKED) | self.watch.states()
 
     def problems(self) -> list[str]:
         """Return a text for everything that does not succeed, and for conflicts with other members."""
@@ -330,7 +338,7 @@ class GroupMember:
         while True:
             self._rebalance_wanted.clear()
             complete = True
-            if self.is_rebalanced and not self.context.paused:
+            if self.is_rebalanced and not self.closing:
                 try:
                     complete = await self.rebalance()
                 except InvariantError:
@@ -339,6 +347,8 @@ class GroupMember:
                     log.exception("group %s could not be rebalanced", self.group)
                     complete = False
             wait_ms = usual_ms if complete else min(soon_ms, usual_ms)
+            if self._handover.is_waiting:
+                wait_ms = min(wait_ms, _HANDOVER_MS)
             soon_ms = _REBALANCE_SOON_MS if complete else 2 * wait_ms
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_ms / 1000):
@@ -367,25 +377,50 @@ class GroupMember:
         queues = await self._find_queues(topic)
         members = await self._find_members(topic) if queues is not None and not self.broadcasting else None
         complete = queues is not None and (self.broadcasting or members is not None)
+        away = await self._find_away(topic) if queues is not None else set[MessageQueue]()
         try:
-            changes = self._rebalance.changes(topic, queues, members, list(self.pullers))
+            changes = self._rebalance.changes(topic, queues, members, self.pullers.keys() - away)
         except Exception as error:  # raised again: the application's code
             self.watch.strategy_failed(topic, error)
             raise
         if queues is not None and complete:
-            self.watch.topic_assigned(topic, queues, members, changes.assigned)
+            self.watch.topic_assigned(topic, queues, changes.assigned)
         for queue in changes.revoked:
             self.revoke(queue)
+        if queues is not None and members is not None:
+            self._handover.begin(topic, queues, members, changes.assigned)
         acquired = await asyncio.gather(*(self.acquire(queue) for queue in changes.assigned))
+        if members is not None and all(acquired):
+            self._handover.end(topic)
         return complete and all(acquired), bool(changes.revoked) or any(acquired)
+
+    async def _find_away(self, topic: str) -> set[MessageQueue]:
+        """Return the queues of a topic that the member keeps, because their brokers are away.
+
+        Such a broker is in neither the topic's route nor the name server's list of brokers. One that is in
+        the list has the topic no more.
+        """
+        route = self.client.topic(topic).route
+        known = {data.broker_name for data in route.queue_datas} if route is not None else set()
+        lacking = {queue for queue in self.pullers if queue.topic == topic and queue.broker_name not in known}
+        if lacking:
+            with contextlib.suppress(RocketError):
+                alive = {data.broker_name for data in await self.client.brokers()}
+                lacking = {queue for queue in lacking if queue.broker_name not in alive}
+        return self._away.keep(topic, lacking, self.client.now_ms())
 
     async def _find_members(self, topic: str) -> Sequence[str] | None:
         """Return the client ids of the group's members, from a broker of the topic; None if unknown."""
         try:
-            return await self.api.members(topic)
+            found = await self.api.members(topic)
         except RocketError as error:
             self._report_unknown_members(topic, error)
             return None
+        members = self._member_lists.complete(*found, self.client.now_ms())
+        if self.client.client_id in members:
+            return members
+        self.watch.topic_failed(topic, None)  # the broker has not received this member's heartbeat yet
+        return None
 
     def _report_unknown_members(self, topic: str, error: RocketError) -> None:
         self.watch.topic_failed(topic, error)
@@ -406,7 +441,7 @@ class GroupMember:
 
     async def acquire(self, queue: MessageQueue) -> bool:
         """Lock a queue if needed, and start pulling it. Returns whether it is pulled."""
-        if queue in self._releasing:
+        if queue in self.releases:
             return False  # a handler of this member still works on it
         self.watch.add_queue(queue)
         if (other := self._acquiring.get(queue)) is not None:  # an earlier call, such as of another `assign`
@@ -420,16 +455,15 @@ class GroupMember:
             finished.set_result(None)
 
     async def _lock_and_pull(self, queue: MessageQueue) -> bool:
-        now_ms, is_locked = int(self.client.now_ms()), False
+        now_ms, is_locked = int(self.client.now_ms()), None
         try:
-            if self.locks_queues:
-                is_locked = queue in await self.api.lock([queue])
-                if not is_locked:
-                    self.watch.queue_failed(queue, "another member of the group has locked it")
-                    log.info("%s is still locked by another member of group %s", queue, self.group)
+            if self._shares_queues:
+                is_locked = await self.locks.lock(queue)
+                if is_locked is False and self._must_wait(queue):
                     return False
-            offset = await self._start_offset(queue)
+            offset = await self._start_offsets.of(queue)
             if not self.closing and (not self.is_rebalanced or queue.topic in self.subscriptions):
+                self._handover.acquired(queue)
                 self.start_pulling(queue, offset, locked_ms=now_ms if is_locked else None)
                 return True
         except RocketError as error:
@@ -438,6 +472,15 @@ class GroupMember:
         if is_locked:
             await self.locks.unlock([queue])  # otherwise no member could lock it until the lock expires
         return False
+
+    def _must_wait(self, queue: MessageQueue) -> bool:
+        """Return whether to wait for a queue that another member has locked."""
+        waits = self._handover.must_wait(queue, self.client.now_ms()) or self.locks_queues
+        if waits:
+            self.watch.queue_failed(queue, "another member of the group has locked it")
+        text = "%s is still locked by another member of group %s" + ("" if waits else "; taking it over")
+        log.info(text, queue, self.group)
+        return waits
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Start pulling a queue from an offset. locked_ms: when its broker granted the lock."""
@@ -457,48 +500,26 @@ class GroupMember:
         self.pullers[queue].paused = old.paused
 
     def revoke(self, queue: MessageQueue, offset: int | None = None) -> None:
-        """Stop pulling a queue, and release it once its handlers allow that.
+        """Stop pulling a queue, wait for its running handlers, commit its offset and unlock it.
 
-        offset: committed for its next owner. None: the current offset if the member `stores_offsets`.
+        The wait takes at most `MemberConfig.rebalance_wait_ms`; orderly members wait without a limit. offset:
+        committed for the next owner without a wait, as after a reset. None: the offset after the handled
+        messages, if the member `stores_offsets`.
         """
         self.watch.queues.pop(queue, None)
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
             puller.process_queue.drop()
-            self._releasing[queue] = self.tasks.spawn(self._release(puller, offset), f"release {queue}")
+            self.releases.begin(puller, self.consume_service, offset)
 
-    async def _release(self, puller: Puller, offset: int | None) -> None:
-        queue = puller.process_queue.queue
-        try:
-            if self.consume_service is not None:
-                await self.consume_service.wait_released(puller)
-            if offset is None and self.stores_offsets:
-                offset = puller.process_queue.commit_offset
-            if offset is not None:
-                await self.offsets.write({queue: offset}, wait=True)
-            if self.locks_queues:
-                await self.locks.unlock([queue])
-        finally:
-            del self._releasing[queue]
+    @property
+    def _shares_queues(self) -> bool:
+        """Whether the queues are shared with other members, and so locked."""
+        return self.is_rebalanced and not self.broadcasting
 
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        """Return the offset where a queue begins. Source: RocketMQ RebalancePushImpl computePullFromWhere."""
-        stored = await self.offsets.read(queue)
-        if stored is not None:
-            return stored
-        consume_from = self.config.consume_from
-        is_retry = queue.topic == self._retry_topic
-        if consume_from is ConsumeFrom.FIRST_OFFSET:
-            return 0
-        if consume_from is ConsumeFrom.LAST_OFFSET and is_retry:
-            return 0
-        if consume_from is ConsumeFrom.TIMESTAMP and not is_retry:
-            timestamp = self.config.consume_timestamp_ms
-            if timestamp is None:
-                timestamp = self.started_ms - _DEFAULT_TIMESTAMP_AGE_MS
-            return await self.api.search_offset(queue, timestamp)
-        return await self.api.max_offset(queue)
+    def _locked(self) -> dict[MessageQueue, Puller]:
+        return self.releases.pullers() | self.pullers if self._shares_queues else {}
 
     # -- offsets ------------------------------------------------------------------------------
 
@@ -507,8 +528,9 @@ class GroupMember:
         return {queue: puller.process_queue.commit_offset for queue, puller in self.pullers.items()}
 
     async def persist(self, *, wait: bool = False) -> None:
-        """Commit the offsets of the assigned queues."""
-        self.watch.committed(await self.offsets.write(self.progress(), wait=wait))
+        """Commit the offsets of the assigned queues, and of those that are being released."""
+        offsets = self.releases.progress() | self.progress()
+        self.watch.committed(await self.offsets.write(offsets, wait=wait))
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue assigned queues of a topic from other offsets. Results of running handlers are ignored."""
@@ -528,9 +550,8 @@ class GroupMember:
             progress = self.watch.queues[queue]
             self.revoke(queue, offset)
             self.watch.queues[queue] = progress  # a queue that is reset again and again makes no progress
-        releasing = [self._releasing[queue] for queue in chosen]
-        if releasing:
-            await asyncio.wait(releasing)
+        if chosen:
+            await self.releases.wait(*chosen)
         self.rebalance_soon()
 
     # -- called by pullers --------------------------------------------------------------------
@@ -542,13 +563,7 @@ class GroupMember:
         return SubscriptionData(topic=topic, sub_string=ALL)
 
     def _limits(self) -> Limits:
-        config, count = self.config, max(1, len(self.pullers))
-        messages, size = config.queue_messages_max, config.queue_bytes_max
-        if config.topic_messages_max is not None:
-            messages = max(1, config.topic_messages_max // count)
-        if config.topic_bytes_max is not None:
-            size = max(1, config.topic_bytes_max // count)
-        return Limits(messages, size, self._span_max)
+        return limits_of(self.config, len(self.pullers), self._span_max)
 
     def _restore_topics(self, messages: list[MessageExt]) -> list[MessageExt]:
         """Return messages under their original topics, without the namespace."""

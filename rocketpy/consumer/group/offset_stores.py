@@ -18,6 +18,7 @@ from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import ConfigInvalid, RemoteProtocolError, RocketError
 from rocketpy.protocol.bodies import MessageQueue, OffsetSerializeWrapper
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
+from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -40,13 +41,13 @@ class OffsetStore(Protocol):
 class BrokerOffsets:
     """Stores offsets in the brokers; in a slave while its master is unavailable.
 
-    An unchanged offset is not sent again to the same address, unless `wait` is set. After a failover it is
-    sent again, because the new broker may have an older one.
+    An unchanged offset is not sent again over the same connection, unless `wait` is set. Over a new one it is
+    sent again: a broker that was restarted, or its successor, may have an older offset.
     """
 
     def __init__(self, api: ConsumerApi) -> None:
         self._api = api
-        self._sent: dict[MessageQueue, tuple[int, str]] = {}
+        self._sent: dict[MessageQueue, tuple[int, Channel | None]] = {}
         self._limited_log = RateLimitedLog(log)
 
     async def read(self, queue: MessageQueue) -> int | None:
@@ -62,9 +63,11 @@ class BrokerOffsets:
         return next(filter(None, await asyncio.gather(*writes)), None)
 
     async def _write(self, queue: MessageQueue, offset: int, *, wait: bool) -> RocketError | None:
+        client = self._api.client
         try:
-            address, _ = await self._api.client.find_broker(queue.topic, queue.broker_name)
-            if not wait and self._sent.get(queue) == (offset, address):
+            address, _ = await client.find_broker(queue.topic, queue.broker_name)
+            channel = client.connections.get(address).channel
+            if not wait and channel is not None and self._sent.get(queue) == (offset, channel):
                 return None
             self._sent[queue] = (offset, await self._api.commit(queue, offset, wait=wait))
         except RocketError as error:

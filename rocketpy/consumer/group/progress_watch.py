@@ -77,9 +77,12 @@ class ProgressWatch:
         if progress is not None and progress.reason is not None:
             progress.failed("the members of the group are not known yet")
 
-    def topic_failed(self, topic: str, error: RocketError) -> None:
-        """Record that the group's members are not known."""
-        self._fail_topic(topic, reason_of("the members of the group are not known", error), error=error)
+    def topic_failed(self, topic: str, error: RocketError | None) -> None:
+        """Record that the group's members are not known. error: None if their list lacks this one."""
+        text = "the brokers' list of the group's members lacks this one"
+        if error is not None:
+            text = reason_of("the members of the group are not known", error)
+        self._fail_topic(topic, text, error=error)
 
     def strategy_failed(self, topic: str, error: Exception) -> None:
         """Record that the allocation strategy has raised."""
@@ -89,13 +92,11 @@ class ProgressWatch:
         self,
         topic: str,
         queues: Sequence[MessageQueue],
-        members: Sequence[str] | None,
         acquiring: Collection[MessageQueue],
     ) -> None:
         """Record that this member's share of a topic is known.
 
-        queues: of the topic. members: the group's client ids; None when broadcasting. acquiring: assigned
-        queues that were not acquired yet.
+        queues: of the topic. acquiring: assigned queues that were not acquired yet.
         """
         for queue in [queue for queue in self.queues if queue.topic == topic]:
             if queue not in self._pullers and queue not in acquiring:
@@ -103,8 +104,6 @@ class ProgressWatch:
         if not queues:
             text = f"topic {self._own_name(topic)} has no queue with read permission"
             self._fail_topic(topic, text, lasts=True)
-        elif members is not None and self._client.client_id not in members and not acquiring:
-            self._fail_topic(topic, "the brokers' list of the group's members lacks this one")
         elif (progress := self._topics.get(topic)) is not None:
             progress.succeeded(self._client.now_ms())
 

@@ -1,16 +1,21 @@
-"""QueueLocks: the locks of a member's queues at their brokers, for orderly consumption.
+"""QueueLocks: the locks that one member has on its queues, at the queues' brokers.
 
-Source: RocketMQ 4.6 RebalanceImpl lock, lockAll, unlock, unlockAll.
+Orderly members need them: no handler is called without a lock. For the others a lock shows the next owner of
+a queue whether the former one has released it; see `Handover`. A broker that cannot lock does not stop them.
+
+Source: RocketMQ 4.6 RebalanceImpl lock, lockAll, unlock, unlockAll. Differs: RocketMQ's concurrent members
+lock nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi, by_broker
+from rocketpy.consumer.fetch.process_queue import LOCK_INTERVAL_MS
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.group.progress_watch import ProgressWatch
 from rocketpy.errors import RocketError
@@ -19,60 +24,101 @@ from rocketpy.runtime.rate_limited_log import RateLimitedLog
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
+LOCK_CHECK_MS: Final = 5000
+"""How often locks that are due, and those that are missing, are requested."""
+
 
 class QueueLocks:
-    """Renews and releases locks. pullers: of the member's queues."""
+    """Requests, renews and releases locks.
+
+    held: returns the pullers of the queues that the rebalance has assigned to the member, also of those that
+    are being released. needed: whether the queues are consumed only with a lock.
+    """
 
     def __init__(
-        self, api: ConsumerApi, pullers: Mapping[MessageQueue, Puller], watch: ProgressWatch
+        self,
+        api: ConsumerApi,
+        held: Callable[[], Mapping[MessageQueue, Puller]],
+        watch: ProgressWatch,
+        *,
+        needed: bool,
     ) -> None:
         self._api = api
-        self._pullers = pullers
+        self._held = held
         self._watch = watch
+        self._needed = needed
         self._is_closed = False
         self._limited_log = RateLimitedLog(log)
 
+    async def lock(self, queue: MessageQueue) -> bool | None:
+        """Lock a queue. Returns False if another member has locked it.
+
+        Returns None if the broker cannot lock it; if locks are needed, raises RocketError instead.
+        """
+        try:
+            return queue in await self._api.lock([queue])
+        except RocketError as error:
+            if self._needed:
+                raise
+            log.debug("%s is not locked: %s", queue, error)
+            return None
+
+    async def renew_due(self) -> None:
+        """Renew the locks that are due, and request missing ones."""
+        now_ms = int(self._api.client.now_ms())
+        due = []
+        for queue, puller in self._held().items():
+            locked_ms = puller.process_queue.locked_ms
+            if locked_ms is None or now_ms - locked_ms >= LOCK_INTERVAL_MS:
+                due.append(queue)
+        await self._renew(due)
+
     async def renew_all(self) -> None:
         """Renew the locks of all queues. Locks of an unreachable broker are kept until they expire."""
-        if self._is_closed:
-            return
-        await asyncio.gather(*(self._renew(queues) for queues in by_broker(self._pullers).values()))
+        await self._renew(self._held())
 
     async def renew(self, puller: Puller) -> bool:
         """Request the lock of one queue again. Returns whether it is locked."""
         queue = puller.process_queue.queue
-        if self._pullers.get(queue) is puller:
+        if self._held().get(queue) is puller:
             await self._renew([queue])
         return puller.process_queue.is_locked(int(self._api.client.now_ms()))
 
     async def _renew(self, queues: Collection[MessageQueue]) -> None:
+        if not self._is_closed:
+            await asyncio.gather(*(self._renew_some(some) for some in by_broker(queues).values()))
+
+    async def _renew_some(self, queues: Collection[MessageQueue]) -> None:
         now_ms = int(self._api.client.now_ms())
         try:
             locked = await self._api.lock(queues)
         except RocketError as error:
-            text = "locks of %d queues were not renewed: %s"
-            self._limited_log.warning(f"locks {type(error).__name__}", text, len(queues), error)
-            for queue in queues:
-                self._watch.lock_failed(queue, error)
+            if self._needed:
+                text = "locks of %d queues were not renewed: %s"
+                self._limited_log.warning(f"locks {type(error).__name__}", text, len(queues), error)
+                for queue in queues:
+                    self._watch.lock_failed(queue, error)
             return
+        held = self._held()
         for queue in queues:
-            puller = self._pullers.get(queue)
-            if puller is not None:
+            if (puller := held.get(queue)) is not None:
                 puller.process_queue.locked_ms = now_ms if queue in locked else None
-            if queue not in locked:
+            if self._needed and queue not in locked:
                 self._watch.lock_failed(queue, "another member of the group has locked it")
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Release locks, so that another member can lock the queues at once. Failures are logged."""
-        for some in by_broker(queues).values():
-            try:
-                await self._api.unlock(some)
-            except RocketError as error:
-                log.info("%d queues were not unlocked; their locks expire: %s", len(some), error)
+        await asyncio.gather(*(self._unlock_some(some) for some in by_broker(queues).values()))
+
+    async def _unlock_some(self, queues: Collection[MessageQueue]) -> None:
+        try:
+            await self._api.unlock(queues)
+        except RocketError as error:
+            log.info("%d queues were not unlocked; their locks expire: %s", len(queues), error)
 
     async def close(self, acquiring: Mapping[MessageQueue, asyncio.Future[None]]) -> None:
         """Release all locks, also of queues that are being acquired, and renew none any more."""
         self._is_closed = True
         if acquiring:
             await asyncio.wait(set(acquiring.values()), timeout=1)
-        await self.unlock([*self._pullers, *acquiring])
+        await self.unlock({*self._held(), *acquiring})

@@ -22,7 +22,7 @@ from rocketpy.consumer.dispatch import orderly
 from rocketpy.consumer.dispatch import send_back as sending_back
 from rocketpy.consumer.fetch import consumer_api, process_queue
 from rocketpy.consumer.fetch import puller as pulling
-from rocketpy.consumer.group import member
+from rocketpy.consumer.group import start_offsets
 from rocketpy.producer import transaction
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message import compression
@@ -82,7 +82,7 @@ ROCKETMQ: Final[dict[str, Row]] = {
     # DefaultMQPushConsumer, DefaultMQPushConsumerImpl
     "messageModel": (PUSH.model, MessageModel.CLUSTERING),
     "consumeFromWhere": (PUSH.consume_from, ConsumeFrom.LAST_OFFSET),
-    "consumeTimestamp, without one": (member._DEFAULT_TIMESTAMP_AGE_MS, 30 * 60_000),
+    "consumeTimestamp, without one": (start_offsets.DEFAULT_TIMESTAMP_AGE_MS, 30 * 60_000),
     "consumeThreadMax": (PUSH.concurrency, 20),
     "consumeConcurrentlyMaxSpan": (PUSH.span_max, 2000),
     "pullThresholdForQueue": (PUSH.queue_messages_max, 1000),
