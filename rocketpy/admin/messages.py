@@ -21,7 +21,7 @@ from rocketpy.admin.resend import send_to_retries, send_to_topic
 from rocketpy.admin.traces import Traces, collect_traces
 from rocketpy.client.broker_api import BrokerApi, require_success
 from rocketpy.client.message_index import FOREVER_MS, MAX_BODY_BYTES, MessageIndex, QueryResult
-from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues
+from rocketpy.client.routing.routes import member_to_read, publish_route, subscribe_queues, usable_queues
 from rocketpy.consumer.dispatch.send_back import retry_topic
 from rocketpy.consumer.fetch.consumer_api import ConsumerApi
 from rocketpy.errors import BrokerError, RouteNotFound, UsageError
@@ -336,9 +336,11 @@ class Messages:
         """Return a queue of a topic, and the address of its master.
 
         It is the queue with the broker and queue id of the message, or a random queue if that does not exist.
+        If possible, consumers read it.
         """
         client = self._requests.running()
-        queues = publish_route(topic, await client.route(topic, fresh=True)).queues
+        route = await client.route(topic, fresh=True)
+        queues = usable_queues(topic, route) or publish_route(topic, route).queues
         if not queues:
             raise RouteNotFound(f"topic {self._requests.unwrap(topic)} has no writable queue")
         broker = message.queue.broker_name

@@ -138,6 +138,12 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
     )
 
 
+def usable_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Return the writable queues that consumers read, of brokers with a master."""
+    readable = frozenset(subscribe_queues(topic, route))
+    return tuple(queue for queue in publish_route(topic, route).queues if queue in readable)
+
+
 def select_queue(queues: Sequence[MessageQueue], index: int, avoid_broker: str | None = None) -> MessageQueue:
     """Return the next queue, on another broker than `avoid_broker` if possible.
 

@@ -16,7 +16,7 @@ from typing import Final
 from rocketpy.client.broker_api import broker_error, require_success
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import unwrap, wrap
-from rocketpy.client.routing.routes import publish_route
+from rocketpy.client.routing.routes import usable_queues
 from rocketpy.errors import RocketError, RouteNotFound
 from rocketpy.hooks import SettleEvent, SettleListener
 from rocketpy.message.message import DEFAULT_TOPIC, MessageExt
@@ -128,9 +128,9 @@ class SendBack:
         the dead-letter topic. Raises RouteNotFound, TransportError, BrokerError.
         """
         topic = retry_topic(self._group)
-        queues = list(publish_route(topic, await self._client.route(topic, fresh=True)).queues)
+        queues = list(usable_queues(topic, await self._client.route(topic, fresh=True)))
         random.shuffle(queues)
-        error: RocketError = RouteNotFound(f"topic {topic} has no broker with a master")
+        error: RocketError = RouteNotFound(f"topic {topic} has no queue to write and read on a master")
         for queue in {queue.broker_name: queue for queue in queues}.values():
             command = Command.request(
                 RequestCode.SEND_MESSAGE_V2,

@@ -253,7 +253,9 @@ async def test_a_draining_broker_is_hidden_and_serves(tmp_path: Path) -> None:
                 while await writable(namesrv) != {"b"}:
                     await producer.send(Message("T", b"old route"), queue=queue)
             async with AdminClient(namesrv) as admin:
-                await admin.topics.create("T", 8)  # registers another version of the topics
+                await admin.topics.alter(
+                    "T", read_queues=8, write_queues=8
+                )  # registers another version of the topics
             assert await writable(namesrv) == {"b"}
             await producer.send(Message("T", b"old route"), queue=queue)
         assert (await place.ended())[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from rocketpy import (
     AdminClient,
     ConsumeFrom,
+    Later,
     Message,
     MessageExt,
     MessageQueue,
@@ -92,6 +94,68 @@ async def test_topics_are_administered(servers: Cluster) -> None:
             await admin.topics.describe(topic)
         with pytest.raises(ConfigInvalid, match=f"knows: {CLUSTER}"):
             await admin.topics.list("Nowhere")
+
+
+async def test_what_exists_is_not_created_again(servers: Cluster) -> None:
+    """A deployment that creates its topics and groups would undo what an operator has altered."""
+    topic, group = servers.topic("again"), servers.topic("again_group")
+    async with AdminClient(servers.namesrv.address) as admin:
+        assert await admin.topics.create(topic, 4) == {}
+        await admin.topics.alter(topic, perm=Permission.READ)
+        unchanged = {NAME: TopicSettings(4, 4, Permission.READ, ordered=False)}
+        assert await admin.topics.create(topic, 2) == unchanged
+        assert await admin.create_topic(topic, 1, key=CLUSTER) == unchanged
+        with pytest.raises(ConfigInvalid, match=r"topics\.alter"):
+            await admin.topics.create(topic, 8)
+        assert (await admin.topics.describe(topic)).brokers == unchanged
+        assert await admin.groups.create(group, max_retries=3) == {}
+        await admin.groups.alter(group, broadcast=False)
+        altered = {NAME: GroupSettings(max_retries=3, broadcast=False)}
+        assert await admin.groups.create(group, max_retries=9) == altered
+        with pytest.raises(ConfigInvalid, match=r"groups\.alter"):
+            await admin.groups.create(group, retry_queues=4)
+        assert {one.name: one.brokers for one in await admin.groups.list()}[group] == altered
+
+
+async def test_more_retry_queues_lose_no_message(servers: Cluster) -> None:
+    """A part of the failed messages would be stored in queues that no consumer reads."""
+    topic, group, count = servers.topic("retried"), servers.topic("retried_group"), 24
+    delivered: Counter[bytes] = Counter()
+
+    async def handler(message: MessageExt) -> Later | None:
+        delivered[message.body] += 1
+        return None if message.reconsume_times else Later(delay_level=1)
+
+    def consumer() -> PushConsumer:
+        config = PushConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+        made = PushConsumer(group, servers.namesrv.address, handler, config=config)
+        made.subscribe(topic)
+        return made
+
+    async with (
+        AdminClient(servers.namesrv.address) as admin,
+        Producer("admin_senders", servers.namesrv.address) as producer,
+    ):
+        await admin.topics.create(topic, 2)
+        retries = f"%RETRY%{group}"
+
+        async def retry_queues() -> TopicSettings | None:
+            try:
+                return (await admin.topics.describe(retries)).brokers[NAME]
+            except RouteNotFound:
+                return None
+
+        async with consumer():  # its heartbeat creates the retry topic
+            async with asyncio.timeout(60):
+                while await retry_queues() is None:  # noqa: ASYNC110 - it has no event
+                    await asyncio.sleep(0.1)
+        assert await retry_queues() == TopicSettings(1, 1, BOTH, ordered=False)
+        await admin.groups.alter(group, retry_queues=4)
+        assert await retry_queues() == TopicSettings(4, 4, BOTH, ordered=False)
+        async with consumer():
+            for number in range(count):
+                await producer.send(Message(topic, b"%d" % number))
+            await until(lambda: len(delivered) == count and min(delivered.values()) >= 2)
 
 
 async def test_groups_are_administered(servers: Cluster) -> None:

@@ -11,6 +11,7 @@ from rocketpy.client.routing.routes import (
     publish_route,
     select_queue,
     subscribe_queues,
+    usable_queues,
 )
 from rocketpy.errors import RemoteProtocolError
 from rocketpy.protocol.bodies import BrokerData, QueueData, TopicRouteData
@@ -101,6 +102,14 @@ def test_a_route_with_too_many_queues_is_rejected() -> None:
 def test_only_readable_queues_are_read() -> None:
     """A consumer would be refused by a queue that is being emptied or filled."""
     assert names(subscribe_queues("T", route(("a", 1, 1, 4), ("b", 1, 1, 2)))) == ["a/0"]
+
+
+def test_copies_go_to_queues_that_are_written_and_read() -> None:
+    """A retry that a consumer sends itself would be stored where no consumer reads it."""
+    found = route(
+        ("a", 1, 3, 6), ("b", 3, 1, 6), ("c", 4, 4, 2), ("d", 4, 4, 4), ("e", 1, 1, 6), slaves_only="e"
+    )
+    assert names(usable_queues("T", found)) == ["a/0", "b/0"]
 
 
 def test_order_configuration_takes_precedence() -> None:
