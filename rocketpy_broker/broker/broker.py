@@ -117,6 +117,7 @@ class Broker:
             self.consumers.groups,
             self.consumers.offsets,
             self.deferred.delay,
+            self.store,
             self.tasks,
             registration=config.registration,
             interval_ms=config.ha.sync_interval_ms,
@@ -269,6 +270,7 @@ class Broker:
     async def _restore_tables(self) -> None:
         """Reconcile the files of the config directory with the store, or report them. Raises StoreError."""
         consumers = self.consumers
+        self.store.drop_deleted(self.topics.deleted)  # recovery may have rebuilt their queues
         is_copied = self.config.is_slave or self.config.dledger.enabled
         from_rocketpy = self.recovery is not None and self.recovery.from_rocketpy
         restore_tables(
@@ -320,6 +322,7 @@ class Broker:
                 self.topics,
                 consumers.groups,
                 config,
+                offsets=consumers.offsets,
                 delay_offsets=self.deferred.delay.offsets,
                 info=self._runtime_info,
                 wait_registered=self._wait_registered,

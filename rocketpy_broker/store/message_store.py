@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -284,6 +285,23 @@ class MessageStore(StoreReads):
         if queue is not None:
             self.dispatcher.forget(self.table[topic, queue_id])
             queue.destroy()
+
+    def drop_deleted(self, ends: Mapping[str, int]) -> int:
+        """Drop the units of deleted topics; return the number of changed queues. Raises StoreError.
+
+        ends: topic -> end of the log when it was deleted. Recovery, or a slave that has copied the deletion
+        together with a new topic of this name, may have units of records before it.
+        """
+        count = 0
+        for key, queue in list(self.queues.queues.items()):
+            end = ends.get(key[0], 0)
+            if 0 <= queue.max_physical_offset <= end:
+                self.drop_queue(*key)
+                count += 1
+            elif (first := queue.unit(queue.min_offset)) is not None and first[0] < end:
+                queue.drop_before(end)
+                count += 1
+        return count
 
     def fail(self, failure: StoreError) -> None:
         """Reject messages until the store is opened again. Only the first failure is kept and logged."""

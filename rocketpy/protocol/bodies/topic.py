@@ -92,10 +92,15 @@ class TopicConfig(Body, kw_only=True):
 
 
 class TopicConfigSerializeWrapper(Body, kw_only=True):
-    """The response to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name."""
+    """The response to GET_ALL_TOPIC_CONFIG, and topics.json. topic_config_table: by topic name.
+
+    deleted_topics: only in rocketpy; topic -> end of the commit log when it was deleted last. Records of the
+    topic before it are in no queue, also if the topic was created again.
+    """
 
     topic_config_table: dict[str, TopicConfig] = always_encoded({})
     data_version: DataVersion = field(default_factory=DataVersion)
+    deleted_topics: dict[str, int] = field(default_factory=dict)
 
 
 class RegisterBrokerBody(Body, kw_only=True):

@@ -39,6 +39,7 @@ from rocketpy_broker.config.model import BrokerConfig
 from rocketpy_broker.handlers.base import Rejected, handles, topic_not_found, update_settings
 from rocketpy_broker.services.delay.topic_rewrite import HALF_TOPIC, OP_TOPIC
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
+from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable, queue_count
 from rocketpy_broker.store import MessageStore
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
@@ -54,8 +55,8 @@ checks ended transactions again when the last is gone."""
 class AdminHandler:
     """Handles requests of operators' tools and of slaves.
 
-    delay_offsets: returns the next offset of each delay level. info: returns the runtime information.
-    wait_registered: see `Registrar.wait_registered`.
+    offsets: loses the offsets of deleted topics. delay_offsets: returns the next offset of each delay level.
+    info: returns the runtime information. wait_registered: see `Registrar.wait_registered`.
     """
 
     store: MessageStore
@@ -63,6 +64,7 @@ class AdminHandler:
     groups: SubscriptionGroupTable
     config: BrokerConfig
     _: KW_ONLY
+    offsets: ConsumerOffsets
     delay_offsets: Callable[[], dict[int, int]]
     info: Callable[[], dict[str, str]]
     wait_registered: Callable[[], Awaitable[None]]
@@ -136,14 +138,23 @@ class AdminHandler:
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER)
     async def delete_topic(self, channel: Channel, request: Command) -> Command:
-        """Handle DELETE_TOPIC_IN_BROKER: delete a topic and its consume queues, but no system topic."""
+        """Handle DELETE_TOPIC_IN_BROKER: delete a topic, its consume queues and offsets, but no system topic.
+
+        Differs: 4.6.0 keeps the offsets of groups, which skip messages of a new topic of this name.
+        """
         name = request.header_as(DeleteTopicRequestHeader).topic
         if name in self.topics.system:
             raise _reserved(name)
-        await self.topics.delete(name)
+        is_deleted = await self.topics.delete(name)
+        end = self.store.max_physical_offset
         async with self._dropping:
             self._drop_unused()
+            if is_deleted:  # it may have been created again meanwhile
+                self.store.drop_deleted({name: end})
+                self.offsets.remove_topic(name)
             await asyncio.sleep(0)  # lets other requests run between deletions that are saved together
+        if is_deleted:
+            await self.topics.note_deletion(name, end, log_begin=self.store.min_physical_offset)
         await self.wait_registered()
         return request.reply()
 

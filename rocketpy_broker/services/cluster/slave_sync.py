@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
@@ -28,6 +28,7 @@ from rocketpy_broker.services.delay.scheduler import DelayService
 from rocketpy_broker.services.metadata.groups import SubscriptionGroupTable
 from rocketpy_broker.services.metadata.offsets import ConsumerOffsets
 from rocketpy_broker.services.metadata.topics import TopicTable
+from rocketpy_broker.store import MessageStore
 
 log = logging.getLogger("rocketpy.broker.sync")
 
@@ -50,6 +51,7 @@ class SlaveSync:
     groups: SubscriptionGroupTable
     offsets: ConsumerOffsets
     delay: DelayService
+    store: MessageStore
     tasks: Tasks
     _: KW_ONLY
     registration: RegistrationConfig
@@ -66,6 +68,8 @@ class SlaveSync:
         self._has_master = asyncio.Event()
         self._master: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
+        self._dropped_until = 0
+        """End of the records whose deletion has been applied."""
         self.problem = ""
         """Why the last copy failed; empty if it succeeded."""
 
@@ -126,7 +130,10 @@ class SlaveSync:
         if self._master is None:
             return
         topics = TopicConfigSerializeWrapper.decode(await self._request(RequestCode.GET_ALL_TOPIC_CONFIG))
+        removed = set(self.topics.names) - topics.topic_config_table.keys()
+        deleted = self.topics.deleted
         await self.topics.adopt(topics)
+        self._apply_deletions(deleted, removed, topics.data_version.timestamp)
         offsets = await self._request(RequestCode.GET_ALL_CONSUMER_OFFSET, {WITH_VERSIONS: "true"})
         self.offsets.merge(ConsumerOffsetSerializeWrapper.decode(offsets))
         await self.delay.adopt(await self._request(RequestCode.GET_ALL_DELAY_OFFSET))
@@ -134,6 +141,24 @@ class SlaveSync:
         await self.groups.adopt(SubscriptionGroupWrapper.decode(groups))
         if self.copy_more is not None:
             await self.copy_more(self._request)
+
+    def _apply_deletions(self, before: Mapping[str, int], removed: Collection[str], changed_ms: int) -> None:
+        """Drop the queues and offsets of topics that the master has deleted. Raises StoreError.
+
+        before: the deletions known so far. removed: topics that are no longer in the table, which was changed
+        last at `changed_ms`. Records that the slave has not dispatched yet are dropped with a later copy.
+        """
+        deleted = self.topics.deleted
+        new = {topic for topic, end in deleted.items() if before.get(topic) != end}
+        for topic in new:
+            self.offsets.remove_topic(topic)
+        if new or self._dropped_until < max(deleted.values(), default=0):
+            self._dropped_until = self.store.dispatcher.offset
+            self.store.drop_deleted(deleted)
+        for topic, queue_id in [key for key in self.store.queues.queues if key[0] in removed]:
+            newest = self.store.max_offset_in_queue(topic, queue_id) - 1
+            if self.store.store_timestamp(topic, queue_id, newest) <= changed_ms:  # not of a new topic
+                self.store.drop_queue(topic, queue_id)
 
     async def _request(self, code: int, fields: dict[str, str] | None = None) -> bytes:
         return b"" if self._master is None else await self._master.request(code, fields)

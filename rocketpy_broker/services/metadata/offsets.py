@@ -172,6 +172,14 @@ class ConsumerOffsets:
             self._commit_times[f"{topic}@{target}"] = dict.fromkeys(queues, self.clock())
             self._is_changed = True
 
+    def remove_topic(self, topic: str) -> None:
+        """Remove the offsets of a deleted topic: they would skip messages of a new one of this name."""
+        for key in [key for key in self._table if key.rpartition("@")[0] == topic]:
+            self._count -= len(self._table.pop(key))
+            self._commit_times.pop(key, None)
+            self._from_master.pop(key, None)
+            self._is_changed = True
+
     def lowest(self, topic: str, without_groups: Collection[str]) -> dict[int, int]:
         """Return queue id -> the lowest offset of all groups except `without_groups`."""
         lowest: dict[int, int] = {}

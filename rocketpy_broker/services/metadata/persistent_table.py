@@ -91,6 +91,7 @@ class PersistentTable(Generic[T, W]):
         if saved is not None:
             self._put(getattr(saved, self._field))
             self.version = saved.data_version
+            self._loaded(saved)
 
     @property
     def names(self) -> list[str]:
@@ -129,6 +130,9 @@ class PersistentTable(Generic[T, W]):
         self._is_unsaved = True
         self.version = self.version.next(self._clock())
         self._put(entries)
+
+    def _loaded(self, wrapper: W) -> None:
+        """Called with the content of the file."""
 
     def _used(self, changed: Mapping[str, T], removed: Collection[str]) -> None:
         """Called when saved changes are in use."""

@@ -23,6 +23,7 @@ from rocketpy.protocol.bodies import (
     PERM_READ,
     PERM_WRITE,
     RETRY_TOPIC_PREFIX,
+    DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
@@ -46,6 +47,8 @@ NOT_WRITABLE: Final = frozenset({
 
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAME_CHARACTERS_MAX: Final = 127
+_DELETED_MAX: Final = 10_000
+"""Maximum number of deleted topics that are noted; the oldest are dropped."""
 _SYSTEM_TOPICS_FACTOR: Final = 2
 """The broker itself creates this many times `TopicsConfig.topics_max` topics, for retries and dead letters.
 So a client that fills the table cannot stop the retries of others."""
@@ -123,6 +126,19 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         self.plain_queues = _plain_queues(self._table)
         """name -> number of write queues, of the topics whose sends need no further checks."""
         self.on_change: Callable[[Mapping[str, TopicConfig]], None] = _ignore_change
+        self.deleted: dict[str, int] = {}
+        """Topic -> end of the commit log when it was deleted last; see `TopicConfigSerializeWrapper`."""
+
+    def snapshot(self, names: Iterable[str] | None = None) -> TopicConfigSerializeWrapper:
+        """See `PersistentTable`. A part, which is for name servers, does not have the deleted topics."""
+        wrapper = super().snapshot(names)
+        return wrapper if names is None else msgspec.structs.replace(wrapper, deleted_topics={})
+
+    def _wrap(self, table: dict[str, TopicConfig], version: DataVersion) -> TopicConfigSerializeWrapper:
+        return msgspec.structs.replace(super()._wrap(table, version), deleted_topics=dict(self.deleted))
+
+    def _loaded(self, wrapper: TopicConfigSerializeWrapper) -> None:
+        self.deleted = wrapper.deleted_topics
 
     async def update(self, topic: TopicConfig) -> None:
         """Create or change a topic, and save it.
@@ -237,6 +253,18 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         log.info("deleted topic %s", name)
         return True
 
+    async def note_deletion(self, name: str, log_end: int, *, log_begin: int) -> None:
+        """Save that records of a topic before `log_end` are deleted, for slaves and later recoveries.
+
+        log_begin: start of the log, before which entries are not needed. Raises StoreError.
+        """
+        kept = sorted(
+            (end, topic) for topic, end in self.deleted.items() if end > log_begin and topic != name
+        )
+        self.deleted = {topic: end for end, topic in kept[-_DELETED_MAX:]} | {name: log_end}
+        self.version = self.version.next(self._clock())
+        await self.saver.save(TableChange())
+
     async def all_changed(self) -> None:
         """Register all topics again at the name servers. Raises StoreError."""
         self.version = self.version.next(self._clock())
@@ -253,6 +281,7 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         if wrapper.data_version != self.version:
             for name in wrapper.topic_config_table.keys() - self._table.keys():
                 check_topic_name(name)
+            self.deleted = wrapper.deleted_topics
         await self._adopt(wrapper.topic_config_table, wrapper.data_version)
 
     def _put(self, entries: Mapping[str, TopicConfig]) -> None:

@@ -40,6 +40,7 @@ _STEP_UNITS = 200
 _CRC_READ_BYTES = 1 << 20
 _GAP_UNITS_MAX = 5_000_000
 """A longer gap between queue offsets is damage, not missing messages. Its blank units would take 100 MB."""
+_KEPT_UNITS = 3200
 _PIECE_BYTES = UNIT_BYTES * 3200
 """Size of the reads that count the units of a file."""
 _pack = UNIT.pack
@@ -160,6 +161,14 @@ class ConsumeQueue:
         if self.max_physical_offset < 0:
             self.begin_at(queue_offset)
             return True
+        if queue_offset == 0:
+            logger.warning(
+                "%s: beginning again at offset 0 without %d units: the topic was deleted and created again",
+                self.files.directory,
+                self.next_offset - self.min_offset,
+            )
+            self.begin_at(0)
+            return True
         if queue_offset < self.next_offset:
             logger.warning(
                 "%s: ignoring a record with queue offset %d, which exists; the next one is %d",
@@ -196,6 +205,25 @@ class ConsumeQueue:
             self.files.add_file(first * UNIT_BYTES).wrote = 0
         self._pending.extend([BLANK_UNIT] * (queue_offset - first))
         self.min_offset = self.next_offset = queue_offset
+
+    def drop_before(self, physical_offset: int) -> None:
+        """Drop the units of records before this commit log offset. At least one unit must remain."""
+        low, high = self.min_offset, self.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or unit[0] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        kept: list[bytes] = []
+        while (at := low + len(kept)) < self.next_offset and (data := self.read_units(at, _KEPT_UNITS)):
+            kept += [data[start : start + UNIT_BYTES] for start in range(0, len(data), UNIT_BYTES)]
+        end = self.max_physical_offset
+        self.begin_at(low)
+        self._pending += kept
+        self.next_offset, self.max_physical_offset = low + len(kept), end
+        self._try_write_out()
 
     @property
     def has_pending(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -557,3 +558,94 @@ async def test_access_control_holds_at_the_ha_port(brokers: Pair) -> None:
     master = await brokers.master(**acl, haSecret="known")
     slave = await brokers.slave("slave", 1, **acl, haSecret="known")
     await caught_up(master, slave)
+
+
+async def fill_topic(admin: AdminClient, both: Pair, bodies: list[bytes]) -> None:
+    """Create topic T with two queues, and send these bodies to each."""
+    await admin.create_topic("T", 2)
+    async with Producer("senders", both.namesrv_address) as producer:
+        for queue in await producer.fetch_publish_message_queues("T"):
+            for body in bodies:
+                await producer.send(Message("T", body), queue=queue)
+
+
+def bounds(broker: Broker) -> list[tuple[int, int]]:
+    """The offsets of the queues of T."""
+    store = broker.store
+    return [(store.min_offset_in_queue("T", n), store.max_offset_in_queue("T", n)) for n in range(2)]
+
+
+def stored_bodies(broker: Broker) -> list[bytes]:
+    """The bodies of all messages in the queues of T."""
+    return [
+        record.body
+        for queue_id, (first, _) in enumerate(bounds(broker))
+        for record in decode_all(b"".join(broker.store.get_message("T", queue_id, first, 1000).chunks))
+    ]
+
+
+@pytest.mark.parametrize("while_away", ["nobody", "the slave", "both"])
+async def test_a_slave_drops_the_messages_of_a_deleted_topic(tmp_path: Path, while_away: str) -> None:
+    """Consumers of a slave would get messages of the deleted topic, or lack those of the new one of its name.
+
+    while_away: who is stopped between the deletion and the new topic.
+    """
+    async with pair(tmp_path) as both, AdminClient(both.namesrv_address) as admin:
+        master, slave = await both.master(), await both.slave()
+        await fill_topic(admin, both, [b"old"] * 60)
+        master.consumers.offsets.commit("g", "T", 0, 60)
+        await caught_up(master, slave)
+        await until(lambda: slave.consumers.offsets.get("g", "T", 0) == 60)
+        assert bounds(slave) == [(0, 60), (0, 60)]
+        if while_away == "nobody":
+            await slave._sync.close()  # so the slave copies both changes together
+        else:
+            await both.stop(slave)
+        await admin.topics.delete("T")
+        if while_away == "both":
+            await both.stop(master)
+            master = await both.master()
+        await fill_topic(admin, both, [b"new"] * 3)
+        master.consumers.offsets.commit("g", "T", 1, 2)
+        if while_away == "nobody":
+            await caught_up(master, slave)
+            slave._sync.start()
+        else:
+            slave = await both.slave()
+        await until(lambda: slave.topics.version == master.topics.version)
+        await caught_up(master, slave)
+        await until(lambda: bounds(slave) == bounds(master))
+        assert stored_bodies(slave) == stored_bodies(master) == [b"new"] * 6
+        offsets = slave.consumers.offsets
+        await until(lambda: [offsets.get("g", "T", n) for n in range(2)] == [None, 2])
+        await both.stop(slave)
+        slave = await both.slave()
+        assert bounds(slave) == bounds(master)
+        assert stored_bodies(slave) == [b"new"] * 6
+
+
+async def test_a_slave_drops_the_queues_of_a_deleted_topic(tmp_path: Path) -> None:
+    """Its messages would come back when a topic of this name is created later."""
+    async with pair(tmp_path) as both, AdminClient(both.namesrv_address) as admin:
+        master, slave = await both.master(), await both.slave()
+        await fill_topic(admin, both, [b"old"] * 5)
+        await caught_up(master, slave)
+        await until(lambda: slave.topics.get("T") is not None)
+        await admin.topics.delete("T")
+        await until(lambda: slave.topics.version == master.topics.version)
+        await until(lambda: not any(key[0] == "T" for key in slave.store.queues.queues))
+
+
+async def test_recovery_does_not_bring_back_the_messages_of_a_deleted_topic(tmp_path: Path) -> None:
+    """The log still has them: a lost or damaged queue directory would be rebuilt with them."""
+    async with pair(tmp_path) as both, AdminClient(both.namesrv_address) as admin:
+        master = await both.master()
+        await fill_topic(admin, both, [b"old"] * 60)
+        await admin.topics.delete("T")
+        await fill_topic(admin, both, [b"new"] * 3)
+        before = bounds(master)
+        await both.stop(master)
+        shutil.rmtree(tmp_path / "master" / "consumequeue")
+        master = await both.master()
+        assert bounds(master) == before
+        assert stored_bodies(master) == [b"new"] * 6

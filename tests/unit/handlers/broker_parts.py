@@ -156,6 +156,7 @@ class BrokerParts:
                 self.topics,
                 self.groups,
                 config,
+                offsets=self.offsets,
                 delay_offsets=lambda: {1: 7},
                 info=lambda: {"key": "value"},
                 wait_registered=self._wait_registered,

@@ -216,3 +216,37 @@ def test_units_of_unflushed_records_are_rewritten(tmp_path: Path, dispatched: in
     assert (Disk.written == 0) is (rewritten == 0)
     assert again.next_offset == 45
     again.files.close()
+
+
+def test_a_queue_that_begins_again_at_0_has_only_new_units(tmp_path: Path) -> None:
+    """A slave would serve messages of a deleted topic, and ignore those of the new one of its name."""
+    queue = queue_of(tmp_path, 25)
+    assert queue.put(9000, 100, 7, 0)
+    assert queue.put_many([9100, 9200], [100, 100], [8, 9], [1, 2])
+    assert (queue.min_offset, queue.next_offset, queue.max_physical_offset) == (0, 3, 9300)
+    assert [unit[1:] for unit in queue.units()] == [(9000, 100, 7), (9100, 100, 8), (9200, 100, 9)]
+    queue.write_out()
+    assert [path.name for path in (tmp_path / "T" / "3").iterdir()] == [f"{0:020d}"]
+    queue.files.close()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("first", range(1, 25))
+def test_units_before_a_log_offset_are_dropped(tmp_path: Path, first: int, *, is_written: bool) -> None:
+    """Messages of a deleted topic would stay in the queue, or those of the new one would be lost."""
+    queue = queue_of(tmp_path, 25)
+    if is_written:
+        queue.write_out()
+    expected = list(queue.units())[first:]
+    queue.drop_before(1000 + first * 100 - 50)
+    assert (queue.min_offset, queue.next_offset, queue.max_physical_offset) == (first, 25, 3500)
+    assert [unit for unit in queue.units() if unit[1:] != UNIT.unpack(BLANK_UNIT)] == expected
+    assert queue.put(3500, 100, 25, 25)
+    queue.write_out()
+    again = queue_of(tmp_path)
+    again.files.load()
+    again.recover()
+    again.correct_min_offset(0)
+    assert (again.min_offset, again.next_offset) == (first, 26)
+    again.files.close()
+    queue.files.close()
