@@ -196,6 +196,9 @@ class ProducerConfig:
     batching: bool = True
     """Whether `send` and `send_nowait` combine concurrent sends into batches (`BatchConfig`). A broker adds
     its CLUSTER property only to unbatched messages. RocketMQ: none."""
+    require_send_ok: bool = False
+    """Raise NotDurable for a message that is stored with another status than SEND_OK. The log and
+    `Health.less_durable` show such messages in any case. RocketMQ: none."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     compression: CompressionConfig = field(default_factory=CompressionConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)

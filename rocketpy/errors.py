@@ -14,6 +14,7 @@ The tree::
       RouteNotFound         no name server knows a broker for the topic
       BrokerError           the peer responded with an error code
       BatchIncomplete       the first requests of a long batch were stored, a later one failed
+      NotDurable            stored, but less durably than the broker is configured to
       BrokersFailed         some of the servers that an admin request was sent to failed
       StoreError
         RecordCorrupt  TornTail  DiskFull  FlushFailed  StoreLocked  StoreDamaged
@@ -306,6 +307,27 @@ class BatchIncomplete(RocketError):
         self.results = results
         self.total = total
         self.cause = cause
+
+
+class NotDurable(RocketError):
+    """A broker stored a message, but less durably than it is configured to, as its status says.
+
+    Only producers with `ProducerConfig.require_send_ok` raise it. The message may be lost with its broker.
+
+    What helps: look for a missing slave or a slow disk with ``rocketpy doctor`` and ``rocketpy-broker ha
+    status``. If you send the message again, consumers get it twice.
+
+    Attributes:
+        results: The result of each message; for a batch also of those with SEND_OK.
+    """
+
+    default_outcome = Outcome.STORED
+
+    def __init__(self, results: Sequence[Any]) -> None:
+        first = next((result for result in results if result.status.name != "SEND_OK"), results[0])
+        count = f"{len(results)} messages" if len(results) > 1 else f"message {first.message_id}"
+        super().__init__(f"{count} stored in {first.queue} with {first.status.name} instead of SEND_OK")
+        self.results = results
 
 
 class BrokersFailed(RocketError):

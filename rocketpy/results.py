@@ -134,6 +134,8 @@ class Health:
         undecodable: The number of messages that this consumer could not decode (`MessageExt.decode_error`).
         queues: The state of each queue that is assigned to this consumer; for a push consumer also of the
             retry topic's.
+        less_durable: The number of messages of this producer that brokers stored with another status than
+            SEND_OK.
     """
 
     ok: bool
@@ -146,5 +148,6 @@ class Health:
     rejecting_batches: tuple[str, ...] = ()
     undecodable: int = 0
     queues: dict[MessageQueue, QueueState] = field(default_factory=dict)
+    less_durable: int = 0
 
     __setstate__ = set_fields

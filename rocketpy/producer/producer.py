@@ -159,7 +159,12 @@ class Producer(AdminApi):
             client, config, limiter, publish_infos, listeners, accumulator, encoder, batching=batching
         )
         self._transactions = Transactions(
-            client, group, self._dispatcher.send_half, listeners.settle_listeners, config.send_timeout_ms
+            client,
+            group,
+            self._dispatcher.send_half,
+            listeners.settle_listeners,
+            config.send_timeout_ms,
+            require_send_ok=config.require_send_ok,
         )
         self._requester = Requester(client)
 
@@ -223,6 +228,7 @@ class Producer(AdminApi):
             in_flight=limiter.count,
             in_flight_bytes=limiter.bytes,
             rejecting_batches=_started(self._sender).rejecting_batches,
+            less_durable=_started(self._sender).less_durable.messages,
         )
 
     # -- sending ------------------------------------------------------------------------------
@@ -251,11 +257,12 @@ class Producer(AdminApi):
             timeout_ms: For all attempts and waiting together; `ProducerConfig.send_timeout_ms` if None.
 
         Returns:
-            The result, whose status may be other than SEND_OK.
+            The result, whose status may be other than SEND_OK unless `ProducerConfig.require_send_ok` is set.
 
         Raises:
             UsageError: An argument is not valid, or FlowControlled: too much was in flight until the
                 timeout.
+            NotDurable: The status is not SEND_OK, and `ProducerConfig.require_send_ok` is set.
             RouteNotFound: The topic has no queue to send to.
             BrokerError: The broker rejected the message.
             TransportError: A connection failed, or the timeout has passed.
@@ -339,6 +346,7 @@ class Producer(AdminApi):
             MessageInvalid: The messages cannot be one batch (several topics, delays, differing wait_store).
             MessageTooLarge: A message is above the limit.
             BatchIncomplete: Some requests were stored before one failed. The error has their results.
+            NotDurable: A status is not SEND_OK, and `ProducerConfig.require_send_ok` is set. All are stored.
             RocketError: What `send` raises.
         """
         return await self._running_dispatcher().send_batch(messages, queue, timeout_ms)
@@ -396,7 +404,8 @@ class Producer(AdminApi):
         The broker keeps the message invisible (*half*). Then `local_transaction` is called: COMMIT makes the
         message visible to consumers, ROLLBACK drops it, UNKNOWN leaves the decision to `check`. If it raises,
         the error is logged and the state is UNKNOWN. If the status of the half message is not SEND_OK,
-        `local_transaction` is not called and the state is ROLLBACK.
+        `local_transaction` is not called and the state is ROLLBACK; with `ProducerConfig.require_send_ok`
+        NotDurable is raised then.
 
         Args:
             message: The message.

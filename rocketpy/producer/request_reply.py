@@ -24,6 +24,7 @@ from rocketpy.errors import (
     ClientClosed,
     LocalProtocolError,
     MessageInvalid,
+    NotDurable,
     Outcome,
     RemoteProtocolError,
     ReplyTimeout,
@@ -119,7 +120,10 @@ class Requester:
                 (sending, reply), timeout=until - self._loop.time(), return_when=asyncio.FIRST_COMPLETED
             )
             if not reply.done() and sending.done():  # the reply may come before the broker's response
-                result = sending.result()
+                try:
+                    result = sending.result()
+                except NotDurable as error:  # the reply shows that a consumer has handled the request
+                    (result,) = error.results
                 await asyncio.wait((reply,), timeout=until - self._loop.time())
                 if not reply.done():
                     raise ReplyTimeout(

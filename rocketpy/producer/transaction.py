@@ -19,7 +19,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
@@ -31,6 +31,8 @@ from rocketpy.errors import (
     ClientClosed,
     ConfigInvalid,
     MessageInvalid,
+    NotDurable,
+    Outcome,
     RocketError,
     UsageError,
 )
@@ -128,6 +130,8 @@ class Transactions:
     send_half: SendHalf
     settle_listeners: ListenerFanout[SettleListener]
     timeout_ms: int
+    _: KW_ONLY
+    require_send_ok: bool = False
 
     def __post_init__(self) -> None:
         self._closed = False
@@ -194,6 +198,7 @@ class Transactions:
         """Send the end of a transaction to the broker that has its half message.
 
         Failed attempts are repeated for `half.timeout_ms`, except for UNKNOWN, which the broker ignores.
+        With `require_send_ok`, raises NotDurable for a half message whose status is not SEND_OK.
         """
         result = half.result
         header = EndTransactionRequestHeader(
@@ -214,7 +219,12 @@ class Transactions:
             half.message, result.queue, half.carrier, header, state, error, address, started_ns, timeout_ms
         )
         fields = msgspec.structs.asdict(result) | {"transaction_id": half.message.transaction_id}
-        return TransactionSendResult(**fields, state=state, end_delivered=is_delivered)
+        ended = TransactionSendResult(**fields, state=state, end_delivered=is_delivered)
+        if self.require_send_ok and result.status is not SendStatus.SEND_OK:
+            error = NotDurable((ended,))
+            error.outcome = Outcome.NOT_SENT  # rolled back: consumers never get it
+            raise error
+        return ended
 
     async def send_end(
         self,

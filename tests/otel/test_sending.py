@@ -267,6 +267,8 @@ async def test_less_than_send_ok_shows(recorder: Recorder) -> None:
     span = recorder.span("send T")
     assert attributes(span)["rocketpy.send_status"] == "FLUSH_DISK_TIMEOUT"
     assert span.status.status_code is StatusCode.UNSET
+    ((point, count),) = recorder.points("messaging.client.sent.messages")
+    assert (point["rocketpy.send_status"], count) == ("FLUSH_DISK_TIMEOUT", 1)
 
 
 async def test_any_propagator_and_the_users_own_context(cluster: EmbeddedCluster, recorder: Recorder) -> None:

@@ -13,6 +13,7 @@ from rocketpy.errors import (
     BatchIncomplete,
     BrokerError,
     BrokersFailed,
+    NotDurable,
     NotLeader,
     Outcome,
     RecordCorrupt,
@@ -34,6 +35,9 @@ def made(kind: type[RocketError]) -> RocketError:
     elif issubclass(kind, BatchIncomplete):
         sent = SendResult(SendStatus.SEND_OK, "id", "offset id", MessageQueue("T", "a", 1), 7)
         error = kind([sent], 2, RequestTimeout("too late"))
+    elif issubclass(kind, NotDurable):
+        stored = SendResult(SendStatus.SLAVE_NOT_AVAILABLE, "id", "offset id", MessageQueue("T", "a", 1), 7)
+        error = kind([stored])
     elif issubclass(kind, BrokersFailed):
         error = kind({"broker-a": RequestTimeout("too late")}, {"broker-b": None})
     elif issubclass(kind, RecordCorrupt):
@@ -52,6 +56,9 @@ def test_an_error_has_the_outcome_and_retry_that_its_class_documents(kind: type[
     arguments: dict[type[RocketError], tuple[object, ...]] = {
         BrokerError: (13, "no permission", "broker-a"),
         BrokersFailed: ({"broker-a": RequestTimeout("too late")}, {}),
+        NotDurable: (
+            [SendResult(SendStatus.SLAVE_NOT_AVAILABLE, "id", "offset id", MessageQueue("T", "a", 1), 7)],
+        ),
     }
     corrupt = (20, "its checksum is wrong") if issubclass(kind, RecordCorrupt) else ("what went wrong",)
     error = kind(*arguments.get(kind, corrupt))  # type: ignore[arg-type]

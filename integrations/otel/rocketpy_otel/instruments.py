@@ -42,11 +42,22 @@ class Instruments:
             names.CLIENT_FAILURES, unit="{failure}", description="Bugs that ended background work of clients"
         )
 
-    def sent(self, topic: str, address: str | None, count: int, seconds: float, error: str | None) -> None:
-        """Record a completed send. seconds: its duration. error: the error type; None if it succeeded."""
+    def sent(
+        self,
+        topic: str,
+        address: str | None,
+        count: int,
+        seconds: float,
+        error: str | None,
+        status: str | None = None,
+    ) -> None:
+        """Record a completed send. seconds: its duration. error: the error type; None if it succeeded.
+
+        status: of messages that are stored with less than SEND_OK; else None.
+        """
         attributes = _attributes("send", "send", topic, address, None, error)
         self._operation.record(seconds, attributes)
-        self._sent.add(count, attributes)
+        self._sent.add(count, attributes if status is None else {**attributes, names.SEND_STATUS: status})
 
     def received(
         self, topic: str, address: str | None, group: str, count: int, seconds: float, error: str | None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
+from rocketpy.errors import NotDurable
 from rocketpy.hooks import FailedAttempt, SendEvent
 from rocketpy.message import Message, MessageQueue
 from rocketpy.results import SendResult, SendStatus
@@ -91,7 +92,7 @@ class SendSpans:
             started.span.set_attributes(_result_attributes(results))
             _add_retry_events(started.span, event.failures)
         started.span.end()
-        self._measure(event, address, started, None)
+        self._measure(event, address, started, None, _status(results))
 
     def failed(self, event: SendEvent, error: BaseException) -> None:
         """End the span of a failed send."""
@@ -108,7 +109,8 @@ class SendSpans:
             started.span.set_status(Status(StatusCode.ERROR, str(error)))
             _add_retry_events(started.span, event.failures)
         started.span.end()
-        self._measure(event, address, started, error_type(error))
+        status = _status(error.results) if isinstance(error, NotDurable) else None
+        self._measure(event, address, started, error_type(error), status)
 
     # -- helpers ------------------------------------------------------------------------------
 
@@ -127,19 +129,26 @@ class SendSpans:
         span.end()
         return span
 
-    def _measure(self, event: SendEvent, address: str | None, started: _Started, error: str | None) -> None:
+    def _measure(
+        self, event: SendEvent, address: str | None, started: _Started, error: str | None, status: str | None
+    ) -> None:
         seconds = time.perf_counter() - started.started_s
         messages = event.messages
-        self._tracing.instruments.sent(messages[0].topic, address, len(messages), seconds, error)
+        self._tracing.instruments.sent(messages[0].topic, address, len(messages), seconds, error, status)
 
 
 def _result_attributes(results: Sequence[SendResult]) -> Attributes:
     attributes: Attributes = {}
     if len(results) == 1:
         attributes[names.MESSAGE_ID] = results[0].message_id
-    if results and results[0].status is not SendStatus.SEND_OK:
-        attributes[names.SEND_STATUS] = results[0].status.name
+    if (status := _status(results)) is not None:
+        attributes[names.SEND_STATUS] = status
     return attributes
+
+
+def _status(results: Sequence[SendResult]) -> str | None:
+    """Return the status of stored messages; None for SEND_OK."""
+    return next((result.status.name for result in results if result.status is not SendStatus.SEND_OK), None)
 
 
 def _add_retry_events(span: Span, failures: Sequence[FailedAttempt]) -> None:

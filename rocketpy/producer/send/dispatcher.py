@@ -20,6 +20,7 @@ from rocketpy.errors import (
     BatchIncomplete,
     MessageInvalid,
     MessageTooLarge,
+    NotDurable,
     RocketError,
 )
 from rocketpy.hooks import SendEvent
@@ -39,6 +40,7 @@ from rocketpy.producer.send.pending import (
     TimerSend,
 )
 from rocketpy.producer.send.publish_info import PublishInfoTable
+from rocketpy.producer.send.response import are_ok
 from rocketpy.producer.send.retry import ChooseQueue
 from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.results import SendResult
@@ -134,6 +136,10 @@ class SendDispatcher:
         except BaseException as error:  # the listeners get its end, also when cancelled
             listeners.ended(event, error)
             raise
+        if self.config.require_send_ok and not are_ok(results):
+            not_durable = NotDurable(results)
+            listeners.ended(event, not_durable)
+            raise not_durable
         listeners.ended(event, results)
         return results
 

@@ -44,6 +44,8 @@ class PendingSend(msgspec.Struct, Generic[R], eq=False, weakref=False, kw_only=T
     is_oneway: ClassVar[bool] = False
     may_be_deferred: ClassVar[bool] = False
     """Whether the sender looks at the broker before it writes the request: batches and timer messages."""
+    must_be_ok: ClassVar[bool] = True
+    """Whether `ProducerConfig.require_send_ok` applies; otherwise the caller checks the results."""
 
     on_attempt_end: Callable[[PendingSend[Any], AttemptEnd], None]
     publish_info: TopicPublishInfo
@@ -210,6 +212,7 @@ class HalfSend(UnbatchedSend):
     """A half message of a transaction, marked in its sysFlag and in its properties."""
 
     flags = MessageSysFlag.TRANSACTION_PREPARED
+    must_be_ok = False
 
 
 class ReplyMessage(Message):
@@ -275,6 +278,8 @@ class BatchRequest(PendingSend[R]):
 
 class BatchSend(BatchRequest[Sequence[SendResult]]):
     """One request of `send_batch`. follows: see `SendRules`."""
+
+    must_be_ok = False
 
     body: bytes
     future: asyncio.Future[Sequence[SendResult]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,9 @@ from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.headers import SendMessageResponseHeader
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.results import SendResult, SendStatus
+from rocketpy.runtime.rate_limited_log import RateLimitedLog
+
+log: Final = logging.getLogger("rocketpy.producer")
 
 _STATUSES: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -44,6 +48,39 @@ _decode_header: Final = msgspec.json.Decoder(SendMessageResponseHeader, strict=F
 _UNKNOWN_ERROR: Final = (Outcome.UNKNOWN, Retry.NONE)
 _DEFAULT_REGION: Final = "DefaultRegion"
 _SEND_OK: Final = SendStatus.SEND_OK
+_MEANINGS: Final = {
+    SendStatus.FLUSH_DISK_TIMEOUT: "its disk is too slow; a power failure may lose the message",
+    SendStatus.FLUSH_SLAVE_TIMEOUT: "no slave copied it in time; a failure of the master may lose it",
+    SendStatus.SLAVE_NOT_AVAILABLE: "no slave keeps up; a failure of the master may lose the message",
+}
+
+
+def are_ok(results: Sequence[SendResult]) -> bool:
+    """Return whether all messages are stored as durably as their brokers are configured to."""
+    return all(result.status is _SEND_OK for result in results)
+
+
+class LessDurable:
+    """Counts and logs the messages that brokers store with another status than SEND_OK.
+
+    messages: their number.
+    """
+
+    def __init__(self) -> None:
+        self.messages: int = 0
+        self._log = RateLimitedLog(log)
+
+    def is_ok(self, results: Sequence[SendResult]) -> bool:
+        """Return whether the results of one request are SEND_OK; record another status."""
+        result = results[0]
+        if result.status is _SEND_OK:
+            return True
+        self.messages += len(results)
+        broker, status = result.queue.broker_name, result.status
+        text = "broker %s stored a message of topic %s with %s instead of SEND_OK: %s"
+        key = f"{broker} {status.name}"
+        self._log.warning(key, text, broker, result.queue.topic, status.name, _MEANINGS[status])
+        return False
 
 
 def parse_response(response: Command, queue: MessageQueue, message_id: str) -> SendResult:

@@ -29,6 +29,7 @@ from rocketpy.errors import (
     ConnectionLost,
     InvariantError,
     MessageInvalid,
+    NotDurable,
     Outcome,
     RemoteProtocolError,
     RocketError,
@@ -45,6 +46,7 @@ from rocketpy.producer.send.flow_control import InFlightLimiter
 from rocketpy.producer.send.pending import BatchSend, PendingSend, ProducerBatch, fail_all
 from rocketpy.producer.send.publish_info import PublishInfoTable
 from rocketpy.producer.send.request_template import ONEWAY_OPAQUE
+from rocketpy.producer.send.response import LessDurable, are_ok
 from rocketpy.producer.send.retry import (
     Attempt,
     AttemptEnd,
@@ -58,7 +60,7 @@ from rocketpy.protocol.bodies import MessageQueue
 from rocketpy.protocol.codes import VERSION_5_0_0, version_name
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.protocol.remoting.frame import CODEC_JSON
-from rocketpy.results import SendResult, SendStatus, Unfinished
+from rocketpy.results import SendResult, Unfinished
 from rocketpy.transport import Channel
 
 log: Final = logging.getLogger("rocketpy.producer")
@@ -90,6 +92,8 @@ class Sender:
         self._client = client
         self._group = group
         self._retry = config.retry
+        self._require_send_ok = config.require_send_ok
+        self.less_durable: LessDurable = LessDurable()
         self._attempt_timeout_ms = config.attempt_timeout_ms
         self._limiter = limiter
         self._publish_infos = publish_infos
@@ -379,9 +383,9 @@ class Sender:
         batch = send if type(send) is ProducerBatch else None
         if batch is not None and self._batch_support.record(batch, end) and batch in self._live:
             self._split(batch)
-        elif not isinstance(end, RocketError) and (
-            end[0].status is SendStatus.SEND_OK or not self._retry.another_broker_when_not_ok
-        ):
+        elif isinstance(end, RocketError):
+            self._attempt_failed(send, end)
+        elif self.less_durable.is_ok(end) or not self._retry.another_broker_when_not_ok:
             self._end(send, _with_attempts(end, len(send.attempts) + 1) if send.attempts else end)
         else:
             self._attempt_failed(send, end)
@@ -444,16 +448,29 @@ class Sender:
             return
         del self._live[send]
         self._limiter.release(send.size, send.count)
-        if send.events:
-            for event, own_end in send.event_outcomes(end):
-                event.queue = send.queue
-                self._listeners.ended(event, own_end)
-        if isinstance(end, Exception):
-            send.fail(end)
+        if isinstance(end, Exception) or not self._require_send_ok or are_ok(end) or not send.must_be_ok:
+            if send.events:
+                for event, own_end in send.event_outcomes(end):
+                    event.queue = send.queue
+                    self._listeners.ended(event, own_end)
+            if isinstance(end, Exception):
+                send.fail(end)
+            else:
+                send.resolve(end)
         else:
-            send.resolve(end)
+            self._fail_not_durable(send, end)
         if self._idle is not None and not self._live and not self._idle.done():
             self._idle.set_result(None)
+
+    def _fail_not_durable(self, send: Send, results: Sequence[SendResult]) -> None:
+        """Fail each message of a send with its own result."""
+        for event, own_end in send.event_outcomes(results) if send.events else ():
+            event.queue = send.queue
+            error = own_end if isinstance(own_end, BaseException) else NotDurable(own_end)
+            self._listeners.ended(event, error)
+        for future, result in zip(send.futures, results, strict=True):
+            if not future.done():
+                future.set_exception(NotDurable((result,)))
 
     def _release_later(self, send: Send) -> None:
         """Keep a oneway send in flight until the end of the event loop iteration, when it is written."""
