@@ -184,7 +184,7 @@ class Topics:
             masters,
             find=lambda address, broker: self._configs.find(address, broker, wanted.topic_name),
             check=check,
-            create=lambda address, broker: self._configs.put(address, broker, wanted),
+            create=lambda address, broker: self._configs.create(address, broker, wanted),
         )
         existing = unchanged_topics(found)
         if errors:

@@ -97,7 +97,7 @@ class AdminApi(Lifecycle):
             masters,
             find=lambda address, broker: configs.find(address, broker, name),
             check=check,
-            create=lambda address, broker: configs.put(address, broker, wanted, key),
+            create=lambda address, broker: configs.create(address, broker, wanted, key),
         )
         known = log_failed(found, errors)
         await wait_until_known(client, name, set(known))

@@ -253,12 +253,13 @@ async def create_missing(
     *,
     find: Callable[[str | None, str], Awaitable[R | None]],
     check: Callable[[Mapping[str, R], Sequence[str]], Awaitable[None]],
-    create: Callable[[str | None, str], Awaitable[None]],
+    create: Callable[[str | None, str], Awaitable[R | None]],
 ) -> tuple[dict[str, R | None], dict[str, RocketError]]:
     """Create something on the brokers that lack it; leave it unchanged on those that have it.
 
     masters: addresses by broker name. find: returns what a broker has, or None. check: called with what was
     found, by broker, and with the brokers that lack it, before `create` is called for these. It may raise.
+    create: returns what a broker has if another client was faster; then `check` is called again.
     Returns what each broker had, None where it was created; and the errors of brokers that failed.
     """
     found, errors = await gather_by_broker(
@@ -266,7 +267,10 @@ async def create_missing(
     )
     missing = [broker for broker, known in found.items() if known is None]
     await check({broker: known for broker, known in found.items() if known is not None}, missing)
-    _, failed = await gather_by_broker(missing, [create(masters[broker], broker) for broker in missing])
+    ends, failed = await gather_by_broker(missing, [create(masters[broker], broker) for broker in missing])
+    if late := {broker: known for broker, known in ends.items() if known is not None}:
+        await check(late, [])
+    found.update(ends)
     return {broker: known for broker, known in found.items() if broker not in failed}, {**errors, **failed}
 
 

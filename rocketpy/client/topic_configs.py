@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 
-from rocketpy.errors import ConfigInvalid
+from msgspec.structs import replace
+
+from rocketpy.errors import BrokerError, ConfigInvalid
 from rocketpy.message.message import DEFAULT_TOPIC
 from rocketpy.protocol.bodies import TopicConfig, TopicConfigSerializeWrapper
-from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import CreateTopicRequestHeader, Header
 from rocketpy.protocol.remoting.command import Command
 
@@ -64,21 +66,39 @@ class TopicConfigs:
         response = await self.call(address, broker, RequestCode.GET_ALL_TOPIC_CONFIG, None)
         return TopicConfigSerializeWrapper.decode(response.body).topic_config_table.get(name)
 
-    async def put(
-        self, address: str | None, broker: str, config: TopicConfig, default_topic: str = DEFAULT_TOPIC
-    ) -> None:
+    async def put(self, address: str | None, broker: str, config: TopicConfig) -> None:
         """Create a topic at a broker, or replace all of its settings."""
-        header = CreateTopicRequestHeader(
-            topic=config.topic_name,
-            default_topic=default_topic,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_filter_type=config.topic_filter_type,
-            topic_sys_flag=config.topic_sys_flag,
-            order=config.order,
-        )
-        await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, _header(config))
+
+    async def create(
+        self, address: str | None, broker: str, config: TopicConfig, default_topic: str = DEFAULT_TOPIC
+    ) -> TopicConfig | None:
+        """Create a topic at a broker that lacks it.
+
+        Returns its settings if it exists nevertheless, because a send or another client has just created it;
+        then it is unchanged. Brokers of RocketMQ replace its settings.
+        """
+        header = replace(_header(config), default_topic=default_topic, only_if_missing=True)
+        try:
+            await self.call(address, broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_EXIST_ALREADY:
+                raise
+            return await self.find(address, broker, config.topic_name)
+        return None
+
+
+def _header(config: TopicConfig) -> CreateTopicRequestHeader:
+    return CreateTopicRequestHeader(
+        topic=config.topic_name,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+    )
 
 
 def topic_settings(config: TopicConfig) -> TopicSettings:

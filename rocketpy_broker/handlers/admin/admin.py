@@ -93,7 +93,8 @@ class AdminHandler:
     async def update_topic(self, channel: Channel, request: Command) -> Command:
         """Handle UPDATE_AND_CREATE_TOPIC.
 
-        Differs: 4.6.0 responds before its name servers know the topic (QUIRKS 13).
+        Differs: 4.6.0 responds before its name servers know the topic (QUIRKS 13). rocketpy's clients may
+        request that an existing topic stays unchanged.
         """
         header = request.header_as(CreateTopicRequestHeader)
         if header.topic == self.config.cluster_name:
@@ -108,7 +109,12 @@ class AdminHandler:
             order=header.order,
         )
         existing = self.topics.get(topic.topic_name)
-        await self.topics.update(topic)
+        if header.only_if_missing:
+            if not await self.topics.create_missing(topic):
+                text = f"topic {topic.topic_name} exists and stays unchanged"
+                raise Rejected(ResponseCode.TOPIC_EXIST_ALREADY, text)
+        else:
+            await self.topics.update(topic)
         if existing is not None:
             self._warn_of_unread(channel, topic, queue_count(existing))
         await self.wait_registered()

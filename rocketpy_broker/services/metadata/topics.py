@@ -151,6 +151,18 @@ class TopicTable(PersistentTable[TopicConfig, TopicConfigSerializeWrapper]):
         else:
             await self.saver.wait(self.create(topic, self._config.topics.topics_max))
 
+    async def create_missing(self, topic: TopicConfig) -> bool:
+        """Create a topic, and save it; return False if it exists, possibly since a moment ago.
+
+        Raises TopicInvalid, StoreError; then nothing has changed.
+        """
+        while (saving := self._creating.get(topic.topic_name)) is not None:
+            await self.saver.wait(saving)
+        if topic.topic_name in self._table:
+            return False
+        await self.saver.wait(self.create(topic, self._config.topics.topics_max))
+        return True
+
     def _is_known(self, name: str) -> bool:
         """Return whether a topic exists or is being created."""
         return name in self._table or name in self._creating

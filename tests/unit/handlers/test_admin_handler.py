@@ -60,6 +60,22 @@ async def test_a_topic_is_created_changed_and_deleted(tmp_path: Path) -> None:
         assert parts.registrations == 3
 
 
+async def test_an_existing_topic_stays_if_the_client_says_so(tmp_path: Path) -> None:
+    """A topic that was created a moment ago would lose queues with messages."""
+    parts = BrokerParts(tmp_path)
+    async with served(parts) as (client,):
+        for queues, code in ((3, ResponseCode.SUCCESS), (1, ResponseCode.TOPIC_EXIST_ALREADY)):
+            header = new_topic("T", write_queue_nums=queues, only_if_missing=True)
+            assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)).code == code
+            found = parts.topics.get("T")
+            assert found is not None
+            assert found.write_queue_nums == 3
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, new_topic("T", write_queue_nums=1))
+        found = parts.topics.get("T")
+        assert found is not None
+        assert found.write_queue_nums == 1
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "remark"),
     [

@@ -75,6 +75,20 @@ async def test_lost_queues_are_replaced(tmp_path: Path, reads: int, writes: int,
     assert topics.existing_queue("Missing", 3) == 3
 
 
+async def test_a_missing_topic_is_created_once(tmp_path: Path) -> None:
+    """Of two that create a topic at the same time, one would replace the queues of the other."""
+    topics = table(tmp_path)
+    sent = asyncio.ensure_future(created(topics, "T", queues=4))
+    await asyncio.sleep(0)  # the send has begun to create it
+    assert "T" not in topics.names
+    many = [TopicConfig(topic_name="T", read_queue_nums=n, write_queue_nums=n) for n in (1, 2)]
+    assert await asyncio.gather(*map(topics.create_missing, many)) == [False, False]
+    found = topics.get("T")
+    assert found == await sent
+    assert found is not None
+    assert found.write_queue_nums == 4
+
+
 async def test_topics_survive_a_restart(tmp_path: Path) -> None:
     """A restart would hide every topic that was created."""
     first = table(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -91,6 +92,25 @@ async def test_no_message_is_lost_when_a_topic_is_created_again(
         await seen.until(16)
     assert set(seen.bodies) == sent
     assert await create("T") == {"broker-a": unchanged, "broker-b": unchanged}
+
+
+async def test_concurrent_creations_do_not_change_each_other(
+    admin: AdminClient, cluster: EmbeddedCluster, create: Create
+) -> None:
+    """Two deployments, or a deployment and the first send, would replace each other's queues."""
+    for number in range(8):
+        topic = f"T{number}"
+        ends = await asyncio.gather(create(topic, 3), admin.topics.create(topic, 5), return_exceptions=True)
+        for broker in cluster.brokers:
+            config = broker.topics.get(topic)
+            assert config is not None
+            smaller, larger = ends
+            assert isinstance(smaller, dict)
+            if config.write_queue_nums == 5:
+                assert smaller[broker.config.name].write_queues == 5
+            else:
+                assert isinstance(larger, ConfigInvalid)
+                assert broker.config.name not in smaller
 
 
 async def test_an_alteration_is_not_undone(
