@@ -16,6 +16,7 @@ from rocketpy.message.message import DEFAULT_TOPIC, TRACE_TOPIC, check_topic
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.message.compression import DEFAULT_LEVEL
+from rocketpy.protocol.message.delays import DEFAULT_DELAY_LEVELS
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy.protocol.remoting.acl import Signer, SignerV2
 from rocketpy.protocol.remoting.frame import CODEC_JSON, CODEC_MSGPACK, CODEC_ROCKETMQ, MAX_FRAME_BYTES
@@ -208,6 +209,9 @@ class ProducerConfig:
     attempt_timeout_ms: int | None = None
     """Timeout of one attempt within that of the send, from when its request is written. None: what is left
     of the timeout of the send. RocketMQ (5.x): sendMsgMaxTimeoutPerRequest."""
+    max_delay_level: int = len(DEFAULT_DELAY_LEVELS.split())
+    """Number of delay levels of the brokers (messageDelayLevel). A message with a higher level is refused:
+    brokers would deliver it at their last level, after 2 hours by default. RocketMQ: none."""
 
     __setstate__ = set_fields
 
@@ -220,6 +224,7 @@ class ProducerConfig:
         check_number("max_in_flight_bytes", self.max_in_flight_bytes, 1)
         check_number("close_timeout_ms", self.close_timeout_ms, 0)
         check_number("default_topic_queues", self.default_topic_queues, 1)
+        check_number("max_delay_level", self.max_delay_level, 0)
         if self.body_checksum and self.body_checksum not in BODY_CHECKSUMS:
             raise ConfigInvalid(
                 f"body_checksum is {self.body_checksum!r}; choose one of {', '.join(BODY_CHECKSUMS)}"

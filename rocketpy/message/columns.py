@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final, overload
 
 from rocketpy.errors import MessageInvalid
-from rocketpy.message.message import Message, check_flag, check_properties, check_topic, check_value
+from rocketpy.message.message import (
+    Message,
+    check_flag,
+    check_properties,
+    check_tag,
+    check_topic,
+    check_value,
+)
 from rocketpy.protocol.message.checksum import PROPERTY_BODY_CHECKSUM, body_checksum
 
 Texts = Sequence[str | None]
@@ -145,11 +153,20 @@ def _check_column(name: str, column: Texts, count: int, *, skips_empty: bool) ->
     """
     _check_length(name, column, count)
     values = [value for value in column if value or (value is not None and not skips_empty)]
+    is_tags = name == "tags"
+    has_bad_spaces = _has_space_at_ends if is_tags else str.isspace
     try:
         text = "".join(values)
-        if text.isprintable() and all(values) and not (" " in text and any(map(str.isspace, values))):
+        has_separator = is_tags and "||" in text  # perhaps of two tags
+        spaces_are_fine = " " not in text or not any(map(has_bad_spaces, values))
+        if text.isprintable() and all(values) and spaces_are_fine and not has_separator:
             return
     except TypeError:
         pass
+    check = check_tag if is_tags else partial(check_value, name)
     for value in values:
-        check_value(name, value)
+        check(value)
+
+
+def _has_space_at_ends(text: str) -> bool:
+    return text.startswith(" ") or text.endswith(" ")

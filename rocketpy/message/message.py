@@ -34,9 +34,7 @@ REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 MAX_GROUP_LENGTH: Final = 255
 
 RESERVED_PROPERTIES: Final = frozenset(
-    value
-    for name, value in vars(names).items()
-    if name.startswith("PROPERTY_") and value != "\x02" and value not in names.TIMER_PROPERTIES
+    value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
 ) | {PROPERTY_BODY_CHECKSUM, *names.RESERVED_BY_5}
 """Names of properties that RocketMQ uses, up to 5.3.3. Source: RocketMQ MessageConst.
 
@@ -58,11 +56,12 @@ class Message:
     Args:
         topic: At most 127 letters, digits and ``% | _ -``.
         body: 1 byte to 4 MiB (the limit of the producer).
-        tags: One tag, by which consumers filter in the broker.
+        tags: One tag, by which consumers filter in the broker. It has no ``||`` and no spaces at its ends:
+            no subscription could name it.
         keys: Keys for queries; a string is split at spaces, as in RocketMQ.
         delay_level: 0 for no delay, else a level of the broker (`messageDelayLevel`): 1 to 18 are 1 s to 2 h
-            in the default table. The broker treats a level above its last as the last. `DelayLevels` converts
-            a timedelta to a level.
+            in the default table. A producer refuses higher levels (`ProducerConfig.max_delay_level`), since
+            brokers treat them as their last. `DelayLevels` converts a timedelta to a level.
         wait_store: Whether the broker responds only after its configured flush and replication.
         flag: Any signed 32-bit number; brokers keep it unchanged.
         properties: Properties of the user, without reserved names and empty values. The attribute
@@ -129,7 +128,7 @@ class Message:
             raise MessageInvalid(
                 f"message for {topic} has an empty body, which RocketMQ brokers reject; set a body"
             )
-        self.tags = check_value("tags", tags) if tags else None
+        self.tags = check_tag(tags) if tags else None
         self.keys = _keys(keys) if keys else ()
         if delay_level or flag or type(delay_level) is not int or type(flag) is not int:
             _check_numbers(delay_level, flag)
@@ -293,6 +292,26 @@ def check_value(name: str, value: object) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{name} is not valid Unicode text: {error.reason}") from None
     return value
+
+
+def check_tag(tag: object) -> str:
+    """Return a tag, if a subscription can name it. Raises MessageInvalid."""
+    try:
+        return _checked_tag(tag)
+    except TypeError:  # not hashable, so it is not in the cache of checked tags
+        return check_value("tags", tag)
+
+
+@lru_cache(maxsize=4096)
+def _checked_tag(tag: object) -> str:
+    text = check_value("tags", tag)
+    if "||" in text:
+        raise MessageInvalid(
+            f"tags is {text!r}; a message has one tag, and || separates those of subscriptions"
+        )
+    if text.startswith(" ") or text.endswith(" "):
+        raise MessageInvalid(f"tags is {text!r}; remove the spaces at its ends, which subscriptions ignore")
+    return text
 
 
 def _keys(keys: str | Iterable[str]) -> tuple[str, ...]:

@@ -158,6 +158,11 @@ def test_an_empty_frame_sends_nothing(spark: Any, place: Place, write: Write) ->
         ("body string", {"nameServer": ""}, "option nameServer is missing"),
         ("body string", {"compression": "rar"}, "choose one of none, zlib, lz4, zstd"),
         ("body string", {"maxMessageBytes": "1000000000"}, "option maxMessageBytes is 1000000000"),
+        (
+            "body string",
+            {"dedupProperty": "KEYS"},
+            "option dedupProperty is 'KEYS': property name 'KEYS' is reserved",
+        ),
         ("body string", {"bodyChecksum": "md5"}, "choose one of none, crc-32c"),
         ("id int, span interval year", {"format": "json"}, "'span' is interval year, which format json"),
         ("m map<struct<x:int>,int>", {"format": "msgpack"}, "'m' is map<struct<x:int>,int>, which format"),
@@ -233,6 +238,27 @@ def test_names_of_columns_and_collations_are_as_sql_has_them(spark: Any, place: 
             {"topic": ""},
             "row 1 of the partition not sent, topic 'a b': TopicInvalid",
         ),
+        (
+            {"topic": ["T", None]},
+            {"topic": ""},
+            "row 1 of the partition not sent: .* the topic is null; give",
+        ),
+        ({"delayLevel": [1, 99]}, {}, "row 1 of partition 0 .*delay level 99 is above 18"),
+        ({"delayLevel": [None, 2]}, {"maxDelayLevel": 1}, "row 1 .*delay level 2 is above 1"),
+        ({"delayLevel": [0, -1]}, {}, "row 1 of the partition .*delay_level is -1"),
+        ({"tags": ["a", "a||b"]}, {}, "row 1 of the partition .*a message has one tag"),
+        ({"tags": ["a", "b "]}, {}, "row 1 of the partition .*remove the spaces"),
+        (
+            {"properties": [[], [("p", "x" * 40_000)]]},
+            {},
+            "row 1 of partition 0 .*properties have 40.* bytes",
+        ),
+        ({"properties": [[], [("POP_CK", "x")]]}, {}, "row 1 of the partition .*'POP_CK' is reserved"),
+        (
+            {"properties": [[("TIMER_DELAY_SEC", "5")], []]},
+            {},
+            r"row 0 of partition 0 .* \(4.6.0\) has none",
+        ),
         ({"body": ["x", "y" * 5_000_000]}, {}, "row 1 .* 5000000 bytes; 4194304 are allowed"),
         (
             {"body": ["x", "y" * 5_000_000]},
@@ -251,13 +277,15 @@ def test_rows_that_can_never_be_stored_fail_at_once(
         frame["brokerName"] = [place.broker.name] * 2
     if "topic" in columns:
         frame["topic"] = [topic, columns["topic"][1]]
-    types = {"queueId": "int"}
+    types = {"queueId": "int", "delayLevel": "int", "properties": "map<string,string>"}
+    arrow = {"properties": pa.map_(pa.string(), pa.string()), "delayLevel": pa.int32()}
     sink = SinkOptions.read(
         {"nameServer": place.namesrv, "topic": topic, "deliveryTimeoutMs": 60_000, **options}
     )
     schema = Columns([(name, types.get(name, "string")) for name in frame], sink)
+    batch = pa.record_batch({name: pa.array(values, arrow.get(name)) for name, values in frame.items()})
     with pytest.raises(RowNotSent, match=words):
-        send_rows([pa.record_batch(frame)], schema, sink, TaskId("run", 0, 0))
+        send_rows([batch], schema, sink, TaskId("run", 0, 0))
 
 
 def test_checksums_of_bodies_go_from_end_to_end(spark: Any, place: Place, write: Write) -> None:

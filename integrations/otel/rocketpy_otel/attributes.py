@@ -49,7 +49,7 @@ def message_attributes(message: Message | MessageExt) -> Attributes:
         found[names.DELAY_LEVEL] = message.delay_level
     if group := properties.get(_GROUP_PROPERTY):
         found[names.MESSAGE_GROUP] = group
-    delivery = properties.get(reserved.PROPERTY_TIMER_DELIVER_MS, "")
+    delivery = properties.get(reserved.TIMER_DELIVER_MS, "")
     if delivery.isdecimal() and len(delivery) <= _MS_DIGITS_MAX:
         found[names.DELIVERY_TIME] = int(delivery)
     return found

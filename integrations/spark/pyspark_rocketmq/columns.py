@@ -36,7 +36,7 @@ from pyspark_rocketmq.bodies import (
 )
 from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message, MessageColumns, MessageQueue, RocketError
-from rocketpy.errors import ConfigInvalid, MessageInvalid
+from rocketpy.errors import ConfigInvalid, MessageInvalid, TopicInvalid
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -70,6 +70,8 @@ _RECORD_OVERHEAD_BYTES: Final = 256
 """Approximate size of a stored record without its body."""
 _NAMES_MAX: Final = 64
 """Maximum number of property names in a request. With more, its messages are created one by one."""
+
+_NULL_TOPIC: Final = "the topic is null; give each row a topic, or set option topic"
 
 Where = tuple[str, int] | str | None
 """The queue of a row: broker and id, or a sharding key; None for any."""
@@ -242,7 +244,9 @@ class Columns:
         for row, (topic, where, delay, length) in enumerate(
             zip(topics, wheres, delays, lengths, strict=False)
         ):
-            target = (topic or "", where)
+            if topic is None:
+                raise RowNotSent(f"row {first_row + row} of the partition", "", TopicInvalid(_NULL_TOPIC))
+            target = (topic, where)
             queue = None
             if where is not None:
                 if target not in queues:

@@ -38,8 +38,9 @@ from rocketpy import (
 )
 from rocketpy.client.name_servers import split_addresses
 from rocketpy.consumer.fetch.subscription import Expression
-from rocketpy.errors import ConfigInvalid
+from rocketpy.errors import ConfigInvalid, MessageInvalid
 from rocketpy.message import check_group, check_topic
+from rocketpy.message.message import check_properties
 from rocketpy.protocol.java import trim
 from rocketpy.protocol.message.checksum import BODY_CHECKSUMS
 from rocketpy.protocol.remoting.frame import MAX_FRAME_BYTES
@@ -306,6 +307,7 @@ class SinkOptions:
     max_in_flight: int
     max_in_flight_bytes: int
     max_message_bytes: int
+    max_delay_level: int
     send_timeout_ms: int
     retries: int
     delivery_timeout_ms: int
@@ -331,6 +333,7 @@ class SinkOptions:
             max_in_flight=options.number("maxInFlight", 16, 1),
             max_in_flight_bytes=options.number("maxInFlightBytes", 4 << 20, 1),
             max_message_bytes=options.number("maxMessageBytes", 4 << 20, 1, MAX_FRAME_BYTES),
+            max_delay_level=options.number("maxDelayLevel", 18),
             send_timeout_ms=options.number("sendTimeoutMs", 3000, 1),
             retries=options.number("retries", 2),
             delivery_timeout_ms=options.number("deliveryTimeoutMs", _DELIVERY_TIMEOUT_MS),
@@ -338,7 +341,7 @@ class SinkOptions:
             compress_above_bytes=options.number("compressAboveBytes", 4096),
             body_checksum=options.choice("bodyChecksum", "none", ("none", *BODY_CHECKSUMS)),
             require_send_ok=options.flag("requireSendOk", default=True),
-            row_id_property=options.text("dedupProperty", ROW_ID_PROPERTY),
+            row_id_property=_property_name(options, "dedupProperty", ROW_ID_PROPERTY),
             trace_context=tuple((name, text) for name in _TRACE_CONTEXT if (text := options.text(name))),
         )
         options.reject_unknown()
@@ -356,6 +359,7 @@ class SinkOptions:
             send_timeout_ms=max(self.delivery_timeout_ms, self.send_timeout_ms),
             attempt_timeout_ms=self.send_timeout_ms,
             max_message_bytes=self.max_message_bytes,
+            max_delay_level=self.max_delay_level,
             # The sink enforces maxInFlightBytes itself; this limit must never be reached.
             max_in_flight_bytes=max(2 * self.max_in_flight_bytes, 64 << 20),
             body_checksum="" if self.body_checksum == "none" else self.body_checksum,
@@ -363,6 +367,17 @@ class SinkOptions:
             compression=compression,
             batch=BatchConfig(max_bytes=self.batch_bytes),
         )
+
+
+def _property_name(options: Options, option: str, default: str) -> str:
+    """Return the name of a property, or an empty string. Raises ConfigInvalid for one that is reserved."""
+    name = options.text(option, default)
+    if name:
+        try:
+            check_properties((name,))
+        except MessageInvalid as error:
+            raise ConfigInvalid(f"option {option} is {name!r}: {error}") from None
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,21 @@ from pyspark_rocketmq.clients import freeze_modules, producer_for
 from pyspark_rocketmq.columns import Columns, RowNotSent, Where
 from pyspark_rocketmq.options import SinkOptions
 from rocketpy import Message, MessageQueue, Retry, RocketError, SendResult, SendStatus, by_hash
-from rocketpy.errors import BatchIncomplete, BrokerError, RouteNotFound
+from rocketpy.errors import (
+    BatchIncomplete,
+    BrokerError,
+    MessageInvalid,
+    MessageTooLarge,
+    RouteNotFound,
+)
 from rocketpy.protocol.codes import ResponseCode
 from rocketpy.sync import Producer
 from rocketpy.telemetry import continued
 
 _NO_BATCHES: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 """Response codes of a broker that rejects batches (4.6 with DLedger), or this batch; nothing is stored."""
+_INVALID: Final = (MessageInvalid, MessageTooLarge)
+"""Errors of the producer for one message of a batch, of which it has sent nothing."""
 _FINAL_CODES: Final = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 """Codes that a retry here cannot fix: the producer already tried other brokers."""
 _PAUSE_S: Final = 0.1
@@ -185,6 +193,11 @@ class _Task:
                 future = self._producer.send_async(messages[0], queue=queue, timeout_ms=timeout_ms)
             else:
                 future = self._producer.send_batch_async(messages, queue=queue, timeout_ms=timeout_ms)
+        except _INVALID as error:
+            if len(messages) == 1:
+                raise self._failed(numbers, messages[0].topic, error) from error
+            self._send_singly(numbers, messages, queue)
+            return
         except RocketError as error:
             raise self._failed(numbers, messages[0].topic, error) from error
         self.in_flight.append(_InFlight(numbers, messages, queue, size, future, first, now))
@@ -216,7 +229,10 @@ class _Task:
     def _retry(self, sent: _InFlight, error: RocketError) -> None:
         """Send rejected rows again. Raises RowNotSent if a retry cannot help."""
         self.retried += (error.attempts - 1) * len(sent.messages)
-        if len(sent.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
+        if len(sent.messages) > 1 and isinstance(error, _INVALID):
+            # A single send of each row names the invalid one, or has what a batch cannot have.
+            self._send_singly(sent.numbers, sent.messages, sent.queue)
+        elif len(sent.messages) > 1 and isinstance(error, BrokerError) and error.code in _NO_BATCHES:
             self._resend_singly(sent)
         elif not self._may_retry(sent.first_sent, error):
             raise self._failed(sent.numbers, sent.messages[0].topic, error) from error

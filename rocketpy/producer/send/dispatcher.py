@@ -186,6 +186,11 @@ class SendDispatcher:
         )
         if not batched:
             self._check_single(size)
+            if message.delay_level > self.config.max_delay_level:
+                raise MessageInvalid(
+                    f"delay level {message.delay_level} is above {self.config.max_delay_level}, the last "
+                    "one of brokers (max_delay_level); DelayLevels.level_for gives the level of a time"
+                )
         event = listeners.announce((message,), oneway=kind.is_oneway) if listeners.all else None
         try:
             if batched:

@@ -401,3 +401,22 @@ async def test_a_broker_checks_a_filter_expression(producer: Producer, consumer:
     await consumer.check_filter("Filters", "a || b")
     with pytest.raises(BrokerError, match="SQL92"):
         await consumer.check_filter("Filters", Sql("n > 5"))
+
+
+async def test_a_delay_level_that_brokers_lack_is_refused(cluster: EmbeddedCluster) -> None:
+    """A level that was meant as seconds would hide the message for hours."""
+    message = Message("T", b"x", delay_level=99)
+    async with Producer("p", cluster.namesrv_address) as sending:
+        for send in (sending.send, sending.send_nowait):
+            with pytest.raises(MessageInvalid, match="delay level 99 is above 18"):
+                await send(message)
+        with pytest.raises(MessageInvalid, match="delay level 99 is above 18"):
+            sending.send_oneway(message)
+        with pytest.raises(MessageInvalid, match="delay level 99 is above 18"):
+            await sending.request(message)
+        await sending.send(Message("T", b"x", delay_level=18))
+    config = ProducerConfig(max_delay_level=99)
+    async with Producer("p", cluster.namesrv_address, config=config) as sending:
+        await sending.send(message)
+    levels = cluster.brokers[0].deferred.delay.waiting()
+    assert sum(levels.values()) == 2

@@ -17,7 +17,7 @@ BODIES = [b"one", b"two"]
 texts = st.text(
     st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20
 ).filter(lambda text: not text.isspace())
-optional = st.none() | texts.filter(lambda text: " " not in text)
+optional = st.none() | texts.filter(lambda text: " " not in text and "||" not in text)
 flags = st.integers(-(2**31), 2**31 - 1)
 rows = st.lists(
     st.tuples(st.binary(min_size=1, max_size=9), optional, optional, texts, st.none() | texts, flags),
@@ -84,3 +84,19 @@ def test_the_topic_is_checked_even_without_messages() -> None:
     assert len(MessageColumns("T", [])) == 0
     with pytest.raises(TopicInvalid):
         MessageColumns("no topic", [])
+
+
+@pytest.mark.parametrize(
+    ("tags", "words"),
+    [(["a", "b||c"], "one tag"), (["a ", "b"], "spaces at its ends"), (["a", " b"], "spaces at its ends")],
+)
+def test_tags_that_no_subscription_can_name_are_rejected(tags: list[str], words: str) -> None:
+    """No consumer could select the message by its tag."""
+    with pytest.raises(MessageInvalid, match=words):
+        MessageColumns("T", [b"x", b"y"], tags=tags)
+
+
+def test_tags_are_not_joined_for_the_check() -> None:
+    """Two valid tags would be taken for an invalid one."""
+    tags = ["a|", "|b", "c d", ""]
+    assert MessageColumns("T", [b"x"] * 4, tags=tags).tags == tags
