@@ -45,6 +45,8 @@ class Tasks:
         self.on_failure: list[OnFailure] = [] if on_failure is None else [on_failure]
         self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._cancelled: set[asyncio.Future[Any]] = set()
+        """Tasks that this object has cancelled, until they end."""
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run `work` in a task. An exception that leaves it fails the component.
@@ -84,11 +86,18 @@ class Tasks:
         for listener in self.on_failure.copy():
             listener(failure)
 
+    def cancel_soon(self, *tasks: asyncio.Future[Any] | None) -> None:
+        """Cancel tasks, ignoring None. A task that something else cancels fails the component."""
+        for task in tasks:
+            if task is not None and not task.done():
+                if task in self._tasks:
+                    self._cancelled.add(task)
+                task.cancel()
+
     async def cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
         """Cancel tasks, ignoring None, and wait until they have ended. Does not raise their exceptions."""
         running = {task for task in tasks if task is not None and not task.done()}
-        for task in running:
-            task.cancel()
+        self.cancel_soon(*running)
         if running:
             await asyncio.wait(running)
 
@@ -112,11 +121,17 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        is_expected = task in self._cancelled
+        self._cancelled.discard(task)
         error: BaseException | None
         try:
             error = task.exception()
         except asyncio.CancelledError as cancelled:
-            error = None if is_cancelled(task) else cancelled
+            error = cancelled
+            if is_cancelled(task):  # else something that it awaited was cancelled
+                if is_expected or self.failure is not None:
+                    return
+                error = asyncio.CancelledError("something outside of the component has cancelled it")
         if error is not None:
             self.fail(task.get_name(), error)
 

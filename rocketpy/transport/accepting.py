@@ -113,7 +113,7 @@ class TcpListener:
         if len(self._unfinished) >= self._unfinished_max:
             oldest = next(iter(self._unfinished))
             del self._unfinished[oldest]
-            oldest.cancel()
+            self.tasks.cancel_soon(oldest)
         task = self.tasks.spawn(self._adopted(connection, host), f"connection of {host}")
         self._unfinished[task] = host
         task.add_done_callback(partial(self._finished, connection))

@@ -122,8 +122,7 @@ class ConcurrentConsumeService(HandlerService):
         left_s = max(0.1, (until - self.clock()) / 1000)
         if self._sending_back:
             await asyncio.wait(set(self._sending_back), timeout=left_s)
-        for task in self._sending_back:
-            task.cancel()
+        self.tasks.cancel_soon(*self._sending_back)
         self._close_logs()
         return left
 

@@ -25,6 +25,7 @@ from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.message.message import MessageExt
+from rocketpy.runtime.tasks import is_cancelled
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -65,8 +66,11 @@ class OrderlyConsumeService(HandlerService):
         """Enqueue messages. A message that cannot be decoded goes to the dead-letter topic in its turn."""
         puller.process_queue.enqueue(messages)
         if puller not in self._queue_tasks and not self._closing:
-            queue_task = self.tasks.spawn(self._run(puller), f"handle {puller.process_queue.queue}")
-            self._queue_tasks[puller] = queue_task
+            self._start(puller)
+
+    def _start(self, puller: Puller, pause_ms: float = 0.0) -> None:
+        work = self._run(puller, pause_ms)
+        self._queue_tasks[puller] = self.tasks.spawn(work, f"handle {puller.process_queue.queue}")
 
     async def wait_released(self, puller: Puller) -> None:
         """Wait for the running handler: the next owner must not begin before it has ended."""
@@ -87,8 +91,7 @@ class OrderlyConsumeService(HandlerService):
         queue_tasks = set(self._queue_tasks.values())
         late = (await asyncio.wait(queue_tasks, timeout=timeout_s))[1] if queue_tasks else set()
         left = self.in_progress() if late else ()
-        for queue_task in late:
-            queue_task.cancel()
+        self.tasks.cancel_soon(*late)
         if self._pool is not None:
             self._pool.shutdown()
         self._close_logs()
@@ -96,22 +99,31 @@ class OrderlyConsumeService(HandlerService):
 
     # -- one queue ----------------------------------------------------------------------------
 
-    async def _run(self, puller: Puller) -> None:
+    async def _run(self, puller: Puller, pause_ms: float) -> None:
+        left_ms: float | None = None
         try:
-            await self._handle_all(puller)
+            if pause_ms:
+                await self._pause(puller, pause_ms / 1000)
+            left_ms = await self._handle_all(puller)
         finally:
             # Not in a done callback: messages that are submitted right after this start a new task.
             del self._queue_tasks[puller]
+        if left_ms is not None and self._is_active(puller):
+            self._start(puller, left_ms)
 
-    async def _handle_all(self, puller: Puller) -> None:
-        process_queue = puller.process_queue
+    async def _handle_all(self, puller: Puller) -> float | None:
+        """Handle the waiting messages. None: all; else another task continues, after a pause in ms.
+
+        The application may cancel this task in its handler. Then it ends, so that the event loop can close.
+        """
+        process_queue, task = puller.process_queue, asyncio.current_task()
         while self._is_active(puller):
             if not self._may_call(puller):
                 await self._renew_lock(puller)
                 continue
             batches = self._next_batches(puller)
             if not batches:
-                return
+                return None
             started_ms = self.clock()
             results = await self._handle(puller, batches)
             took_ms = (self.clock() - started_ms) / len(results)
@@ -124,10 +136,13 @@ class OrderlyConsumeService(HandlerService):
                     failed, pause_ms = await self._settle(puller, batch, results[index], took_ms)
             process_queue.put_back(failed)
             puller.wake()
+            if is_cancelled(task):
+                return pause_ms or 0.0
             if pause_ms is not None:
                 await self._pause(puller, pause_ms / 1000)
             else:
                 await asyncio.sleep(0)
+        return None
 
     async def _settle(
         self, puller: Puller, batch: list[MessageExt], result: HandlingResult, took_ms: float
@@ -173,7 +188,12 @@ class OrderlyConsumeService(HandlerService):
         if batches[0][0].decode_error is not None:
             return [_UNDECODABLE]
         if self._pool is None:
-            return [await self.adapter.handle(batches[0], threads=False)]
+            try:
+                return [await self.adapter.handle(batches[0], threads=False)]
+            except asyncio.CancelledError as error:
+                if self._closing:
+                    raise
+                return [self.adapter.failed_on_thread(batches[0], error)]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._handle_on_thread, puller, batches, loop)
 

@@ -33,7 +33,7 @@ from rocketpy.consumer.outcomes import (
     to_handling_result,
 )
 from rocketpy.message.message import MessageExt
-from rocketpy.runtime.tasks import Tasks, run_in_context
+from rocketpy.runtime.tasks import Tasks, is_cancelled, run_in_context
 
 log: Final = logging.getLogger("rocketpy.consumer")
 
@@ -208,8 +208,7 @@ class HandlerRunner:
             deque(chunk.calls, maxlen=0)  # exhaust the iterator, which workers share
         late = (await asyncio.wait(self._workers, timeout=timeout_s))[1] if self._workers else set()
         left = self.in_progress() if late else ()
-        for worker in late:
-            worker.cancel()
+        self._tasks.cancel_soon(*late)
         if late:
             await asyncio.wait(late, timeout=1)
         if self._check is not None:
@@ -312,14 +311,21 @@ class LoopRunner(HandlerRunner):
         return worker
 
     async def _work(self) -> None:
-        while True:
-            await self._call_chunks()
-            if self._idle is not None or self._is_closing:
-                return
-            worker = cast("asyncio.Task[None]", asyncio.current_task())
-            self._workers.discard(worker)
-            self._idle = worker, self._loop.create_future()
-            await self._idle[1]
+        worker = cast("asyncio.Task[None]", asyncio.current_task())
+        try:
+            while True:
+                await self._call_chunks()
+                if self._idle is not None or self._is_closing:
+                    return
+                self._workers.discard(worker)
+                self._idle = worker, self._loop.create_future()
+                await self._idle[1]
+        except asyncio.CancelledError:
+            if self._is_closing or not is_cancelled(worker):
+                raise
+            # The application has cancelled its handler's task. Another worker makes the other calls.
+            if self._idle is not None and self._idle[0] is worker:
+                self._idle = None
 
     async def _call_chunks(self) -> None:
         # Not the event loop's clock, which uvloop updates once per iteration.
@@ -328,6 +334,11 @@ class LoopRunner(HandlerRunner):
             self._flush_soon()  # if the first call waits: reports earlier ones, marks this one as interrupted
             try:
                 await self._call_all(running)
+            except asyncio.CancelledError as error:
+                if not self._is_closing:  # see `_work`
+                    failed = self._adapter.failed_on_thread(running.in_progress(), error)
+                    self._end_call(running, running.argument, failed)
+                raise
             finally:
                 running.started_s = time.monotonic()
                 running.argument = None

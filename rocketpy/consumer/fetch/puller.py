@@ -174,8 +174,7 @@ class Puller:
 
     def stop(self) -> None:
         """Stop pulling; a pending response is ignored."""
-        if self._task is not None:
-            self._task.cancel()
+        self._context.tasks.cancel_soon(self._task)
         self._cancel_prefetch()
 
     def wake(self) -> None:

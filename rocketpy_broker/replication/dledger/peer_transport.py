@@ -149,8 +149,7 @@ class _RaftConnection:
                 self._client.on_response(request.number, None)
 
     def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
+        self._client.tasks.cancel_soon(self._connecting)
         if self._channel is not None:
             self._channel.abort()
 

@@ -281,3 +281,46 @@ async def test_repeated_failures_in_the_log(
     if kind == "handler":
         assert len(logged) + sum(counts) == 300
     assert len(lines) <= 3 * (took_s + 2)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_handler_whose_task_is_cancelled(
+    cluster: EmbeddedCluster, producer: Producer, orderly: bool
+) -> None:
+    """Its message would stay in progress forever: never handled again, and no offset after it stored."""
+    cancelled: set[bytes] = set()
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: MessageExt) -> None:
+        if message.body not in cancelled and len(cancelled) < 3:
+            cancelled.add(message.body)
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)  # as a time limit of the application may do
+            await asyncio.Event().wait()
+        handled[message.body] += 1
+
+    bodies = await send(producer, *texts("m", 20))
+    async with consuming(cluster, handle, orderly=orderly, suspend_ms=10) as consumer:
+        await until(lambda: len(handled) == 20)
+        assert len(cancelled) == 3
+        await until(lambda: sum(of for q, of in consumer.progress().items() if q.topic == "T") == 20)
+        assert consumer.health().ok
+        await send(producer, "later")
+        await until(lambda: handled[b"later"] == 1)
+    assert set(handled) == {*bodies, b"later"}
+    assert set(handled.values()) == {1}
+
+
+async def test_an_idle_worker_that_is_cancelled(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The next message would wait for a worker that is gone."""
+    seen = Seen()
+    async with consuming(cluster, seen) as consumer:
+        await send(producer, "one")
+        await seen.until(1)
+        (worker,) = [task for task in asyncio.all_tasks() if task.get_name() == "handlers"]
+        worker.cancel()
+        await asyncio.wait({worker})
+        await send(producer, *texts("m", 3))
+        await seen.until(4)
+        assert consumer.health().ok
