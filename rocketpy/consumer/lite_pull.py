@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 from rocketpy.client.instance import ClientInstance
 from rocketpy.client.namespace import wrap, wrap_queue
@@ -33,6 +34,9 @@ log: Final = logging.getLogger("rocketpy.consumer")
 
 _ASSIGN_AGAIN_S: Final = 1.0
 
+Poller = asyncio.Task[Any] | threading.Thread
+"""Who polls: a task, or a thread that uses `rocketpy.sync`."""
+
 
 class LitePullConsumer(GroupConsumer):
     """Returns prefetched messages, by `poll` or by iteration.
@@ -45,8 +49,9 @@ class LitePullConsumer(GroupConsumer):
     Either `subscribe`, and share the topics' queues with the group's other members, or `assign` queues. The
     messages of a poll count as processed at the next poll or at `commit`; after a crash all others are
     delivered again. A queue goes to another member after that, or after `MemberConfig.rebalance_wait_ms`.
-    Only one task may poll at a time. Messages that cannot be processed are not redelivered: the application
-    has to store them.
+    Only one task may poll at a time: until its messages count as processed, or it has ended, a poll by
+    another task raises UsageError. Messages that cannot be processed are not redelivered: the application has
+    to store them.
 
     Args:
         group: The common name of the members.
@@ -72,6 +77,7 @@ class LitePullConsumer(GroupConsumer):
         self.config: Final = config or LitePullConfig()
         self._buffer = _PollBuffer()
         self._assigned: tuple[MessageQueue, ...] | None = None
+        self._polling: set[Poller] = set()
         self._end_listeners: list[Callable[[], None]] = []
 
     def _make_member(self, client: ClientInstance) -> GroupMember:
@@ -247,9 +253,11 @@ class LitePullConsumer(GroupConsumer):
 
         Raises:
             ClientClosed: The consumer does not run, or was started in another event loop or process.
-            UsageError: The timeout is not a number, or `max_count` is not a number of 1 or more.
+            UsageError: The timeout is not a number, or `max_count` is not a number of 1 or more. Another task
+                polls, too: its messages would count as processed while it works on them.
         """
-        return [message for _, messages in await self._poll(timeout_ms, max_count) for message in messages]
+        found = await self.poll_queues(timeout_ms, max_count)
+        return [message for _, messages in found for message in messages]
 
     async def getmany(
         self, timeout_ms: int | None = None, *, max_count: int | None = None
@@ -269,24 +277,52 @@ class LitePullConsumer(GroupConsumer):
             ClientClosed: As for `poll`.
             UsageError: As for `poll`.
         """
-        found = await self._poll(timeout_ms, max_count)
+        found = await self.poll_queues(timeout_ms, max_count)
         return {messages[0].queue: messages for _, messages in found}
 
-    async def _poll(
-        self, timeout_ms: int | None, max_count: int | None
+    async def poll_queues(
+        self, timeout_ms: int | None, max_count: int | None, thread: threading.Thread | None = None
     ) -> list[tuple[Puller, list[MessageExt]]]:
+        """Return messages as `getmany` does, with the pullers of the queues.
+
+        thread: the poller, for `rocketpy.sync`, where several threads may poll at the same time. Each poll
+        finishes the messages of its own thread, and of threads that have ended. None: the current task.
+        """
         if timeout_ms is not None:
             check_number("timeout_ms", timeout_ms, 0)
         if max_count is not None:
             check_number("max_count", max_count, 1)
         member = self.member
         member.client.check_loop()
-        self._buffer.finish_polled(int(member.client.now_ms()))
-        timeout_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
+        poller = thread or _current_task()
+        if thread is None:
+            self._check_poller(poller)
+        self._buffer.finish_polled(int(member.client.now_ms()), poller)
+        self._polling.add(poller)
+        try:
+            wait_ms = self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
+            return await self._wait_for_messages(poller, wait_ms, max_count or self.config.poll_batch_size)
+        finally:
+            self._polling.discard(poller)
+
+    def _check_poller(self, poller: Poller) -> None:
+        """Raise UsageError while another task waits for messages, or works on those of its poll."""
+        for other in (*self._polling, *self._buffer.polled):
+            if other is not poller and not _has_ended(other):
+                name = other.get_name() if isinstance(other, asyncio.Task) else other.name
+                raise UsageError(
+                    f"{name} polls consumer {self.group}, too; its messages would count as processed while "
+                    "it works on them. Poll in one task, which may give messages to others; or give each "
+                    "task a consumer of its own. To hand over, let the first task call commit()"
+                )
+
+    async def _wait_for_messages(
+        self, poller: Poller, timeout_ms: float, max_count: int
+    ) -> list[tuple[Puller, list[MessageExt]]]:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_ms / 1000
         while True:
-            polled = self._buffer.take(max_count or self.config.poll_batch_size)
+            polled = self._buffer.take(max_count, poller)
             left_s = until - loop.time()
             if polled or left_s <= 0:
                 return polled
@@ -331,8 +367,13 @@ class LitePullConsumer(GroupConsumer):
             wire = {wrap_queue(member.namespace, queue): offset for queue, offset in offsets.items()}
             await member.offsets.write(wire, wait=True)
             return
+        await self.commit_polled()
+
+    async def commit_polled(self, by: Poller | None = None) -> None:
+        """Finish messages of a task's or thread's polls, or of all, and commit the offsets after them."""
+        member = self.member
         async with member.releases.committing:
-            self._buffer.finish_polled(int(member.client.now_ms()))
+            self._buffer.finish_polled(int(member.client.now_ms()), by)
             await member.persist(wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -375,7 +416,7 @@ class LitePullConsumer(GroupConsumer):
         return await api.min_offset(name), await api.max_offset(name)
 
     def _seek(self, queue: MessageQueue, offset: int) -> None:
-        self._buffer.finish_polled(int(self.member.client.now_ms()))
+        self._buffer.finish_polled(int(self.member.client.now_ms()), _current_task())
         self.member.restart_pulling(self._puller(queue).process_queue.queue, offset)
 
     def _puller(self, queue: MessageQueue) -> Puller:
@@ -404,16 +445,25 @@ class LitePullConsumer(GroupConsumer):
         return config_properties(self.config)
 
 
+def _current_task() -> Poller:
+    return cast("asyncio.Task[Any]", asyncio.current_task())
+
+
+def _has_ended(poller: Poller) -> bool:
+    return poller.done() if isinstance(poller, asyncio.Task) else not poller.is_alive()
+
+
 class _PollBuffer:
     """The `ConsumeService` of a `LitePullConsumer`: keeps pulled messages until the poll after theirs.
 
-    changed: set when there may be messages to take, and at the end.
+    changed: set when there may be messages to take, and at the end. polled: messages that do not count as
+    processed yet, by the task or thread that polled them.
     """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self._ready: dict[Puller, None] = {}
-        self._polled: list[tuple[Puller, list[MessageExt]]] = []
+        self.polled: dict[Poller, list[tuple[Puller, list[MessageExt]]]] = {}
         self._finished = asyncio.Event()
 
     def submit(self, puller: Puller, messages: list[MessageExt], failed: int = 0) -> None:
@@ -424,16 +474,17 @@ class _PollBuffer:
     async def wait_released(self, puller: Puller) -> None:
         """Wait until the application has processed the polled messages of a revoked queue."""
         self._ready.pop(puller, None)
-        while any(of is puller for of, _ in self._polled):
+        while any(of is puller for found in self.polled.values() for of, _ in found):
             self._finished.clear()
             await self._finished.wait()
 
-    def finish_polled(self, now_ms: int) -> None:
-        """Finish the messages of the last poll."""
-        polled, self._polled = self._polled, []
-        for puller, messages in polled:
-            puller.process_queue.finish(messages, now_ms)
-            puller.wake()
+    def finish_polled(self, now_ms: int, by: Poller | None) -> None:
+        """Finish the messages of polls by a task or thread, and by those that have ended; None for all."""
+        for poller in list(self.polled):
+            if by is None or poller is by or _has_ended(poller):
+                for puller, messages in self.polled.pop(poller):
+                    puller.process_queue.finish(messages, now_ms)
+                    puller.wake()
         self._finished.set()
 
     def in_progress(self) -> Sequence[object]:
@@ -448,7 +499,7 @@ class _PollBuffer:
         self._ready.clear()
         self.changed.set()
 
-    def take(self, count: int) -> list[tuple[Puller, list[MessageExt]]]:
+    def take(self, count: int, poller: Poller) -> list[tuple[Puller, list[MessageExt]]]:
         """Return at most `count` messages; queues take turns."""
         found: list[tuple[Puller, list[MessageExt]]] = []
         for puller in list(self._ready):
@@ -462,5 +513,6 @@ class _PollBuffer:
                 self._ready[puller] = None  # after the others
             if not count:
                 break
-        self._polled = found
+        if found:
+            self.polled[poller] = found
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar, Unpack
@@ -9,6 +10,7 @@ from typing import TypeVar, Unpack
 from rocketpy import consumer
 from rocketpy.consumer.config import LitePullConsumerOptions, PullConsumerOptions, PushConsumerOptions
 from rocketpy.consumer.fetch.consumer_api import PullResponse
+from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.fetch.subscription import ALL, Expression
 from rocketpy.consumer.outcomes import Handler
 from rocketpy.errors import ClientClosed, RocketError
@@ -88,7 +90,11 @@ class PushConsumer(_Member[consumer.PushConsumer]):
 
 
 class LitePullConsumer(_Member[consumer.LitePullConsumer]):
-    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Same arguments."""
+    """`rocketpy.LitePullConsumer` for blocking code: ``for message in consumer``. Same arguments.
+
+    Several threads may poll at the same time; each gets other messages. The messages of a poll count as
+    processed when the same thread polls or commits again, or at the next poll after the thread has ended.
+    """
 
     def __init__(
         self, group: str, namesrv: str | None = None, **options: Unpack[LitePullConsumerOptions]
@@ -113,27 +119,41 @@ class LitePullConsumer(_Member[consumer.LitePullConsumer]):
 
     def poll(self, timeout_ms: int | None = None, *, max_count: int | None = None) -> list[MessageExt]:
         """See `rocketpy.LitePullConsumer.poll`."""
-        return self._loop_thread().run(self._inner.poll(timeout_ms, max_count=max_count))
+        found = self._poll(self._loop_thread(), timeout_ms, max_count)
+        return [message for _, messages in found for message in messages]
 
     def getmany(
         self, timeout_ms: int | None = None, *, max_count: int | None = None
     ) -> dict[MessageQueue, list[MessageExt]]:
         """See `rocketpy.LitePullConsumer.getmany`."""
-        return self._loop_thread().run(self._inner.getmany(timeout_ms, max_count=max_count))
+        found = self._poll(self._loop_thread(), timeout_ms, max_count)
+        return {messages[0].queue: messages for _, messages in found}
+
+    def _poll(
+        self, background: LoopThread, timeout_ms: int | None = None, max_count: int | None = None
+    ) -> list[tuple[Puller, list[MessageExt]]]:
+        return background.run(self._inner.poll_queues(timeout_ms, max_count, threading.current_thread()))
 
     def __iter__(self) -> Iterator[MessageExt]:
         """Yield messages until the consumer is closed."""
         while True:
             background = self._loop_thread()  # raises before the start, and in a forked child
             try:
-                messages = background.run(self._inner.poll())
+                found = self._poll(background)
             except ClientClosed:
                 return
-            yield from messages
+            for _, messages in found:
+                yield from messages
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """See `rocketpy.LitePullConsumer.commit`."""
-        self._loop_thread().run(self._inner.commit(offsets))
+        """See `rocketpy.LitePullConsumer.commit`.
+
+        Without `offsets`, the messages of this thread's polls count as processed.
+        """
+        if offsets is not None:
+            self._loop_thread().run(self._inner.commit(offsets))
+        else:
+            self._loop_thread().run(self._inner.commit_polled(threading.current_thread()))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """See `rocketpy.LitePullConsumer.committed`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from rocketpy import (
     sync,
 )
 from rocketpy.consumer.config import PushConfig
-from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound
+from rocketpy.errors import ClientClosed, ConfigInvalid, RouteNotFound, UsageError
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration.sdk_groups import committed, of_topic, send, texts
 from tests.waiting import LIMIT_S, until
@@ -359,3 +361,121 @@ async def test_batches_by_queue_in_blocking_code(cluster: EmbeddedCluster) -> No
     assert {place: [message.body for message in messages] for place, messages in found.items()} == {
         queue: [b"x"]
     }
+
+
+async def test_a_second_task_that_polls(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The messages of the first would count as processed while it works on them; a crash would lose them."""
+    await send(producer, *texts("m", 8))
+    async with make(cluster) as consumer:
+        consumer.subscribe("T")
+        go = asyncio.Event()
+        taken: list[MessageExt] = []
+
+        async def work() -> None:
+            taken.extend(await consumer.poll(max_count=2))
+            await go.wait()
+
+        worker = asyncio.create_task(work(), name="worker")
+        await until(lambda: taken)
+        for poll in (consumer.poll, consumer.getmany, lambda: anext(aiter(consumer))):
+            with pytest.raises(UsageError, match="worker polls consumer g, too"):
+                await poll()
+        await consumer.member.persist(wait=True)
+        assert sum([await consumer.committed(queue) or 0 for queue in QUEUES]) == 0
+        go.set()
+        await worker
+        found = await poll_until(consumer, 8 - len(taken))  # the worker has ended
+        assert {message.body for message in (*taken, *found)} == {text.encode() for text in texts("m", 8)}
+        await consumer.commit()
+        assert sum([await consumer.committed(queue) or 0 for queue in QUEUES]) == 8
+
+
+async def test_tasks_that_wait_for_messages_together(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Four workers on one consumer would lose messages at a crash, without an error."""
+    async with make(cluster) as consumer:
+        consumer.subscribe("T")
+
+        async def iterate() -> MessageExt:
+            async for message in consumer:
+                return message
+            raise AssertionError
+
+        tasks = [asyncio.create_task(iterate()) for _ in range(4)]
+        await until(lambda: sum(task.done() for task in tasks) == 3)
+        await send(producer, "one")
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(end) for end in ends] == [MessageExt, UsageError, UsageError, UsageError]
+
+
+async def test_a_commit_hands_over_to_another_task(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A program that reads a first message before it starts its worker would get an error."""
+    await send(producer, *texts("m", 4))
+    async with make(cluster) as consumer:
+        consumer.subscribe("T")
+        assert len(await poll_until(consumer, 4)) == 4
+        await consumer.commit()
+        assert await asyncio.create_task(consumer.poll(20)) == []
+        assert await consumer.poll(20) == []
+
+
+async def test_threads_that_poll_together(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """A poll of one thread would count the messages of all others as processed."""
+    await send(producer, *texts("m", 60))
+    together, done = threading.Barrier(4, timeout=LIMIT_S), threading.Barrier(4, timeout=LIMIT_S)
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET, poll_batch_size=4)
+    lite = sync.LitePullConsumer("lite", cluster.namesrv_address, config=config)
+    lite.subscribe("T")
+
+    def committed() -> int:
+        return sum(lite.committed(queue) or 0 for queue in lite.fetch_queues("T"))
+
+    def first_polls() -> list[MessageExt]:
+        while not (found := lite.poll()):
+            pass
+        return found
+
+    def work(number: int) -> tuple[list[MessageExt], int]:
+        found = first_polls()
+        together.wait()  # each thread works on its messages
+        if number == 0:
+            found += first_polls()
+            lite.commit()
+        done.wait()
+        stored = committed()
+        done.wait()
+        while polled := lite.poll(500):
+            found += polled
+        return found, stored
+
+    def run() -> tuple[list[bytes], list[int], int]:
+        with lite, ThreadPoolExecutor(4) as threads:
+            ends = list(threads.map(work, range(4)))
+            lite.poll(0)  # another thread: those of the pool may live, and have no messages
+            lite.commit()
+            return [m.body for found, _ in ends for m in found], [stored for _, stored in ends], committed()
+
+    bodies, stored, at_the_end = await asyncio.to_thread(run)
+    assert Counter(bodies) == Counter(text.encode() for text in texts("m", 60))
+    assert max(stored) <= 8  # of the first thread alone, and only where no other has messages before them
+    assert at_the_end == 60
+
+
+async def test_a_thread_that_has_ended(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """Its queues would never continue, because it cannot say that its messages are processed."""
+    await send(producer, *texts("m", 4))
+    config = LitePullConfig(consume_from=ConsumeFrom.FIRST_OFFSET)
+    lite = sync.LitePullConsumer("lite", cluster.namesrv_address, config=config)
+    lite.subscribe("T")
+
+    def run() -> int:
+        with lite:
+            found: list[MessageExt] = []
+            while len(found) < 4:
+                thread = threading.Thread(target=lambda: found.extend(lite.poll(100)))
+                thread.start()
+                thread.join()
+            lite.poll(0)
+            lite.commit()
+            return sum(lite.committed(queue) or 0 for queue in lite.fetch_queues("T"))
+
+    assert await asyncio.to_thread(run) == 4
