@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from rocketpy.admin.admin_client import AdminClient
+from rocketpy.admin.group_settings import GroupSettings
 from rocketpy.cli.doctor.findings import Findings
-from rocketpy.errors import RocketError
-from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX
+from rocketpy.errors import RocketError, RouteNotFound
+from rocketpy.protocol.bodies import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 _CONCURRENCY: Final = 16
 
@@ -17,7 +18,7 @@ _CONCURRENCY: Final = 16
 async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> None:
     """Check every consumer group. lag_max: the largest lag without a warning, in messages."""
     try:
-        groups = [group.name for group in await admin.groups.list()]
+        known = {group.name: group.brokers for group in await admin.groups.list()}
         dead = await admin.dead_letters.groups()
     except RocketError as error:
         findings.not_checked("groups", "consumer groups", error)
@@ -42,8 +43,12 @@ async def check_groups(findings: Findings, admin: AdminClient, lag_max: int) -> 
     async def dead_letters(own: Findings, group: str) -> None:
         await _check_dead_letters(own, admin, group)
 
-    checks = [check("lag", group, lag) for group in groups]
-    checks += [check("members", group, members) for group in groups]
+    async def retries(own: Findings, group: str) -> None:
+        await _check_retries(own, admin, group, known[group])
+
+    checks = [check("lag", group, lag) for group in known]
+    checks += [check("members", group, members) for group in known]
+    checks += [check("queues", group, retries) for group in known]
     checks += [check("dead letters", group, dead_letters) for group in dead]
     for own in await asyncio.gather(*checks):
         findings += own
@@ -71,6 +76,27 @@ async def _check_members(findings: Findings, admin: AdminClient, group: str) -> 
         findings.problem("members", f"group {group}", text, remedy)
     if not conflicts:
         findings.ok("members", f"group {group}", "its members have the same subscriptions and settings")
+
+
+async def _check_retries(
+    findings: Findings, admin: AdminClient, group: str, brokers: Mapping[str, GroupSettings]
+) -> None:
+    if all(settings.retry_queues <= 1 for settings in brokers.values()):
+        return  # RocketMQ's default; a retry topic has at least one queue
+    try:
+        topic = await admin.topics.describe(RETRY_TOPIC_PREFIX + group)
+    except RouteNotFound:
+        return  # the first member creates it, with the queues of the group
+    for broker, found in topic.brokers.items():
+        retry_queues = brokers[broker].retry_queues if broker in brokers else 0
+        if retry_queues > found.read_queues:
+            findings.problem(
+                "queues",
+                f"group {group} on {broker}",
+                f"it has {retry_queues} retry queues, and its retry topic {found.read_queues} to read: "
+                "brokers of RocketMQ store a part of its failed messages where no consumer reads them",
+                f"Add the queues to the topic: rocketpy group alter {group} --retry-queues {retry_queues}",
+            )
 
 
 async def _check_dead_letters(findings: Findings, admin: AdminClient, group: str) -> None:

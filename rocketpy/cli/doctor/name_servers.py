@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rocketpy.cli.doctor.findings import Findings, add_error_response
 from rocketpy.client.instance import ClientInstance
 from rocketpy.errors import ConnectFailed, RocketError
-from rocketpy.protocol.bodies import ClusterInfo, TopicList, TopicRouteData
+from rocketpy.protocol.bodies import PERM_WRITE, ClusterInfo, TopicList, TopicRouteData
 from rocketpy.protocol.codes import RequestCode, ResponseCode
 from rocketpy.protocol.headers import GetRouteInfoRequestHeader, Header
 from rocketpy.protocol.remoting.command import Command
@@ -50,6 +50,7 @@ async def check_name_servers(findings: Findings, client: ClientInstance) -> dict
             findings.not_checked("routes", f"name server {address}", error)
             return known
     _compare(findings, known)
+    _check_queues(findings, known.values())
     return known
 
 
@@ -179,6 +180,26 @@ def _compare(findings: Findings, known: Mapping[str, NameServerView]) -> None:
         "Set namesrvAddr of every broker to all name servers, and check that brokers reach each of them; "
         "brokers register again every 30 s",
     )
+
+
+def _check_queues(findings: Findings, known: Iterable[NameServerView]) -> None:
+    """Find topics with queues that producers write to, but consumers do not read."""
+    unread = {
+        (topic, queues.broker_name): queues
+        for view in known
+        for topic, route in view.routes.items()
+        for queues in route.queue_datas
+        if queues.perm & PERM_WRITE and queues.write_queue_nums > queues.read_queue_nums
+    }
+    for (topic, broker), queues in sorted(unread.items()):
+        reads, writes = queues.read_queue_nums, queues.write_queue_nums
+        findings.problem(
+            "queues",
+            f"topic {topic} on {broker}",
+            f"producers write to {writes} queues, and consumers read {reads}: messages in the others are "
+            "never consumed",
+            f"Let consumers read them: rocketpy topic alter {topic} --read-queues {writes}",
+        )
 
 
 def _brokers_of(view: NameServerView) -> dict[str, str]:

@@ -19,6 +19,7 @@ import trustme
 from rocketpy import AdminClient, Message, Producer
 from rocketpy.cli.doctor.brokers import BrokerAddress, BrokerState, _check_version
 from rocketpy.cli.doctor.findings import Findings
+from rocketpy.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from rocketpy_broker.embedded import EmbeddedCluster
 from tests.integration import processes
 from tests.integration.access_place import Servers
@@ -28,7 +29,7 @@ from tests.integration.ha_pair import pair
 from tests.integration.sdk_groups import Seen, consuming
 from tests.integration.security.test_tls import servers, tls_settings
 from tests.interop.processes import free_broker_port
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 NOBODY = "127.0.0.1:1"
 ADMIN = {"ROCKETPY_ACCESS_KEY": "operator", "ROCKETPY_SECRET_KEY": "operator-secret"}
@@ -359,6 +360,25 @@ async def test_a_group_that_is_behind(cluster: EmbeddedCluster) -> None:
     assert line.text == "it is 5 messages behind, with 0 members online"
     assert "Start its consumers" in line.remedy
     assert (await examine(namesrv, "--lag", "5")).of("lag", "ok")
+
+
+async def test_queues_that_are_not_read(cluster: EmbeddedCluster) -> None:
+    """Messages that mqadmin has made unreadable would go unnoticed; the lag of RocketMQ's brokers is 0."""
+    (broker,) = cluster.brokers
+    await broker.consumers.groups.update(SubscriptionGroupConfig(group_name="g", retry_queue_nums=4))
+    assert (await examine(cluster.namesrv_address)).status == 0  # no member has created the retry topic yet
+    for topic, reads, writes in (("T", 2, 4), ("Drained", 4, 2), ("%RETRY%g", 1, 1)):
+        config = TopicConfig(topic_name=topic, read_queue_nums=reads, write_queue_nums=writes)
+        await broker.topics.update(config)
+    await until(lambda: cluster.namesrv is not None and cluster.namesrv.routes.route("%RETRY%g") is not None)
+    report = await examine(cluster.namesrv_address)
+    name = broker.config.name
+    lines = [line for line in report.lines if line.check == "queues"]
+    assert [line.subject for line in lines] == [f"topic T on {name}", f"group g on {name}"]
+    assert lines[0].text.startswith("producers write to 4 queues, and consumers read 2: ")
+    assert lines[0].remedy.endswith(": rocketpy topic alter T --read-queues 4")
+    assert lines[1].text.startswith("it has 4 retry queues, and its retry topic 1 to read: ")
+    assert lines[1].remedy.endswith(": rocketpy group alter g --retry-queues 4")
 
 
 async def test_dead_letters_that_wait(cluster: EmbeddedCluster) -> None:

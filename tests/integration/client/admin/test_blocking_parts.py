@@ -20,10 +20,13 @@ def test_blocking_code_administers() -> None:
     with pytest.raises(ClientClosed, match="was not started"):
         admin.topics.list()
     with admin:
-        admin.topics.create("Blocking", 2)
+        assert admin.topics.create("Blocking", 2) == {}
+        for again in (admin.topics.create, admin.create_topic):
+            assert [one.write_queues for one in again("Blocking", 1).values()] == [2]
         assert "Blocking" in admin.topics.list()
         assert len(admin.topics.describe("Blocking").queues) == 2
-        admin.groups.create("blocking", max_retries=1)
+        assert admin.groups.create("blocking", max_retries=1) == {}
+        assert [one.max_retries for one in admin.groups.create("blocking").values()] == [1]
         assert [group.name for group in admin.groups.list()] == ["blocking"]
         assert list(admin.groups.reset("blocking", "Blocking", ResetTo.end())) == list(
             admin.groups.lag("blocking", "Blocking").queues
