@@ -278,10 +278,10 @@ class ConsumerApi(BrokerApi):
         require_success(response, next(iter(queues)).broker_name)
         return set(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
-    async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Unlock queues of one broker, for the next member that locks them."""
+    async def unlock(self, queues: Collection[MessageQueue], client_id: str | None = None) -> None:
+        """Unlock queues of one broker, for the next member that locks them. client_id: of another member."""
         body = UnlockBatchRequestBody(
-            consumer_group=self.group, client_id=self.client.client_id, mq_set=sorted(queues)
+            consumer_group=self.group, client_id=client_id or self.client.client_id, mq_set=sorted(queues)
         )
         await self._lock_request(queues, RequestCode.UNLOCK_BATCH_MQ, body.encode())
 

@@ -112,7 +112,7 @@ class GroupMember:
         self._conflicts = ConflictCheck(self.api, self.describe, self.queues_of, self.pullers)
         self._rebalance = Rebalance(self.group, client.client_id, config.allocation, self.broadcasting)
         self._start_offsets = StartOffsets(self.api, self.offsets, config, self._retry_topic, self.started_ms)
-        self._handover = Handover(self._rebalance, config.rebalance_wait_ms)
+        self._handover = Handover(self._rebalance, config.rebalance_wait_ms, client.config.route_refresh_ms)
         self._member_lists = MemberLists()
         self._away = AwayQueues()
         self.context: PullContext = PullContext(
@@ -441,8 +441,9 @@ class GroupMember:
 
     async def acquire(self, queue: MessageQueue) -> bool:
         """Lock a queue if needed, and start pulling it. Returns whether it is pulled."""
-        if queue in self.releases:
+        if self.is_rebalanced and queue in self.releases:
             return False  # a handler of this member still works on it
+        await self.releases.wait(queue)  # the application has assigned it again
         self.watch.add_queue(queue)
         if (other := self._acquiring.get(queue)) is not None:  # an earlier call, such as of another `assign`
             await asyncio.wait({other})
@@ -459,8 +460,10 @@ class GroupMember:
         try:
             if self._shares_queues:
                 is_locked = await self.locks.lock(queue)
-                if is_locked is False and self._must_wait(queue):
-                    return False
+                if is_locked is False:
+                    if self._must_wait(queue):
+                        return False
+                    is_locked = await self.locks.take_over(queue, self._handover.gone_owners(queue))
             offset = await self._start_offsets.of(queue)
             if not self.closing and (not self.is_rebalanced or queue.topic in self.subscriptions):
                 self._handover.acquired(queue)
@@ -475,12 +478,9 @@ class GroupMember:
 
     def _must_wait(self, queue: MessageQueue) -> bool:
         """Return whether to wait for a queue that another member has locked."""
-        waits = self._handover.must_wait(queue, self.client.now_ms()) or self.locks_queues
-        if waits:
-            self.watch.queue_failed(queue, "another member of the group has locked it")
-        text = "%s is still locked by another member of group %s" + ("" if waits else "; taking it over")
-        log.info(text, queue, self.group)
-        return waits
+        self.watch.queue_failed(queue, "another member of the group has locked it")
+        log.info("%s is still locked by another member of group %s", queue, self.group)
+        return self._handover.must_wait(queue, self.client.now_ms()) or self.locks_queues
 
     def start_pulling(self, queue: MessageQueue, offset: int, *, locked_ms: int | None = None) -> None:
         """Start pulling a queue from an offset. locked_ms: when its broker granted the lock."""
@@ -502,16 +502,16 @@ class GroupMember:
     def revoke(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Stop pulling a queue, wait for its running handlers, commit its offset and unlock it.
 
-        The wait takes at most `MemberConfig.rebalance_wait_ms`; orderly members wait without a limit. offset:
-        committed for the next owner without a wait, as after a reset. None: the offset after the handled
-        messages, if the member `stores_offsets`.
+        The wait takes at most `MemberConfig.rebalance_wait_ms`; orderly members wait without a limit. If the
+        application assigns queues, nobody waits. offset: committed for the next owner without a wait, as
+        after a reset. None: the offset after the handled messages, if the member `stores_offsets`.
         """
         self.watch.queues.pop(queue, None)
         puller = self.pullers.pop(queue, None)
         if puller is not None:
             puller.stop()
             puller.process_queue.drop()
-            self.releases.begin(puller, self.consume_service, offset)
+            self.releases.begin(puller, self.consume_service, offset, waits=self.is_rebalanced)
 
     @property
     def _shares_queues(self) -> bool:

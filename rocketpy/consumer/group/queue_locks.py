@@ -10,6 +10,7 @@ lock nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -62,6 +63,13 @@ class QueueLocks:
                 raise
             log.debug("%s is not locked: %s", queue, error)
             return None
+
+    async def take_over(self, queue: MessageQueue, gone: Collection[str]) -> bool | None:
+        """Lock a queue after members that have left the group without unlocking it; as `lock`."""
+        with contextlib.suppress(RocketError):
+            for client_id in gone:
+                await self._api.unlock([queue], client_id)
+        return await self.lock(queue)
 
     async def renew_due(self) -> None:
         """Renew the locks that are due, and request missing ones."""

@@ -88,12 +88,14 @@ class Handover:
     """Decides how long a member waits for queues that another member has locked.
 
     The former owner of a queue releases it after its running handlers, or after `wait_ms`. The next owner
-    waits a little longer, unless the former one has left the group: then nobody releases the queue.
+    waits a little longer, unless the former one has left the group: then nobody releases the queue. After a
+    change of the topic's queues it also waits `refresh_ms`, until the former owner has the new route.
     """
 
-    def __init__(self, rebalance: Rebalance, wait_ms: int) -> None:
+    def __init__(self, rebalance: Rebalance, wait_ms: int, refresh_ms: int) -> None:
         self._rebalance = rebalance
         self._limit_ms = wait_ms and wait_ms + _RELEASE_GRACE_MS
+        self._refresh_ms = refresh_ms
         self._assignments: dict[str, list[_Assignment]] = {}  # the current one is the last
         self._refused_ms: dict[MessageQueue, float] = {}
 
@@ -131,12 +133,18 @@ class Handover:
         if not known or not self._limit_ms:
             return False
         queues, members = known[-1]
-        others = set(members) - {self._rebalance.client_id}
-        earlier = known[:-1] or [_Assignment(queues, tuple(others))]
-        owners = {self._owner(queue, one) for one in earlier} - {self._rebalance.client_id}
-        if not others or (owners and None not in owners and not owners & others):
+        if set(members) <= {self._rebalance.client_id} or self.gone_owners(queue):
             return False
-        return now_ms - self._refused_ms.setdefault(queue, now_ms) < self._limit_ms
+        has_new_route = any(one.queues != queues for one in known)
+        limit_ms = self._limit_ms + has_new_route * self._refresh_ms
+        return now_ms - self._refused_ms.setdefault(queue, now_ms) < limit_ms
+
+    def gone_owners(self, queue: MessageQueue) -> set[str]:
+        """Return the former owners of a queue; none if they are not known, or one is still in the group."""
+        known = self._assignments.get(queue.topic, [])
+        owners = {self._owner(queue, one) for one in known[:-1]} - {self._rebalance.client_id}
+        gone = {owner for owner in owners if owner is not None and owner not in known[-1].members}
+        return gone if gone == owners else set()
 
     def _owner(self, queue: MessageQueue, assignment: _Assignment) -> str | None:
         """Return the member that a queue was assigned to; None when it is not known."""

@@ -63,10 +63,17 @@ class Releases:
     def __contains__(self, queue: MessageQueue) -> bool:
         return queue in self._running
 
-    def begin(self, puller: Puller, service: ConsumeService | None, offset: int | None) -> None:
-        """Begin to release a queue whose puller was stopped."""
+    def begin(
+        self, puller: Puller, service: ConsumeService | None, offset: int | None, *, waits: bool
+    ) -> None:
+        """Begin to release a queue whose puller was stopped.
+
+        offset: to commit, as after a reset; None for the offset after the handled messages. waits: whether to
+        wait for running handlers.
+        """
         queue = puller.process_queue.queue
-        task = self.tasks.spawn(self._release(puller, service, offset), f"release {queue}")
+        waits = waits and offset is None  # after a reset, results are ignored
+        task = self.tasks.spawn(self._release(puller, service, offset, waits), f"release {queue}")
         self._running[queue] = _Release(puller, offset, task)
 
     def pullers(self) -> dict[MessageQueue, Puller]:
@@ -87,11 +94,13 @@ class Releases:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def _release(self, puller: Puller, service: ConsumeService | None, offset: int | None) -> None:
+    async def _release(
+        self, puller: Puller, service: ConsumeService | None, offset: int | None, waits: bool
+    ) -> None:
         queue = puller.process_queue.queue
         try:
             if service is not None:
-                await self._wait_for_handlers(puller, service, offset)
+                await self._wait_for_handlers(puller, service, waits)
             if offset is not None:
                 await self.offsets.write({queue: offset}, wait=True)
             elif self.stores_offsets:
@@ -103,20 +112,19 @@ class Releases:
         finally:
             del self._running[queue]
 
-    async def _wait_for_handlers(self, puller: Puller, service: ConsumeService, offset: int | None) -> None:
+    async def _wait_for_handlers(self, puller: Puller, service: ConsumeService, waits: bool) -> None:
         if self.wait_ms is None:
             await service.wait_released(puller)
             return
-        limit_ms = self.wait_ms if offset is None else 0  # after a reset, results are ignored
         try:
-            async with asyncio.timeout(limit_ms / 1000):
+            async with asyncio.timeout(self.wait_ms / 1000 if waits else 0):
                 await service.wait_released(puller)
         except TimeoutError:
-            if offset is None:
+            if waits:
                 text = (
                     "%s goes to another member; handlers still run after %d ms, so it repeats their messages"
                 )
-                log.warning(text, puller.process_queue.queue, limit_ms)
+                log.warning(text, puller.process_queue.queue, self.wait_ms)
 
     async def _commit(self, puller: Puller) -> None:
         """Commit the offset after the handled messages, unless the next owner has committed a later one.

@@ -174,6 +174,19 @@ async def test_a_member_that_closes_is_not_waited_for(cluster: EmbeddedCluster, 
     assert len(cluster.brokers[0].consumers.locks) == 0
 
 
+async def test_a_lock_of_a_killed_member_ends_with_the_next_owner(cluster: EmbeddedCluster) -> None:
+    """When the killed member is started again, it would wait for its own earlier lock."""
+    seen, again = Seen(), Seen()
+    process = await _member_process(cluster)
+    async with consuming(cluster, seen, name="two", rebalance_wait_ms=_FOREVER_MS, **_SOON) as two:
+        await until(lambda: len(of_topic(two)) == 2)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await until(lambda: len(of_topic(two)) == 4)
+        async with consuming(cluster, again, name="again", rebalance_wait_ms=_FOREVER_MS, **_SOON) as new:
+            await until(lambda: len(of_topic(new)) == 2)
+
+
 @pytest.mark.parametrize("wait_ms", [0, 100])
 async def test_a_stuck_handler_holds_a_queue_no_longer_than_the_wait(
     cluster: EmbeddedCluster, producer: Producer, wait_ms: int
@@ -292,4 +305,19 @@ async def test_the_lock_of_a_revoked_queue_is_renewed(cluster: EmbeddedCluster, 
         assert all(queue.locked_ms for queue in revoked)
         jobs.finish()
         await until(lambda: not consumer.member.releases.pullers())
+    assert len(cluster.brokers[0].consumers.locks) == 0
+
+
+async def test_queues_can_be_assigned_again_at_once(cluster: EmbeddedCluster, producer: Producer) -> None:
+    """The assignment would fail while the former one is released, or while polled messages are in work."""
+    config = LitePullConfig(consume_from=FIRST, rebalance_wait_ms=_FOREVER_MS)
+    await send(producer, *texts("m", 4))
+    async with LitePullConsumer("g", cluster.namesrv_address, config=config) as consumer:
+        queues = await consumer.fetch_queues("T")
+        await consumer.assign(queues)
+        polled = await consumer.poll()
+        assert polled
+        await consumer.assign([])
+        await consumer.assign(queues)
+        assert len(consumer.assignment) == 4
     assert len(cluster.brokers[0].consumers.locks) == 0

@@ -13,7 +13,9 @@ HOUR_MS = 3_600_000
 
 
 def handover(me: str, wait_ms: int = 100, strategy: AllocationStrategy | None = None) -> Handover:
-    return Handover(Rebalance("g", me, strategy or AllocateAveragely(), broadcasting=False), wait_ms)
+    return Handover(
+        Rebalance("g", me, strategy or AllocateAveragely(), broadcasting=False), wait_ms, refresh_ms=3000
+    )
 
 
 class TestHandover:
@@ -41,6 +43,16 @@ class TestHandover:
         assert one.must_wait(QUEUES[2], now_ms=1104.0)
         assert not one.must_wait(QUEUES[2], now_ms=1105.0)
 
+    def test_after_a_change_of_the_route_it_waits_for_the_refresh_of_the_former_owner(self) -> None:
+        """Members see a new route at different times; until then both would have the queue."""
+        one = handover("m2", wait_ms=100)
+        one.begin("T", [*QUEUES, MessageQueue("T", "c", 0)], ["m1", "m2"], ())
+        one.end("T")
+        one.begin("T", QUEUES, ["m1", "m2"], QUEUES[2:3])
+        assert one.must_wait(QUEUES[2], now_ms=0)
+        assert one.must_wait(QUEUES[2], now_ms=4099)
+        assert not one.must_wait(QUEUES[2], now_ms=4100)
+
     def test_it_does_not_wait_for_a_member_that_has_left(self) -> None:
         """The lock of a killed member is valid for a minute: its queues would stand still."""
         one = handover("m2")
@@ -48,6 +60,8 @@ class TestHandover:
         one.end("T")
         one.begin("T", QUEUES, ["m2", "m3"], QUEUES[:2])
         assert not one.must_wait(QUEUES[0], now_ms=0)
+        assert one.gone_owners(QUEUES[0]) == {"m1"}
+        assert one.gone_owners(QUEUES[2]) == set()  # its own
 
     def test_it_waits_for_a_member_that_lost_a_queue_when_another_left(self) -> None:
         """Jobs of living members would run again after one was killed."""
