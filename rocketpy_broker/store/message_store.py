@@ -157,6 +157,7 @@ class MessageStore(StoreReads):
 
     def _stop_cleanly(self) -> None:
         self.write_out()
+        self.dispatcher.clock.save()
         self.flush()
         self.dispatch()
         self.commit_log.finish()

@@ -14,6 +14,7 @@ from rocketpy_broker.store.files.disk import Clock, Disk
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.message_log import MessageLog
 from rocketpy_broker.store.log.messages import QueueTable
+from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import UNIT, ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.queue_reader import (
@@ -42,7 +43,12 @@ class StoreReads:
         self.index = (
             IndexService(disk, config.index_directory, config.index, clock) if config.index.enabled else None
         )
-        self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels(config.delay_levels))
+        self.dispatcher = Dispatcher(
+            self.queues,
+            self.index,
+            DelayLevels(config.delay_levels),
+            ClockSteps(disk, config.root / "clocksteps"),
+        )
         self.stats = StoreStats()
         self._reader = QueueReader(self.commit_log, config.read)
 
@@ -122,7 +128,8 @@ class StoreReads:
         Returns the end of the queue if there is none, and 0 for an unknown queue.
         """
         queue = self._queue(topic, queue_id)
-        return offset_by_time(queue, self.commit_log, timestamp) if queue is not None else 0
+        steps = self.dispatcher.clock.steps
+        return offset_by_time(queue, self.commit_log, timestamp, steps) if queue is not None else 0
 
     def store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store timestamp (ms) of a message; -1 if it does not exist."""

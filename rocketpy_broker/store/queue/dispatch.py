@@ -17,6 +17,7 @@ from rocketpy.protocol.message.record import RecordView
 from rocketpy.protocol.message.sysflag import MessageSysFlag
 from rocketpy_broker.store.index.index_service import IndexService
 from rocketpy_broker.store.log.messages import NOT_IN_QUEUE, DispatchRequest, QueueCursor
+from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
 from rocketpy_broker.store.queue.queue_table import ConsumeQueueTable
@@ -36,13 +37,16 @@ _BULK_MIN = 12
 class Dispatcher:
     """Builds consume queues and index from dispatch requests.
 
-    index: None when switched off. arrivals: see `ArrivalListener`; called after each run.
+    index: None when switched off. clock: follows all records. arrivals: see `ArrivalListener`; called after
+    each run.
     """
 
     def __init__(
-        self, queues: ConsumeQueueTable, index: IndexService | None, delays: DelayLevels, offset: int = 0
+        self, queues: ConsumeQueueTable, index: IndexService | None, delays: DelayLevels, clock: ClockSteps
     ) -> None:
         self._queues = queues
+        self.clock = clock
+        """Notes where store times go back."""
         self._index = index
         self._delays = delays
         self._by_cursor: dict[QueueCursor, ConsumeQueue] = {}
@@ -52,7 +56,7 @@ class Dispatcher:
         self.arrivals: ArrivalListener | None = None
         self.limit: Callable[[], int] | None = None
         """Returns a physical offset. Records that end after it wait: consumers must not see them."""
-        self.offset = offset
+        self.offset = 0
         """All records below this physical offset are dispatched."""
         self.last_store_timestamp = 0
         """Store timestamp (ms) of the newest dispatched record."""
@@ -70,6 +74,8 @@ class Dispatcher:
 
     def add(self, requests: list[DispatchRequest]) -> int:
         """Queue requests for the next `run`, in log order; return the number of waiting requests."""
+        if requests:
+            self.clock.follow_run(requests)
         if self._waiting:
             self._waiting += requests
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -12,6 +12,7 @@ from rocketpy.errors import RecordCorrupt, StoreDamaged, TornTail
 from rocketpy.protocol.message.record import FIXED_BYTES, MESSAGE_MAGIC, peek
 from rocketpy_broker.store.config import ReadConfig
 from rocketpy_broker.store.log.message_log import MessageLog
+from rocketpy_broker.store.queue.clock_steps import ClockStep
 from rocketpy_broker.store.queue.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 
 Accepts = Callable[[bytes], bool]
@@ -335,29 +336,62 @@ def _damaged(queue: ConsumeQueue, start: int, size: int) -> StoreDamaged:
     )
 
 
-def offset_by_time(queue: ConsumeQueue, log: MessageLog, timestamp: int) -> int:
+def offset_by_time(
+    queue: ConsumeQueue, log: MessageLog, timestamp: int, steps: Sequence[ClockStep] = ()
+) -> int:
     """Return the queue offset of the first message stored at or after `timestamp` (ms).
 
     Returns the end of the queue if there is none, and its first offset if a record cannot be read. As in
     RocketMQ 5.1.1. 4.6.0 returns the message with the nearest store time, and any of several with an equal
     one, so a consumer would skip the others. The times of file writes are not used: a copy changes them.
+
+    steps: where the store times of the log go back. Each part of the log before a step is searched by itself.
     """
-    low, high = queue.min_offset, queue.next_offset
+    begin = 0
+    for end, newest_ms in steps:
+        if newest_ms >= timestamp:
+            high = _from(queue, end)
+            found = _search_part(queue, log, timestamp, _from(queue, begin), high)
+            if found < high:
+                return found
+        begin = end
+    return _search_part(queue, log, timestamp, _from(queue, begin), queue.next_offset)
+
+
+def _from(queue: ConsumeQueue, physical_offset: int) -> int:
+    """Return the queue offset of the first message at or after an offset of the log."""
+    return _first(queue, lambda offset: offset >= physical_offset) if physical_offset else queue.min_offset
+
+
+def _search_part(queue: ConsumeQueue, log: MessageLog, timestamp: int, low: int, high: int) -> int:
+    """Search offsets from `low` to before `high`, whose store times increase."""
+    is_readable = True
+
+    def is_wanted(offset: int) -> bool:
+        nonlocal is_readable
+        time = log.store_timestamp(offset)
+        is_readable = is_readable and time >= 0
+        return time >= timestamp
+
+    found = _first(queue, lambda offset: offset >= log.min_offset and is_wanted(offset), low, high)
+    return found if is_readable else queue.min_offset
+
+
+def _first(
+    queue: ConsumeQueue, is_wanted: Callable[[int], bool], low: int | None = None, high: int | None = None
+) -> int:
+    """Return the first queue offset whose message is wanted, and all after it; `high` without one.
+
+    is_wanted: of the physical offset of a message. low, high: part of the queue; None for its bounds. A gap
+    counts as the message after it.
+    """
+    low = queue.min_offset if low is None else low
+    high = queue.next_offset if high is None else high
     while low < high:
-        middle = (low + high) // 2
-        last = middle
+        middle = last = (low + high) // 2
         while (unit := queue.unit(last)) is not None and unit[1] == BLANK_SIZE and last < high - 1:
-            last += 1  # a gap has the store time of the message after it
-        if unit is None or unit[0] < log.min_offset:
-            low = last + 1
-            continue
-        if unit[1] == BLANK_SIZE:
-            high = middle
-            continue
-        time = log.store_timestamp(unit[0])
-        if time < 0:
-            return queue.min_offset
-        if time >= timestamp:
+            last += 1
+        if unit is not None and (unit[1] == BLANK_SIZE or is_wanted(unit[0])):
             high = middle
         else:
             low = last + 1

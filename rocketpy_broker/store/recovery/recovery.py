@@ -76,6 +76,7 @@ class Recovery:
         """
         report = RecoveryReport(clean)
         self.log.classify_files(checkpoint)
+        self.dispatcher.clock.load()
         if not self._files.mapped_files:
             self._drop_all(report)
             return report
@@ -107,6 +108,7 @@ class Recovery:
         self.dispatcher.offset = report.end
         self.tail = scan.tail
         self.dispatcher.last_store_timestamp = scan.last_store_timestamp
+        self.dispatcher.clock.start(report.end, scan.last_store_timestamp)
         return report
 
     # -- where to begin --------------------------------------------------------------------------
@@ -214,6 +216,7 @@ class Recovery:
 
     def _dispatch(self, batch: list[DispatchRequest], index_from: int) -> None:
         """Dispatch a batch. Records below `index_from` are not indexed."""
+        self.dispatcher.clock.follow(batch)
         split = bisect_left(batch, index_from, key=itemgetter(1))
         self.dispatcher.put(batch[:split], indexed=False)
         if split < len(batch):

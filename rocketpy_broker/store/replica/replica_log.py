@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from operator import attrgetter
 from pathlib import Path
 
 from rocketpy.errors import StoreError
@@ -156,6 +157,7 @@ class ReplicaLog:
         files.delete_preallocated()
         files.truncate(end)
         store.dispatcher.offset = end
+        store.dispatcher.clock.start(end, self._last_stored_ms())
         self._rebuild_index_after(end)
         for cursor in store.table.values():
             cursor.next_offset = 0
@@ -163,6 +165,13 @@ class ReplicaLog:
         tail = store.commit_log.tail.offset
         store.commit_log.start(LogTail(tail if tail <= end else files.min_offset))
         store.flush(thorough=True)
+
+    def _last_stored_ms(self) -> int:
+        """Return the store time of the last record of all queues; 0 without one."""
+        queues = self._store.queues.queues.values()
+        last = max(queues, key=attrgetter("max_physical_offset"), default=None)
+        unit = None if last is None else last.unit(last.next_offset - 1)
+        return 0 if unit is None else self._store.commit_log.store_timestamp(unit[0])
 
     def _save_tail(self, end: int, saved_to: Path) -> None:
         save_state(self._store.disk, saved_to, read_across(self._files, end, self._files.max_offset) or b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from rocketpy import (
     MessageModel,
     MessageQueue,
     Producer,
+    ProducerConfig,
     PullConsumer,
 )
 from rocketpy.admin import GroupChanges, GroupSettings, ResetTo
@@ -348,6 +350,29 @@ async def test_a_reset_to_a_time_skips_no_message_of_that_time(
             await seen.until(51)
         assert len(seen.messages) == 51
         assert seen.bodies[b"before"] == 0
+
+
+async def test_a_reset_to_a_time_before_the_clock_was_set_back(
+    admin: AdminClient, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that were stored before the clock was set back would never be delivered again."""
+    hour_ms = 3_600_000
+    start = time.time_ns() // 1_000_000
+    minutes = [*range(60), *range(10, 70)]  # the clock is set back by 50 minutes
+    now = start
+    for broker in cluster.brokers:
+        monkeypatch.setattr(broker.store.commit_log, "_clock", lambda: now)
+    config = ProducerConfig(batching=False)
+    async with Producer("p", cluster.namesrv_address, config=config) as producer:
+        queue = (await producer.fetch_publish_message_queues("T"))[0]
+        for minute in minutes:
+            now = start - hour_ms + minute * 60_000
+            await producer.send(Message("T", b"%d" % minute), queue=queue)
+    await admin.groups.create("g")
+    changes = await admin.groups.reset("g", "T", ResetTo.time(start - hour_ms // 2), dry_run=True)
+    assert changes[queue].new == 30
+    changes = await admin.groups.reset("g", "T", ResetTo.time(start), dry_run=True)
+    assert changes[queue].new == 60 + 50
 
 
 @pytest.mark.parametrize("to", [ResetTo.beginning(), ResetTo.time(0)], ids=["beginning", "time"])

@@ -15,6 +15,7 @@ from rocketpy_broker.store.files.disk import OsDisk
 from rocketpy_broker.store.index.index_hash import key_hashes, positive_hash
 from rocketpy_broker.store.log.log_scan import LogScan
 from rocketpy_broker.store.log.messages import QueueCursor
+from rocketpy_broker.store.queue.clock_steps import ClockSteps
 from rocketpy_broker.store.queue.consume_queue import ConsumeQueue
 from rocketpy_broker.store.queue.dispatch import Dispatcher
 from rocketpy_broker.store.queue.property_fields import PropertyFields, index_fields
@@ -135,7 +136,9 @@ def _one_by_one(store: MessageStore, numbers: range) -> tuple[bytes, list[int]]:
 def _learned(store: MessageStore, root: Path) -> tuple[BulkScan, list[ConsumeQueue]]:
     """A scan that knows both queues, which are empty."""
     table = ConsumeQueueTable(OsDisk(), root, store.config.consume_queue)
-    dispatcher = Dispatcher(table, None, DelayLevels(store.config.delay_levels))
+    dispatcher = Dispatcher(
+        table, None, DelayLevels(store.config.delay_levels), ClockSteps(OsDisk(), root / "clocksteps")
+    )
     bulk = BulkScan(table, lambda batch, _: dispatcher.put(batch), 0, check_crc=True)
     for queue_id in range(2):
         bulk.add_queue(QueueCursor("T", queue_id))
