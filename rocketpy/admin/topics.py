@@ -13,6 +13,7 @@ import msgspec
 
 from rocketpy.admin.name_servers import NameServers
 from rocketpy.admin.requests import AdminRequests, all_of
+from rocketpy.client.admin import register_existing
 from rocketpy.client.broker_api import create_missing
 from rocketpy.client.routing.routes import order_counts
 from rocketpy.client.topic_configs import (
@@ -189,6 +190,7 @@ class Topics:
         existing = unchanged_topics(found)
         if errors:
             all_of({broker: existing.get(broker) for broker in found}, errors)
+        await register_existing(requests.running(), self._configs, masters, found)
         await requests.wait_until_known(topic, found)
         return existing
 

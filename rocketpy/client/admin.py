@@ -100,6 +100,7 @@ class AdminApi(Lifecycle):
             create=lambda address, broker: configs.create(address, broker, wanted, key),
         )
         known = log_failed(found, errors)
+        await register_existing(client, configs, masters, known)
         await wait_until_known(client, name, set(known))
         return unchanged_topics(known)
 
@@ -205,6 +206,30 @@ class AdminApi(Lifecycle):
         return BrokerApi(self._running_client(), _TIMEOUT_MS)
 
 
+async def register_existing(
+    client: ClientInstance,
+    configs: TopicConfigs,
+    masters: Mapping[str, str | None],
+    found: Mapping[str, TopicConfig | None],
+) -> None:
+    """Let brokers register an existing topic that the name server does not know on them.
+
+    It forgets a topic on all brokers when that is deleted in one cluster, and brokers register only topics
+    that change. found: the settings by broker, which stay the same. Raises the error of a broker.
+    """
+    for broker, config in found.items():
+        if config is not None and broker not in await _brokers_of(client, config.topic_name):
+            await configs.put(masters[broker], broker, config)
+
+
+async def _brokers_of(client: ClientInstance, topic: str) -> set[str]:
+    """Return the brokers of a topic that the name server knows."""
+    try:
+        return {data.broker_name for data in (await client.route(topic, fresh=True)).queue_datas}
+    except RouteNotFound:
+        return set()
+
+
 async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]) -> None:
     """Wait until the name server's route of a topic has these brokers, which register it after its creation.
 
@@ -212,12 +237,8 @@ async def wait_until_known(client: ClientInstance, topic: str, brokers: set[str]
     """
     until = time.monotonic() + _TIMEOUT_MS / 1000
     while True:
-        try:
-            route = await client.route(topic, fresh=True)
-            if brokers <= {data.broker_name for data in route.queue_datas}:
-                return
-        except RouteNotFound:
-            pass
+        if brokers <= await _brokers_of(client, topic):
+            return
         if time.monotonic() > until:
             raise RequestTimeout(
                 f"brokers {sorted(brokers)} created topic {topic}, but the name server does not know it "

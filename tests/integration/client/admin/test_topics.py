@@ -20,11 +20,14 @@ from rocketpy.errors import (
     TopicInvalid,
 )
 from rocketpy.protocol.bodies import TopicConfig
+from rocketpy.protocol.codes import RequestCode
+from rocketpy.protocol.headers import DeleteTopicInNamesrvRequestHeader
 from rocketpy.transport import Address
 from rocketpy_broker import Broker, EmbeddedCluster, NameServer, NamesrvConfig, load_broker_config
 from rocketpy_broker.config.model import ListenConfig
 from tests.integration.access_place import Servers
 from tests.integration.client.admin.admin_place import CLUSTER, OTHER, missing_broker, other_cluster
+from tests.integration.raw_client import RawClient
 from tests.integration.sdk_groups import SETTINGS, Seen, consuming
 from tests.waiting import until
 
@@ -111,6 +114,21 @@ async def test_concurrent_creations_do_not_change_each_other(
             else:
                 assert isinstance(larger, ConfigInvalid)
                 assert broker.config.name not in smaller
+
+
+async def test_a_topic_that_name_servers_forgot_is_registered_again(
+    admin: AdminClient, cluster: EmbeddedCluster, create: Create
+) -> None:
+    """Brokers register only topics that change: a creation would wait for the route in vain."""
+    await admin.topics.create("T", 3, perm=Permission.READ)
+    before = [broker.topics.get("T") for broker in cluster.brokers]
+    async with await RawClient.open(cluster.namesrv_address) as client:
+        header = DeleteTopicInNamesrvRequestHeader(topic="T")
+        await client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+    assert await admin.topics.list() == ()
+    assert set(await create("T", 2)) == {"broker-a", "broker-b"}
+    assert await admin.topics.list() == ("T",)
+    assert [broker.topics.get("T") for broker in cluster.brokers] == before
 
 
 async def test_an_alteration_is_not_undone(
