@@ -78,6 +78,7 @@ RESPONSE_HEADERS: Final[dict[int, type[headers.Header]]] = {
     RequestCode.SEND_BATCH_MESSAGE: headers.SendMessageResponseHeader,
     RequestCode.SEND_REPLY_MESSAGE: headers.SendMessageResponseHeader,
     RequestCode.SEND_REPLY_MESSAGE_V2: headers.SendMessageResponseHeader,
+    RequestCode.HEART_BEAT: headers.HeartbeatResponseHeader,
     RequestCode.PULL_MESSAGE: headers.PullMessageResponseHeader,
     RequestCode.LITE_PULL_MESSAGE: headers.PullMessageResponseHeader,
     RequestCode.QUERY_MESSAGE: headers.QueryMessageResponseHeader,

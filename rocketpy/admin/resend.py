@@ -33,10 +33,11 @@ _SEND_PROPERTIES: Final = (
     names.PROPERTY_REAL_QUEUE_ID,
     names.PROPERTY_TRANSACTION_PREPARED,
     names.PROPERTY_WAIT_STORE_MSG_OK,
+    names.DEAD_LETTER_REASON,
     *names.TIMER_PROPERTIES,
 )
 """Properties of the original send: with them, the copy would be delayed, become a half message, not wait for
-a flush, or be rejected."""
+a flush, be rejected, or show an old reason."""
 _CONSUMER_PROPERTIES: Final = (*names.RETRY_PROPERTIES, names.PROPERTY_CONSUME_START_TIMESTAMP)
 """Properties that only dead letters and messages that were sent back have."""
 

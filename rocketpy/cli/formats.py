@@ -42,6 +42,7 @@ class PrintedMessage(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     body: object = None
     body_base64: str | None = None
     decode_error: str | None = None
+    dead_letter_reason: str | None = None
 
 
 def printed(message: MessageExt) -> PrintedMessage:
@@ -58,6 +59,7 @@ def printed(message: MessageExt) -> PrintedMessage:
         keys=list(message.keys),
         properties=_user_properties(message),
         decode_error=None if message.decode_error is None else str(message.decode_error),
+        dead_letter_reason=message.dead_letter_reason,
     )
     try:
         line.body = message.body.decode()
@@ -121,6 +123,7 @@ _FIELDS: Final[dict[str, Callable[[MessageExt], object]]] = {
     "message_id": lambda message: message.message_id,
     "offset_message_id": lambda message: message.offset_message_id,
     "tags": lambda message: message.tags or "",
+    "dead_letter_reason": lambda message: message.dead_letter_reason or "",
     "keys": lambda message: " ".join(message.keys),
     "properties": lambda message: " ".join(f"{k}={v}" for k, v in _user_properties(message).items()),
     "born_timestamp": lambda message: message.born_timestamp,

@@ -7,6 +7,7 @@ preformatted frames directly to the channel; their template signs them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -25,10 +26,12 @@ from rocketpy.errors import (
     InvariantError,
     LocalProtocolError,
     Outcome,
+    RemoteProtocolError,
     RocketError,
 )
 from rocketpy.hooks import RpcHook
 from rocketpy.protocol.codes import ResponseCode
+from rocketpy.protocol.headers import HeartbeatResponseHeader
 from rocketpy.protocol.remoting.acl import Signer
 from rocketpy.protocol.remoting.command import Command
 from rocketpy.runtime.tasks import Tasks
@@ -47,10 +50,20 @@ class PeerConnection:
     channel: the open channel or None; never cache it. last_error: why the last attempt failed or the
     connection ended; None while it is open. opened_ms: when the last channel was opened, in ms of the event
     loop's clock. version: RocketMQ's number of the peer's version, from its response to a heartbeat on this
-    connection; None until then.
+    connection; None until then. stores_reasons: whether the peer stores the reasons of dead letters, as far
+    as is known.
     """
 
-    __slots__ = ("_pool", "_waiting", "address", "channel", "last_error", "opened_ms", "version")
+    __slots__ = (
+        "_pool",
+        "_waiting",
+        "address",
+        "channel",
+        "last_error",
+        "opened_ms",
+        "stores_reasons",
+        "version",
+    )
 
     def __init__(self, pool: ConnectionPool, address: str) -> None:
         self._pool = pool
@@ -60,6 +73,13 @@ class PeerConnection:
         self.last_error: Exception | None = None
         self.opened_ms: float = 0.0
         self.version: int | None = None
+        self.stores_reasons = False
+
+    def learn(self, response: Command) -> None:
+        """Store what the response to a heartbeat says about the peer."""
+        self.version = response.version
+        with contextlib.suppress(RemoteProtocolError):  # of an unknown peer
+            self.stores_reasons = response.header_as(HeartbeatResponseHeader).dead_letter_reasons
 
     @property
     def is_open(self) -> bool:
@@ -138,7 +158,7 @@ class PeerConnection:
         )
         try:
             address = self._pool.with_scheme(self.address)
-            self.version = None
+            self.version, self.stores_reasons = None, False
             self.channel = await connect(address, _ClientEndpoint(self), self._pool.options)
             self.opened_ms = asyncio.get_running_loop().time() * 1000
             self._pool.opened(self)

@@ -516,7 +516,7 @@ class ClientInstance:
 
     def _record_heartbeat_response(self, connection: PeerConnection, response: Command) -> None:
         """Keep the broker's version. Log a rejection, and keep it for `health`."""
-        connection.version = response.version
+        connection.learn(response)
         address = connection.address
         if response.code == ResponseCode.SUCCESS:
             self._rejected_heartbeats.pop(address, None)

@@ -35,8 +35,8 @@ MAX_GROUP_LENGTH: Final = 255
 
 RESERVED_PROPERTIES: Final = frozenset(
     value for name, value in vars(names).items() if name.startswith("PROPERTY_") and value != "\x02"
-) | {PROPERTY_BODY_CHECKSUM, *names.RESERVED_BY_5}
-"""Names of properties that RocketMQ uses, up to 5.3.3. Source: RocketMQ MessageConst.
+) | {PROPERTY_BODY_CHECKSUM, names.DEAD_LETTER_REASON, *names.RESERVED_BY_5}
+"""Names of properties that RocketMQ uses, up to 5.3.3, and two of rocketpy. Source: RocketMQ MessageConst.
 
 The timer properties are not among them: with brokers of RocketMQ 5.x, applications set them.
 """
@@ -453,6 +453,14 @@ class MessageExt(msgspec.Struct, gc=False, eq=False):
         if names.PROPERTY_TRANSACTION_PREPARED not in self.properties:
             return None
         return self.properties.get(names.PROPERTY_UNIQ_KEY)
+
+    @property
+    def dead_letter_reason(self) -> str | None:
+        """Why a group gave the message up, such as the exception of its handler; None if that is not known.
+
+        Only dead letters of rocketpy's consumers have a reason.
+        """
+        return self.properties.get(names.DEAD_LETTER_REASON)
 
     @property
     def buyer_id(self) -> str | None:

@@ -203,6 +203,20 @@ async def test_without_a_port_there_is_no_endpoint(tmp_path: Path) -> None:
         await broker.close()
 
 
+async def test_an_alert_counts_dead_letters(tmp_path: Path) -> None:
+    """Messages that a group gave up would expire before anyone looks at them."""
+    async with busy_broker(tmp_path) as broker:
+        channel = await connect(str(broker.address), Silent())
+        back = ConsumerSendMsgBackRequestHeader(offset=0, group="readers", delay_level=-1)
+        response = await channel.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, back), 3000)
+        assert response.code == 0, response.remark
+        text = (await http(broker, "GET /metrics"))[1]
+    kept = {labels["topic"]: value for labels, value in samples(text)["rocketmq_topic_messages"]}
+    assert kept["%DLQ%readers"] == 1
+    (counted,) = set(re.findall(r'topic_messages\{topic=~"(.*?)"', expressions()["alerts.yml"][0]))
+    assert re.fullmatch(counted, "%DLQ%readers")
+
+
 async def test_without_its_package_the_endpoint_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

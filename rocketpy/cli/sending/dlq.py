@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -24,6 +25,8 @@ dlq_app: Final = CommandGroup(
 )
 
 _LINE: Final = "{message_id} {broker_name} {queue_id} {queue_offset} {store_time} {tags} {body}"
+_without_reason: Final = find_format(_LINE)
+_with_reason: Final = find_format(_LINE + " [{dead_letter_reason}]")
 
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 _Since = Annotated[
@@ -90,9 +93,19 @@ def read(
     readable, permanently.
     """
     with usage_errors():
-        chosen = find_format(("json" if options.as_json else _LINE) if format_ == "line" else format_)
+        chosen = _format_of(options) if format_ == "line" else find_format(format_)
         since_ms = _since_ms(since)
     options.run_admin(lambda admin: _read(admin, group, since_ms, count, chosen))
+
+
+def _format_of(options: Options) -> Format:
+    return find_format("json") if options.as_json else _as_lines
+
+
+def _as_lines(messages: Sequence[MessageExt]) -> bytes:
+    return b"".join(
+        [(_with_reason if message.dead_letter_reason else _without_reason)([message]) for message in messages]
+    )
 
 
 async def _read(admin: AdminClient, group: str, since_ms: int, count: int | None, format_: Format) -> None:
@@ -174,7 +187,7 @@ class _DeadLetterFilter:
 async def _resend(
     options: Options, group: str, wanted: _DeadLetterFilter, *, dry_run: bool
 ) -> ResendProgress:
-    show = find_format("json" if options.as_json else _LINE)
+    show = _format_of(options)
 
     def print_message(message: MessageExt) -> bool:
         if wanted(message):

@@ -21,6 +21,7 @@ from rocketpy.consumer.stats import ConsumerStats
 from rocketpy.errors import RecordCorrupt, RocketError
 from rocketpy.message.decode import undecodable
 from rocketpy.message.message import MessageExt
+from rocketpy.runtime.application import describe
 from rocketpy.runtime.rate_limited_log import RateLimitedLog
 from rocketpy.runtime.tasks import Tasks
 
@@ -216,6 +217,8 @@ class ConcurrentConsumeService(HandlerService):
         self, message: MessageExt, puller: Puller, delay_level: int, reason: str | None
     ) -> bool:
         queue, times_max = puller.process_queue.queue, self._max_reconsume_times
+        if message.decode_error is not None:
+            reason = describe(message.decode_error)
         problem = f"%s could not be sent back; this member handles it again in {_LOCAL_RETRY_S:.0f} s: %s"
         return await self._try_send(
             self.send_back.send_back(message, queue, delay_level, times_max, reason), problem, message

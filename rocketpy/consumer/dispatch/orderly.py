@@ -25,6 +25,7 @@ from rocketpy.consumer.dispatch.handler_threads import HandlerThreadPool
 from rocketpy.consumer.fetch.puller import Puller
 from rocketpy.consumer.outcomes import HandlingResult, Later
 from rocketpy.message.message import MessageExt
+from rocketpy.runtime.application import describe
 from rocketpy.runtime.tasks import is_cancelled
 
 log: Final = logging.getLogger("rocketpy.consumer")
@@ -233,6 +234,7 @@ class OrderlyConsumeService(HandlerService):
     async def _send_to_dead_letters(self, puller: Puller, message: MessageExt, reason: str | None) -> bool:
         times_max = self._max_reconsume_times
         if message.decode_error is not None:
+            reason = describe(message.decode_error)
             sending = self.send_back.send_back(message, puller.process_queue.queue, -1, times_max, reason)
         else:
             sending = self.send_back.send_to_dead_letters(message, times_max, reason)

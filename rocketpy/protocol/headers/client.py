@@ -15,6 +15,15 @@ class UnregisterClientRequestHeader(Header, kw_only=True):
     consumer_group: str | None = None
 
 
+class HeartbeatResponseHeader(Header, kw_only=True):
+    """The response to HEART_BEAT (34); RocketMQ's has no fields.
+
+    dead_letter_reasons: whether the broker stores `ConsumerSendMsgBackRequestHeader.reason`.
+    """
+
+    dead_letter_reasons: bool = False
+
+
 class GetConsumerListByGroupRequestHeader(Header, kw_only=True):
     """GET_CONSUMER_LIST_BY_GROUP (38). Source: RocketMQ GetConsumerListByGroupRequestHeader."""
 

@@ -81,7 +81,8 @@ class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     """CONSUMER_SEND_MSG_BACK (36). Source: RocketMQ ConsumerSendMsgBackRequestHeader.
 
     offset: physical offset of the message. delay_level: 0 leaves it to the broker, -1 means the dead
-    letter queue (QUIRKS 37).
+    letter queue (QUIRKS 37). reason: why the message becomes a dead letter; not in RocketMQ, whose brokers
+    ignore it.
     """
 
     offset: Int64
@@ -91,6 +92,7 @@ class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+    reason: str | None = None
 
 
 class ReplyMessageRequestHeader(SentMessageHeader, kw_only=True):

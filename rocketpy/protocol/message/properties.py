@@ -7,7 +7,7 @@ two pieces have the same name, the last one counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 from rocketpy.errors import MessageInvalid
@@ -15,6 +15,8 @@ from rocketpy.errors import MessageInvalid
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 MAX_PROPERTIES_BYTES: Final = 32767
+_BROKER_BYTES: Final = 300
+"""Room for properties that a broker adds, such as its cluster."""
 """The length is a signed 16-bit field of the record."""
 
 KEY_SEPARATOR: Final = " "
@@ -58,6 +60,8 @@ TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+DEAD_LETTER_REASON: Final = "__DLQ_REASON"
+"""Why a message is a dead letter; RocketMQ has no such property."""
 
 TIMER_PROPERTIES: Final = frozenset(
     {
@@ -74,6 +78,7 @@ RETRY_PROPERTIES: Final = frozenset(
         PROPERTY_RECONSUME_TIME,
         PROPERTY_MAX_RECONSUME_TIMES,
         PROPERTY_ORIGIN_MESSAGE_ID,
+        DEAD_LETTER_REASON,
     }
 )
 """Properties of messages that a consumer sent back. Its group gets them under the topic RETRY_TOPIC."""
@@ -98,6 +103,22 @@ RESERVED_BY_5: Final = frozenset(
 Left out are the timer properties, and those that Java's clients let applications set: __SHARDINGKEY,
 TRACE_CONTEXT and INNER_MULTI_DISPATCH.
 """
+
+_REASON_CHARACTERS_MAX: Final = 500
+
+
+def set_reason(properties: MutableMapping[str, str], reason: str | None) -> None:
+    """Set why a message is a dead letter, or remove an earlier reason.
+
+    The reason is cut to 500 characters, its control characters are replaced, and it is left out if the
+    properties would be too long: a dead letter is never lost because of its reason.
+    """
+    properties.pop(DEAD_LETTER_REASON, None)
+    text = "".join(char if char.isprintable() else " " for char in (reason or "")[:_REASON_CHARACTERS_MAX])
+    if text.strip():
+        longer = {**properties, DEAD_LETTER_REASON: text.strip()}
+        if len(encode(longer).encode("utf-8", "replace")) <= MAX_PROPERTIES_BYTES - _BROKER_BYTES:
+            properties.update(longer)
 
 
 def encode(properties: Mapping[str, str | None]) -> str:

@@ -37,6 +37,7 @@ from rocketpy.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
+    HeartbeatResponseHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
@@ -126,13 +127,15 @@ class ClientHandler:
             )
         self._report_conflicts(channel, beat)
         self._notify(changed)
+        header = HeartbeatResponseHeader(dead_letter_reasons=True) if beat.consumer_data_set else None
+        response = request.reply(header=header)
         if not making:
-            return request.reply()
+            return response
 
         def saved(_: RocketError | None) -> None:
             """Respond; a failure was logged, and the next heartbeat tries again."""
             if not request.is_oneway:
-                channel.reply(request.reply())
+                channel.reply(response)
 
         making[-1].waiters.append(saved)
         return None

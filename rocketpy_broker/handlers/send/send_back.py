@@ -2,9 +2,9 @@
 
 The message is stored in %RETRY%group with a delay, or as a dead letter in %DLQ%group (QUIRKS 37).
 Source: SendMessageProcessor.consumerSendMsgBack of RocketMQ 4.6.0. Differs: dead letters are not
-delayed (there, the dead letter of a retried message has the delay of the last retry). A RETRY_TOPIC that a
-producer has set does not count. Retries go only to queues that the retry topic has (there, only the group's
-number of retry queues counts).
+delayed (there, the dead letter of a retried message has the delay of the last retry). They keep the reason
+that a consumer gives. A RETRY_TOPIC that a producer has set does not count. Retries go only to queues that
+the retry topic has (there, only the group's number of retry queues counts).
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class SendBackHandler:
         properties.setdefault(props.PROPERTY_RETRY_TOPIC, record.topic)
         properties[props.PROPERTY_WAIT_STORE_MSG_OK] = "false"
         if level < 0 or record.reconsume_times >= retry_times_max(request, header.max_reconsume_times, group):
+            props.set_reason(properties, header.reason)
             message = self._dead_letter(record, header.group, properties)
             level = 0
         else:
@@ -113,6 +114,7 @@ class SendBackHandler:
             if not queues:
                 text = f"the topic[{topic}] has no queue that consumers read"
                 raise Rejected(ResponseCode.NO_PERMISSION, text)
+            props.set_reason(properties, None)
             message = copy_to(record, topic, random.randrange(queues))
             level = self._delay(message, record, properties, level)
         message.reconsume_times = min(max(record.reconsume_times, 0) + 1, _INT32_MAX)

@@ -46,6 +46,9 @@ async def test_dead_letters_are_listed_and_read(letters: EmbeddedCluster) -> Non
     done = await dlq(letters, "read", "g", "--json")
     read = [json.loads(line) for line in done.out.splitlines()]
     assert sorted(message["properties"]["n"] for message in read) == list("01234")
+    assert {message["dead_letter_reason"] for message in read} == {"the handler returned Later"}
+    lines = (await dlq(letters, "read", "g")).out.splitlines()
+    assert [line.endswith(" [the handler returned Later]") for line in lines] == [True] * 5
     times = sorted(message["store_timestamp"] for message in read)
     assert times[-1] == listed["last_stored_ms"]
     assert len((await dlq(letters, "read", "g", "--count", "2")).out.splitlines()) == 2
