@@ -232,7 +232,6 @@ class GroupMember:
     def resume(self) -> None:
         """Continue after `pause`."""
         self.context.paused = False
-        self.watch.restart_topics()
         for puller in self.pullers.values():
             puller.wake()
         self.rebalance_soon()

@@ -115,11 +115,6 @@ class ProgressWatch:
             progress = self._filters[topic] = self._new()
             progress.failed(f"rejected: {error}", is_lasting=True)
 
-    def restart_topics(self) -> None:
-        """Measure from now on: the group was not rebalanced during a pause."""
-        for progress in self._topics.values():
-            progress.restart(self._client.now_ms())
-
     def _fail_topic(
         self, topic: str, reason: str, *, lasts: bool = False, error: RocketError | None = None
     ) -> None:
